@@ -1,8 +1,8 @@
-"""What a search space file may name, and what shows it: registries, shipped files, keys.
+"""The names that a search space file can use: registries, shipped files and keys, and the tables that list them.
 
-`sweeper spaces` shows the files; `--losses`, `--architectures`, `--datasets`, `--optimizers`, `--posthoc`, `--metrics`,
-`--schedulers` and `--searchers` show the components of one kind, those of installed packages among them. Keys and names
-complete what is typed in a shell. `template` writes a commented search space from a few choices: `sweeper init`.
+`sweeper spaces` lists the files; with `--losses`, `--architectures`, `--datasets`, `--optimizers`, `--posthoc`,
+`--metrics`, `--schedulers` or `--searchers` it lists the components of one kind, including those of installed packages.
+Shells complete keys and names. `template` writes a commented search space from a few choices, for `sweeper init`.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ from trainables.registry.names import did_you_mean
 if TYPE_CHECKING:
     from trainables.datasets.base import DataSetComponent
 
-#: What is measured after every epoch; an objective may be one of these or `val_<metric of an evaluation>`.
+#: Metrics measured after every epoch; an objective is one of these or `val_<metric of an evaluation>`.
 EPOCH_METRICS = ("train_loss", "val_nll", "val_accuracy", "val_ece")
 
 
 @dataclass(frozen=True)
 class Registries:
-    """Everything that can be named in a search space file.
+    """All registries and names that a search space file can use.
 
     Attributes:
-        losses, architectures, optimizers, datasets, posthoc: the registries of components.
-        metrics: the names of an evaluation's metrics, without the prefix `val_`.
-        further_metrics: the registry of metrics that are measured besides, where a file asks for them.
-        curvature: the registry whose one component is the measurement of curvature.
-        shifts: the registry of evaluation splits that are not the data set's own.
-        loops: the registry of training loops, which are all the user's own.
-        schedulers, searchers: the registries of what decides on trials and chooses configurations.
+        losses, architectures, optimizers, datasets, posthoc: registries of components.
+        metrics: names of the metrics that every evaluation measures, without the prefix `val_`.
+        further_metrics: registry of metrics that are measured on request.
+        curvature: registry whose only component is the measurement of curvature.
+        shifts: registry of evaluation splits that are not the data set's own.
+        loops: registry of the users' training loops.
+        schedulers, searchers: registries of schedulers and searchers.
     """
 
     losses: Registry
@@ -70,12 +70,12 @@ class Registries:
 
     @property
     def space(self) -> dict[str, Registry]:
-        """The parts of a space and their registries, in the order of the resolved file."""
+        """Part of a space → its registry, in the order of the resolved file."""
         return {"loss": self.losses, "architecture": self.architectures, "optimizer": self.optimizers}
 
     @property
     def components(self) -> dict[str, Registry]:
-        """The keys of a search space below which components are named, and the registry of each."""
+        """Key of a search space below which components are named → their registry."""
         return {
             **self.space,
             "dataset": self.datasets,
@@ -92,7 +92,14 @@ class Registries:
 
 
 def installed_registries() -> Registries:
-    """Return what is built into the project. Imports torch, so only commands that need it call it."""
+    """Return the registries built into the project.
+
+    Example:
+        >>> registries = installed_registries()
+        >>> "focal" in registries.losses, "val_ece" in registries.objectives
+        (True, True)
+    """
+    # These import torch, which takes seconds: only commands that need the registries pay for it.
     from trainables.datasets.base import DATASETS
     from trainables.datasets.splits import EVALUATION_SPLITS
     from trainables.losses import LOSSES
@@ -106,19 +113,31 @@ def installed_registries() -> Registries:
     return Registries(*components, metrics, MEASUREMENTS, further_metrics(), EVALUATION_SPLITS, LOOPS)
 
 
-#: What can be listed: the registries of that name. Metrics are the optional ones.
+#: Kinds that can be listed, each a registry of that name; `metrics` lists the optional ones.
 KINDS = ("losses", "architectures", "datasets", "optimizers", "posthoc", "metrics", "schedulers", "searchers")
 
 
 def list_spaces() -> dict[str, Values]:
-    """Return the shipped search space files by name, each with its header; nothing is checked or imported."""
+    """Return name → header of the shipped search space files, without checking or importing anything.
+
+    Example:
+        >>> "quickstart" in list_spaces()
+        True
+    """
     return {name: part_of(read_document(path).values, "header") or {} for name, path in packaged_files().items()}
 
 
 def list_components(kind: str, registries: Registries | None = None) -> list[Component]:
-    """Return the components of one of `KINDS`, in the order of their registry. Raises KeyError for another kind.
+    """Return the components of one of `KINDS`, in the order of their registry.
 
-    An installed one that cannot be used stands there with the reason as its summary.
+    An installed component that cannot be used has the reason as its summary.
+
+    Raises:
+        KeyError: `kind` is not one of `KINDS`.
+
+    Example:
+        >>> [component.name for component in list_components("searchers")]
+        ['random', 'grid', 'optuna']
     """
     if kind not in KINDS:
         raise KeyError(f"{kind!r} is not one of {', '.join(KINDS)}")
@@ -135,7 +154,7 @@ def _component(registry: Registry, name: str) -> Component:
 
 
 def valid_text(description: Hyperparameter) -> str:
-    """Return a hyperparameter's valid values, e.g. `whole number in [1, inf)`."""
+    """Return a description of a hyperparameter's valid values, e.g. `whole number in [1, inf)`."""
     if description.kind == "numbers":
         return f"list of numbers in {description.range_text}"
     whole = description.kind == "integer" and "whole" not in description.range_text
@@ -143,7 +162,8 @@ def valid_text(description: Hyperparameter) -> str:
 
 
 def spaces_table() -> Table:
-    """Return the shipped search space files as a table for a terminal; names are whole, to be pasted."""
+    """Return the shipped search space files as a table for a terminal."""
+    # Folded instead of cut, so that a name can be pasted into a command.
     name = Column("sweeper run …", no_wrap=True, overflow="fold")
     table = Table(name, "question", "cost", box=None, pad_edge=False)
     for space, header in list_spaces().items():
@@ -152,7 +172,7 @@ def spaces_table() -> Table:
 
 
 def components_table(kind: str, registries: Registries | None = None) -> Table:
-    """Return the components of one of `KINDS` as a table for a terminal, one row per hyperparameter."""
+    """Return the components of one of `KINDS` as a table for a terminal, with one row per hyperparameter."""
     columns = (kind, "hyperparameter", "valid", "default", "source")
     table = Table(*columns, box=None, pad_edge=False)
     for component in list_components(kind, registries):
@@ -164,7 +184,12 @@ def components_table(kind: str, registries: Registries | None = None) -> Table:
 
 
 def value_text(value: object) -> str:
-    """Return a default as a search space file would write it; `auto` where the component decides."""
+    """Return a default as a search space file writes it; `auto` if the component decides.
+
+    Example:
+        >>> value_text(0.1), value_text([1, 3]), value_text(None)
+        ('0.1', '[1, 3]', 'auto')
+    """
     if value is None:
         return "auto"
     if isinstance(value, bool):
@@ -175,52 +200,53 @@ def value_text(value: object) -> str:
 
 
 def keys_of(space: str | None) -> list[str]:
-    """Return the keys that `--set` takes: those of the model, and those of a search space file where one is named."""
-    found = set(_of_model(SweepSpec, ""))
+    """Return the keys that `--set` accepts: those of the model, and those of the search space file if one is named."""
+    keys = set(_of_model(SweepSpec, ""))
     if space is not None:
+        # Completing in a shell must not print errors: a missing file is reported when the command runs.
         with suppress(SweeperError, OSError):
-            found |= set(_of_values(read_document(locate(space)).values, ""))
-    return sorted(found)
+            keys |= set(_of_values(read_document(locate(space)).values, ""))
+    return sorted(keys)
 
 
 def values_of(key: str) -> list[str]:
-    """Return the names that a key's value may have: those of components, or true and false."""
+    """Return the component names that can be the value of a key."""
     if key == "objective.metric":
         return sorted(installed_registries().objectives)
     part = key.removesuffix(".name").removeprefix("space.")
-    light: dict[str, Registry] = {"scheduler": SCHEDULERS, "searcher": SEARCHERS}  # the others bring torch along
+    light: dict[str, Registry] = {"scheduler": SCHEDULERS, "searcher": SEARCHERS}  # the others import torch
     named = installed_registries().components if part in PARTS else light
     return sorted(named.get(part, ()))
 
 
 def _of_model(model: type[BaseModel], path: str) -> list[str]:
-    found = []
+    paths = []
     for name, described in model.model_fields.items():
         if name in ("header", "rehearsal", "rehearsed"):
             continue
         place = f"{path}{name}"
         inner = [t for t in (described.annotation, *get_args(described.annotation)) if isinstance(t, type)]
         nested = next((t for t in inner if issubclass(t, BaseModel)), None)
-        found += _of_model(nested, f"{place}.") if nested is not None else [place]
-    return found
+        paths += _of_model(nested, f"{place}.") if nested is not None else [place]
+    return paths
 
 
 def _of_values(values: Plain, path: str) -> list[str]:
     """Return the paths of a file's values; a domain is one value."""
     if not isinstance(values, dict) or (len(values) == 1 and next(iter(values)) in DOMAINS):
         return [path] if path else []
-    found = [path] if "name" in values and path else []
+    paths = [path] if "name" in values and path else []
     for key, value in values.items():
         if path or key not in ("header", "rehearsal", "rehearsed"):
-            found += _of_values(value, f"{path}.{key}" if path else str(key))
-    return found
+            paths += _of_values(value, f"{path}.{key}" if path else str(key))
+    return paths
 
 
-#: The recipe of a new search space, where nothing is asked about it.
+#: The recipe of a new search space, unless the user gives other values.
 USUAL_RECIPE = {"optimizer.lr": ["0.1"], "optimizer.momentum": ["0.9"], "optimizer.schedule": ["cosine"]}
 
 
-#: Flags of `sweeper init` for what a table needs.
+#: Flags of `sweeper init` for the hyperparameters that a table needs.
 _SHORT = {"file": ", or --table FILE", "target": ", or --target COLUMN"}
 
 
@@ -234,19 +260,24 @@ def template(
     epochs: int = 27,
     replicates: int = 1,
 ) -> str:
-    """Return a search space file with a comment on each line that says what else it may hold.
+    """Write a search space file with comments on the alternatives at each line.
 
     Args:
-        dataset: its name.
-        losses: their names; cross-entropy and focal loss where none are named.
-        architectures: their names; `mlp` where none are named.
-        values: path such as `loss.gamma` → the values to try, as YAML.
-        objective: metric that trials are compared by.
-        epochs: of a trial that is not stopped.
+        dataset: name of the data set.
+        losses: names of the losses; by default cross-entropy and focal loss.
+        architectures: names of the architectures; by default `mlp`.
+        values: path such as `loss.gamma` → values to try, as YAML.
+        objective: metric by which trials are compared.
+        epochs: epochs of a trial that is not stopped.
         replicates: seeds of each configuration, before the final stage.
 
     Raises:
-        SweeperError: with every unknown name and every value that nothing takes.
+        SweeperError: a name is unknown, or no component takes a value; it lists all of them.
+
+    Example:
+        >>> text = template("digits", ["focal"], values={"loss.gamma": ["1", "3"]})
+        >>> "{name: focal, gamma: {grid: [1, 3]}}" in text
+        True
     """
     registries, values = installed_registries(), values or {}
     chosen: dict[str, tuple[Registry, Sequence[str]]] = {
@@ -260,15 +291,16 @@ def template(
     for path in values:
         part, _, key = path.partition(".")
         if not any(c.hyperparameter(key) for c in named.get(part, ())):
-            known = tuple(f"{p}.{h.name}" for p, found in named.items() for c in found for h in c.hyperparameters)
-            faults.append(f"nothing takes {path!r}{did_you_mean(path, known)}")
+            known = tuple(f"{p}.{h.name}" for p, parts in named.items() for c in parts for h in c.hyperparameters)
+            faults.append(f"no chosen component has {path!r}{did_you_mean(path, known)}")
     for part, components in named.items():
         missing = [
             h.name for c in components for h in c.hyperparameters if h.required and f"{part}.{h.name}" not in values
         ]
         faults += [f"{part} needs {key}: give --grid {part}.{key}=VALUE{_SHORT.get(key, '')}" for key in missing]
     if faults:
-        raise SweeperError("\n".join(faults), "see `sweeper spaces --losses`, `--architectures` and `--datasets`")
+        remedy = "list the names with `sweeper spaces --losses`, `--architectures` and `--datasets`"
+        raise SweeperError("\n".join(faults), remedy)
     text = resources.files("sweeper.space").joinpath("template.yaml").read_text("utf-8")
     filled = jinja2.Template(text, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
     shown = {"objective": objective, "epochs": epochs, "replicates": replicates, "tried": bool(values)}
@@ -276,7 +308,7 @@ def template(
 
 
 def _as_yaml(component: Component, part: str, values: Mapping[str, Sequence[str]]) -> str:
-    """Return a component with the values that it takes, as YAML in one line."""
+    """Write a component and its values as YAML in one line."""
     keys = [path.removeprefix(f"{part}.") for path in values if path.startswith(f"{part}.")]
     taken = [key for key in keys if component.hyperparameter(key)]
     written = [f"name: {component.name}", *(f"{key}: {_written(values[f'{part}.{key}'])}" for key in taken)]
@@ -288,6 +320,6 @@ def _written(values: Sequence[str]) -> str:
 
 
 def _others(component: Component, part: str, values: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return a comment for each hyperparameter that is left at its default."""
+    """Return one comment for each hyperparameter that keeps its default."""
     rest = [h for h in component.hyperparameters if f"{part}.{h.name}" not in values]
     return [f"#   {h.name}: {h.default}  ({valid_text(h)})" for h in rest]

@@ -1,13 +1,13 @@
-"""Checking the named parts of a search space (losses, architectures, optimisers …) against their registries.
+"""Check the named parts of a search space (losses, architectures, optimisers …) against their registries.
 
 A component is written as its name, as `{name: …, hyperparameter: value or domain}`, or as a choice, grid or one_of over
-those. Checking writes the short form out, fills every default in and gives numbers their hyperparameter's type, so a
-resolved space states every hyperparameter that is used.
+these. Checking expands short forms, fills in every default and gives numbers their hyperparameter's type, so a resolved
+space states every hyperparameter that is used.
 
-Options of the data set, such as label noise, may vary, too: `dataset: {name: digits, label_noise: {choice: [0, 0.1]}}`
-becomes the part `dataset` of the space, and the sweep's own data set is the one of first values. Each configuration
-then names its data set in full, and every data set is loaded once a node: so options take `choice` and `grid`, and not
-ranges, of which each trial would draw another data set.
+Options of the data set, such as label noise, can also vary: `dataset: {name: digits, label_noise: {choice: [0, 0.1]}}`
+becomes the part `dataset` of the space, and the sweep's own data set has the first value of each option. Each
+configuration then names its data set in full. Options take `choice` and `grid` only, because each node loads every data
+set once, and with a range each trial would have a different one.
 """
 
 from __future__ import annotations
@@ -24,14 +24,23 @@ from sweeper.core.json_types import Plain, join_path
 from trainables.registry import LABEL, Component, Hyperparameter, Registry, entry_label
 from trainables.registry.names import hint, nearest
 
+#: Combinations of ends and members that a joint rule is checked with: a few milliseconds per component.
 _MAXIMUM_COMBINATIONS = 4096
 
-#: What a column's name can be made of.
+#: Names that can be part of a column's name.
 WORD = re.compile(r"[a-z][a-z0-9_]*")
 
 
 def resolve_component(value: Plain, registry: Registry, path: str, faults: list[Fault]) -> Node:
-    """Return the component at `path` with its defaults filled in; what it breaks is added to `faults`."""
+    """Fill in the defaults of the component at `path`; append each broken rule to `faults`.
+
+    Example:
+        >>> from trainables.losses import LOSSES
+        >>> faults = []
+        >>> node = resolve_component({"name": "focal", "gama": 2}, LOSSES, "space.loss", faults)
+        >>> faults[0].path, faults[0].rule, faults[0].remedy
+        ('space.loss.gama', "focal takes no hyperparameter 'gama'", "did you mean 'gamma'?")
+    """
     return _resolve(parse(value, path, faults), registry, path, faults)
 
 
@@ -40,7 +49,7 @@ def _resolve(node: Node, registry: Registry, path: str, faults: list[Fault]) -> 
         return node
     if isinstance(node, Members):
         inner = join_path(path, node.kind)
-        nodes = (_resolve(each, registry, join_path(inner, index), faults) for index, each in enumerate(node.nodes))
+        nodes = (_resolve(member, registry, join_path(inner, index), faults) for index, member in enumerate(node.nodes))
         return Members(node.kind, tuple(nodes))
     if isinstance(node, Constant) and isinstance(node.value, str):
         node = Fields({"name": node})
@@ -63,6 +72,7 @@ def _resolve_named(node: Fields, registry: Registry, path: str, faults: list[Fau
         rule = f"{plain(name)!r} is not the name of a{_n(registry.kind)} {registry.kind}"
         remedy = "a name is plain text; to try several, wrap it in choice, grid or one_of"
         return domains.refused(faults, join_path(path, "name"), rule, remedy)
+    # User code that may not be imported here was checked when the sweep began.
     if registry.trusts(name.value):
         return Fields({"name": name, **given})
     if (refusal := registry.refusal(name.value)) is not None:
@@ -72,10 +82,10 @@ def _resolve_named(node: Fields, registry: Registry, path: str, faults: list[Fau
 
 def _resolve_hyperparameters(component: Component, given: dict[str, Node], path: str, faults: list[Fault]) -> Node:
     known = tuple(h.name for h in component.hyperparameters)
-    found: list[Fault] = []
+    own_faults: list[Fault] = []
     for key in (key for key in given if key not in known):
         remedy = hint(key, known) or "remove it"
-        found.append(Fault(join_path(path, key), f"{component.name} takes no hyperparameter {key!r}", remedy))
+        own_faults.append(Fault(join_path(path, key), f"{component.name} takes no hyperparameter {key!r}", remedy))
     nodes: dict[str, Node] = {"name": Constant(component.name)}
     for description in component.hyperparameters:
         place = join_path(path, description.name)
@@ -83,31 +93,34 @@ def _resolve_hyperparameters(component: Component, given: dict[str, Node], path:
         if node is None:
             if description.required:
                 rule = f"{component.name} needs {description.name}"
-                found.append(Fault(place, rule, f"valid: {description.range_text}"))
+                own_faults.append(Fault(place, rule, f"valid: {description.range_text}"))
             elif description.default is not None:
                 default = description.default
                 value = [*default] if isinstance(default, tuple) else default
                 nodes[description.name] = _typed(Constant(value), description)
         elif node is not INVALID:
-            found += _value_faults(node, description, place)
-            if not (isinstance(node, Constant) and node.value is None):  # null: the component decides
-                nodes[description.name] = node if found else _typed(node, description)
-    if not found:
-        found += _joint_faults(component, nodes, path)
-    faults += found
-    return INVALID if found else Fields(nodes)
+            own_faults += _value_faults(node, description, place)
+            # `null` leaves the value to the component, as if it were omitted.
+            if not (isinstance(node, Constant) and node.value is None):
+                nodes[description.name] = node if own_faults else _typed(node, description)
+    # Joint rules assume values of the right types.
+    if not own_faults:
+        own_faults += _joint_faults(component, nodes, path)
+    faults += own_faults
+    return INVALID if own_faults else Fields(nodes)
 
 
 def _value_faults(node: Node, description: Hyperparameter, path: str) -> list[Fault]:
-    """Return the rules that a hyperparameter's value or any end or member of its domain breaks."""
+    """Return the faults of a hyperparameter's value, or of the ends and members of its domain."""
     if isinstance(node, Fields):
         remedy = _misspelled_domain(node) or f"valid: {description.range_text}, or a domain: {', '.join(DOMAINS)}"
         return [Fault(path, f"{description.name} is a mapping but not a domain", remedy)]
     faults: list[Fault] = []
+    # Valid values are intervals or lists, so a domain whose ends or members are valid draws only valid values.
     for place, value in extremes(node):
         rule = "an empty mapping" if isinstance(value, dict) else description.fault(value)
         if rule is not None and not any(f.path == path + place and f.rule == rule for f in faults):
-            remedy = "" if description.choices else f"valid: {description.range_text}"  # else the rule lists them
+            remedy = "" if description.choices else f"valid: {description.range_text}"  # the rule lists choices itself
             faults.append(Fault(path + place, rule, "" if description.range_text in rule else remedy))
     for place, inner in domains.walk(node, path):
         if isinstance(inner, Fields):
@@ -124,24 +137,26 @@ def _draws_integers(node: Interval) -> bool:
 
 
 def _joint_faults(component: Component, nodes: Mapping[str, Node], path: str) -> list[Fault]:
-    """Return the rule over several hyperparameters that some combination of ends and members breaks."""
+    """Return the first fault of a rule over several hyperparameters, over combinations of ends and members."""
     if component.check is None:
         return []
     names = [name for name in nodes if name != "name"]
     values: list[list[tuple[str, Plain]]] = [extremes(nodes[name]) for name in names]
-    if math.prod(map(len, values)) > _MAXIMUM_COMBINATIONS:  # then the first and last member of each
+    # Too many to check all: most joint rules are inequalities, which the first and last members break first.
+    if math.prod(map(len, values)) > _MAXIMUM_COMBINATIONS:
         values = [[v[0], v[-1]] for v in values]
     for combination in itertools.islice(itertools.product(*values), _MAXIMUM_COMBINATIONS):
         rule = component.check({name: value for name, (_, value) in zip(names, combination, strict=True)})
         if rule is not None:
-            subject = rule.split()[0]  # a rule that begins with a hyperparameter is that one's fault
+            subject = rule.split()[0]  # a rule that begins with a hyperparameter is reported at its path
             places = {name: join_path(path, name) + place for name, (place, _) in zip(names, combination, strict=True)}
             return [Fault(places.get(subject, path), rule)]
     return []
 
 
 def _typed(node: Node, description: Hyperparameter) -> Node:
-    """Return the node with its numbers in the hyperparameter's type, so that `3` and `3.0` are one value."""
+    """Convert the node's numbers to the hyperparameter's type."""
+    # Otherwise `3` and `3.0` would be two configurations with two hashes.
     if description.kind not in ("number", "integer", "numbers"):
         return node
     number: type[int] | type[float] = int if description.kind == "integer" else float
@@ -157,14 +172,20 @@ def _typed(node: Node, description: Hyperparameter) -> Node:
 
 
 def _misspelled_domain(node: Fields) -> str:
-    """Return `did you mean 'uniform'?` when a mapping looks like a misspelled domain, else nothing."""
+    """Return `did you mean 'uniform'?` if a mapping looks like a misspelled domain, otherwise an empty text."""
     if len(node.nodes) != 1:
         return ""
     return nearest(next(iter(node.nodes)), DOMAINS).removeprefix("; ")
 
 
 def resolve_plain_component(value: Plain, registry: Registry, path: str, faults: list[Fault]) -> dict[str, Plain]:
-    """Return a component that no domain may vary (a data set, a post-hoc method) as `{name: …, option: value}`."""
+    """Resolve a component that cannot vary (a data set, a post-hoc method) to `{name: …, option: value}`.
+
+    Example:
+        >>> from trainables.datasets.base import DATASETS
+        >>> resolve_plain_component("digits", DATASETS, "dataset", [])["name"]
+        'digits'
+    """
     given: dict[str, Plain] = value if isinstance(value, dict) else {"name": value}
     same = f"the {registry.kind} is the same for the whole sweep"
     if len(given) == 1 and next(iter(given)) in DOMAINS:
@@ -182,20 +203,20 @@ def resolve_plain_component(value: Plain, registry: Registry, path: str, faults:
 def resolve_components(
     value: Plain, registry: Registry, path: str, faults: list[Fault], besides: Sequence[str] = ()
 ) -> Plain:
-    """Return a list of components that no domain may vary; one alone, or none, is a list, too.
+    """Resolve a list of components that cannot vary; a single one, or none, is accepted as a list.
 
-    Their columns are called after them, so no two may have one name, or one `label` where they may have labels.
+    Columns are named after the components, so no two can share a name, or a `label` if labels are allowed.
 
     Args:
-        value: as the file has it.
-        registry: of the components.
-        path: of the list in the file.
-        faults: those found so far; further ones are added.
-        besides: the keys that a member may have besides its name and hyperparameters, each a plain word.
+        value: the list as the file has it.
+        registry: registry of the components.
+        path: path of the list in the file.
+        faults: list to which each broken rule is appended.
+        besides: further keys that a member can have, each a plain word.
     """
     if isinstance(value, (str, dict)) or value is None:
         value = [value] if value else []
-    if not isinstance(value, list):
+    if not isinstance(value, list):  # the structure's check reports the wrong type
         return value
     resolved: list[Plain] = []
     labels: set[str] = set()
@@ -203,17 +224,18 @@ def resolve_components(
         place = join_path(path, index)
         given: dict[str, Plain] = dict(component) if isinstance(component, dict) else {"name": component}
         own = {key: given.pop(key) for key in besides if key in given}
-        found = resolve_plain_component(given, registry, place, faults)
+        entry = resolve_plain_component(given, registry, place, faults)
         for key, word in own.items():
             if not isinstance(word, str) or not WORD.fullmatch(word):
                 rule = f"{key} = {word!r} must be a word of lower-case letters, digits and _"
                 faults.append(Fault(join_path(place, key), rule))
-        resolved.append({**found, **own} if found else found)
-        if found:
-            label = entry_label({**found, **own})
+        entry = {**entry, **own} if entry else entry
+        resolved.append(entry)
+        if entry:
+            label = entry_label(entry)
             if label in labels:
                 remedy = "give one of them a label" if LABEL in besides else "columns are named after it"
-                faults.append(Fault(place, f"{own.get(LABEL, found['name'])} is given twice", remedy))
+                faults.append(Fault(place, f"{own.get(LABEL, entry['name'])} is given twice", remedy))
             labels.add(label)
     return resolved
 
@@ -222,18 +244,23 @@ def _n(noun: str) -> str:
     return "n" if noun[:1] in "aeiou" else ""
 
 
+#: The part of a space that holds varying options of the data set.
 PART = "dataset"
-#: Domains that an option of a data set may have.
+#: Domains that an option of a data set can have.
 LISTED = ("choice", "grid")
 
 
 def split_axes(dataset: Plain, space: Mapping[str, Plain], faults: list[Fault]) -> tuple[Plain, Mapping[str, Plain]]:
-    """Return the data set of first values, and the space with the data set as a part; as they are without domains.
+    """Move a data set with varying options into the space.
 
     Args:
-        dataset: as the file has it, its short form written out.
-        space: as the file has it.
-        faults: takes what is wrong with the domains.
+        dataset: the data set as the file has it, with its short form expanded.
+        space: the space as the file has it.
+        faults: list to which each fault of the domains is appended.
+
+    Returns:
+        The data set with the first value of each option, and the space with the data set as a part; both unchanged if
+        no option varies.
     """
     axes = domains_of(dataset)
     if not isinstance(dataset, dict) or not axes or set(dataset) <= set(DOMAINS):
@@ -247,22 +274,22 @@ def split_axes(dataset: Plain, space: Mapping[str, Plain], faults: list[Fault]) 
             rule = f"{key} takes choice or grid: with a {kind}, each trial would draw and load a different data set"
             faults.append(Fault(place, rule, f"write e.g. {key}: {{choice: [0, 0.1, 0.2]}}"))
         if not isinstance(members, list) or not members:
-            members = [None]
+            members = [None]  # the domain's own check reports it
         first[key] = members[0]
     return first, {**space, PART: dataset}
 
 
 def domains_of(dataset: Plain) -> dict[str, tuple[str, Plain]]:
-    """Return the options of a data set that are domains, each with its kind and its members or ends."""
-    found: dict[str, tuple[str, Plain]] = {}
-    for key, value in dataset.items() if isinstance(dataset, dict) else ():
-        if isinstance(value, dict) and len(value) == 1 and (kind := next(iter(value))) in DOMAINS:
-            found[key] = (kind, value[kind])
-    return found
+    """Return the varying options of a data set: option → (kind of domain, members or ends)."""
+    return {
+        key: (kind, value[kind])
+        for key, value in (dataset.items() if isinstance(dataset, dict) else ())
+        if isinstance(value, dict) and len(value) == 1 and (kind := next(iter(value))) in DOMAINS
+    }
 
 
 def variants(space: Fields) -> list[dict[str, Plain]]:
-    """Return every data set that configurations name, each as `{name: …, option: value}`; none without axes."""
+    """Return every data set that configurations name, as `{name: …, option: value}`; empty if no option varies."""
     part = space.nodes.get(PART)
     if not isinstance(part, Fields):
         return []

@@ -1,8 +1,8 @@
-"""Draws of a finite space without repeats: each configuration comes once before any comes again.
+"""Draws of a finite space without repeats: each configuration is drawn once before any is drawn again.
 
-A draw that would repeat an earlier one of its grid point is made again, from a further seed of the same number. So
-configuration i remains a function of (space, seed, i), draws that repeat nothing are those of an infinite space, and
-raising `samples` changes none. Where few configurations are left, one of them is chosen.
+A draw that repeats an earlier one of its grid point is redrawn from a further seed of the same index. So configuration
+i remains a function of (space, seed, i), draws without repeats equal those of an infinite space, and raising `samples`
+changes no earlier draw. If few configurations are left, they are listed and one of them is chosen.
 """
 
 from __future__ import annotations
@@ -14,30 +14,39 @@ from typing import cast
 from sweeper.core.domains import Configuration, Node, every_value
 from sweeper.core.ids import config_hash, configuration_seed, seed_from
 
-#: Draws before the remaining configurations are listed. Our choice.
+#: Draws before the remaining configurations are listed (our choice): listing costs more, redrawing rarely fails often.
 ATTEMPTS = 20
 
-#: The most remaining configurations to choose among. Our choice.
+#: Most remaining configurations to choose among (our choice): a large space is not listed whole.
 LISTED = 1000
 
 
 class DistinctDraws:
-    """The draws of one grid point, in order."""
+    """The draws of one grid point, in order.
+
+    Example:
+        >>> from sweeper.core.domains import Constant, Fields, Members
+        >>> space = Fields({"loss": Members("choice", (Constant("focal"), Constant("mmce")))})
+        >>> draws = DistinctDraws(lambda seed: {"loss": "focal"}, space, seed=0)  # a draw that always repeats
+        >>> draws.upto([0]), draws.upto([0, 1])
+        ({'loss': 'focal'}, {'loss': 'mmce'})
+    """
 
     def __init__(self, draw: Callable[[int], Configuration], space: Node, seed: int) -> None:
-        """Begin with none.
+        """Begin without draws.
 
         Args:
             draw: returns a random configuration from a seed.
-            space: finite, without grids.
-            seed: the sweep's.
+            space: the finite space, without grids.
+            seed: seed of the sweep.
         """
         self._draw, self._space, self._seed = draw, space, seed
         self._seen: set[str] = set()
         self._drawn: list[Configuration] = []
 
     def upto(self, numbers: Sequence[int]) -> Configuration:
-        """Return the draw of the last of these numbers in the sweep, which are all of the grid point up to it."""
+        """Return the draw with the last of these indices, which must be all indices of the grid point up to it."""
+        # In order, because each draw depends on those before it; those already made are kept.
         for index in numbers[len(self._drawn) :]:
             configuration = self._next(index)
             self._seen.add(config_hash(configuration))
@@ -48,12 +57,13 @@ class DistinctDraws:
         seed = configuration_seed(self._seed, index)
         first = self._draw(seed)
         for attempt in range(ATTEMPTS):
+            # Attempt 0 uses the index's own seed, so a draw that repeats nothing is that of an infinite space.
             configuration = self._draw(seed_from(seed, attempt)) if attempt else first
             if config_hash(configuration) not in self._seen:
                 return configuration
         every = (cast(Configuration, value) for value in every_value(self._space))
-        left = [*itertools.islice((each for each in every if config_hash(each) not in self._seen), LISTED)]
-        if left:
-            return left[seed % len(left)]
-        self._seen.clear()  # a new round
+        unseen = [*itertools.islice((value for value in every if config_hash(value) not in self._seen), LISTED)]
+        if unseen:
+            return unseen[seed % len(unseen)]
+        self._seen.clear()  # every configuration has been drawn: a new round begins
         return first

@@ -1,6 +1,6 @@
-"""Checks of what a sweep measures (`evaluation`) and what it optimises (`objective`, `objectives`, `constraints`).
+"""Check the measurements of a sweep (`evaluation`) and its goals (`objective`, `objectives`, `constraints`).
 
-`evaluation.splits` names a data set's own splits, and shifts, each a mapping of a name to options:
+`evaluation.splits` names the data set's own splits, and shifts, each a mapping of a name to options:
 `splits: [val, test, {corrupted: {severities: [1, 3, 5]}}, {other: {dataset: svhn}}]`.
 """
 
@@ -25,38 +25,39 @@ from trainables.metrics.base import larger_is_better, metric_of
 from trainables.registry import FITTED_ON as POSTHOC_SPLIT, LABEL, column_label, entry_label
 from trainables.registry.names import hint
 
-#: The split that every evaluation measures, named or not, see `trainables.training.evaluation.FITTED_ON`.
+#: The split that every evaluation measures, named or not: post-hoc methods are fitted on it.
 FITTED_ON = "val"
 
-#: The option of a shift that names a data set, as text or with options of its own.
+#: The option of a shift that names a data set, as text or as a mapping with its options.
 NAMED_DATASET = "dataset"
 
-#: How names of post-hoc metrics and of the Hessian's begin.
+#: Prefixes of the names of post-hoc metrics and of the Hessian's columns.
 POSTHOC, HESSIAN = "val_posthoc_", "hessian_"
 
-#: `0.5 points of the best`: percentage points, of which a hundred are 1.
+#: `0.5 points of the best`: percentage points, 0.01 each.
 POINTS = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*points?(?:\s+of\s+the\s+best)?\s*$")
 
 
 def check_evaluation(evaluation: Values, registries: Registries, dataset: object, faults: list[Fault]) -> Values:
-    """Return the part with its components resolved and every default filled in; its faults are added to `faults`.
+    """Resolve the components of `evaluation` and fill in every default; append each broken rule to `faults`.
 
     Args:
-        evaluation: the file's values.
-        registries: what can be named.
-        dataset: the resolved data set; its component says which splits it has.
-        faults: those found so far.
+        evaluation: values of the file.
+        registries: names to check against.
+        dataset: the resolved data set, whose component declares its splits.
+        faults: list to which each broken rule is appended.
     """
     known = _known_splits(dataset, registries)
     _resolve_splits(evaluation, registries, faults)
     faults += split_faults(evaluation, known)
     methods, metrics, besides = evaluation.get("posthoc"), evaluation.get("metrics"), (LABEL, POSTHOC_SPLIT)
     evaluation["posthoc"] = resolve_components(methods, registries.posthoc, "evaluation.posthoc", faults, besides)
-    found: list[Fault] = []
-    evaluation["metrics"] = resolve_components(metrics, registries.further_metrics, "evaluation.metrics", found)
+    own_faults: list[Fault] = []
+    evaluation["metrics"] = resolve_components(metrics, registries.further_metrics, "evaluation.metrics", own_faults)
+    # A standard metric such as `ece` is unknown to the registry of further ones; the nearest name would mislead.
     anyway = _measured_anyway(metrics, registries)
     again = "every evaluation measures it already: remove it"
-    faults += [replace(fault, remedy=again) if fault.path in anyway else fault for fault in found]
+    faults += [replace(fault, remedy=again) if fault.path in anyway else fault for fault in own_faults]
     for index, method in enumerate(mappings(evaluation["posthoc"])):
         faults += _unknown_split(f"evaluation.posthoc[{index}].{POSTHOC_SPLIT}", method.get(POSTHOC_SPLIT), known)
     faults += _column_faults(evaluation)
@@ -78,11 +79,11 @@ def check_evaluation(evaluation: Values, registries: Registries, dataset: object
 
 
 def split_faults(evaluation: Mapping[str, object], known: Sequence[str] | None) -> list[Fault]:
-    """Return what is wrong with the splits that an evaluation and its trajectory name.
+    """Return the faults of the splits that an evaluation and its trajectory name.
 
     Args:
-        evaluation: its values; those of a wrong type are the structure's business.
-        known: the data set's splits, or `None` where only loading tells them.
+        evaluation: values of the evaluation; the structure's check reports wrong types.
+        known: splits of the data set, or `None` if they are known only once it is loaded.
     """
     faults: list[Fault] = []
     for place, part in (("evaluation", evaluation), ("evaluation.trajectory", evaluation.get("trajectory"))):
@@ -102,14 +103,14 @@ def _unknown_split(place: str, name: object, known: Sequence[str] | None) -> lis
 
 
 def _known_splits(dataset: object, registries: Registries) -> tuple[str, ...] | None:
-    """Return the splits that a data set's component names; `None` for unknown and user-defined ones."""
+    """Return the splits that a data set's component declares; `None` for unknown and user-defined data sets."""
     name = part_of(dataset, "name")
     known = isinstance(name, str) and not registries.datasets.is_own(name)
     return registries.datasets[str(name)].splits if known else None
 
 
 def _measured_anyway(metrics: object, registries: Registries) -> set[str]:
-    """Return the paths of the metrics that every evaluation measures already."""
+    """Return the paths of requested metrics that every evaluation measures already."""
     listed = metrics if isinstance(metrics, list) else [metrics]
     names = [part_of(metric, "name") if isinstance(metric, dict) else metric for metric in listed]
     places = [join_path("evaluation.metrics", at) for at, name in enumerate(names) if name in registries.metrics]
@@ -117,13 +118,13 @@ def _measured_anyway(metrics: object, registries: Registries) -> set[str]:
 
 
 def further_metric_labels(evaluation: object) -> list[str]:
-    """Return the columns of the user-defined metrics that an evaluation names."""
+    """Return the columns of the further metrics that an evaluation names."""
     names = [metric.get("name") for metric in mappings(part_of(evaluation, "metrics"))]
     return [column_label(name) for name in names if isinstance(name, str)]
 
 
 def _column_faults(evaluation: Values) -> list[Fault]:
-    """Return a fault for each user-defined metric whose column name is taken."""
+    """Return a fault for each further metric whose column already exists in every sweep."""
     taken = {*evaluation_columns(()), *EVALUATION_KEYS, *TRIAL_COLUMNS}
     return [
         Fault(
@@ -137,28 +138,28 @@ def _column_faults(evaluation: Values) -> list[Fault]:
 
 
 def _resolve_splits(evaluation: Values, registries: Registries, faults: list[Fault]) -> None:
-    """Put resolved shifts in the place of those that the file has, and `val` first where it is missing."""
+    """Replace the file's shifts with resolved ones, and put `val` first if it is missing."""
     given, place, before = evaluation.get("splits"), "evaluation.splits", len(faults)
     if not isinstance(given, list):
         return
-    found = [
+    splits = [
         _resolved_shift(entry, registries, join_path(place, index), faults) if isinstance(entry, dict) else entry
         for index, entry in enumerate(given)
     ]
-    found = [entry for entry in found if entry != {}]
-    if len(faults) == before:
-        faults += _shift_faults(found, registries, place)
-    evaluation["splits"] = found if FITTED_ON in found else [FITTED_ON, *found]
+    splits = [entry for entry in splits if entry != {}]
+    if len(faults) == before:  # shifts are built to ask for their splits, which needs valid options
+        faults += _shift_faults(splits, registries, place)
+    evaluation["splits"] = splits if FITTED_ON in splits else [FITTED_ON, *splits]
 
 
 def _resolved_shift(entry: Values, registries: Registries, path: str, faults: list[Fault]) -> Values:
-    """Return a shift as `{name: …, option: value}`, defaults filled in; empty where it has faults, which are added."""
+    """Resolve a shift to `{name: …, option: value}` with its defaults; empty if it has faults, which are appended."""
     before, named = len(faults), entry
     if "name" not in entry:
         if len(entry) != 1:
             known = ", ".join(registries.shifts)
             rule = f"{entry!r} must have one key, the name of an evaluation split: {known}"
-            faults.append(Fault(path, rule, "write each as an entry of its own, e.g. - {other: {dataset: svhn}}"))
+            faults.append(Fault(path, rule, "write each as a separate entry, e.g. - {other: {dataset: svhn}}"))
             return {}
         ((name, options),) = entry.items()
         if options is not None and not isinstance(options, dict):
@@ -166,6 +167,7 @@ def _resolved_shift(entry: Values, registries: Registries, path: str, faults: li
             return {}
         named = {"name": name, **(options or {})}
     other = named.get(NAMED_DATASET)
+    # The shift's own signature takes the data set's name; its options are resolved separately below.
     if isinstance(other, dict):
         named = {**named, NAMED_DATASET: str(other.get("name", ""))}
     resolved = resolve_plain_component(named, registries.shifts, path, faults)
@@ -176,9 +178,9 @@ def _resolved_shift(entry: Values, registries: Registries, path: str, faults: li
 
 
 def _shift_faults(entries: Sequence[object], registries: Registries, path: str) -> list[Fault]:
-    """Return a fault for each resolved shift of which a split is called as another's, or needs `test` and lacks it."""
+    """Return a fault for each shift whose splits share a name with others, or which needs the missing `test` split."""
     faults: list[Fault] = []
-    names: set[str] = {each for each in entries if isinstance(each, str)}
+    names: set[str] = {entry for entry in entries if isinstance(entry, str)}
     for index, entry in enumerate(entries):
         if not isinstance(entry, Mapping):
             continue
@@ -196,14 +198,14 @@ def _shift_faults(entries: Sequence[object], registries: Registries, path: str) 
 
 
 def write_out_goals(values: dict[str, Plain], registries: Registries) -> None:
-    """Write short forms of `objectives` and `constraints` out in place; what is not understood stays as it is.
+    """Expand the short forms of `objectives` and `constraints` in place; invalid values stay unchanged.
 
     An objective without a `mode` gets that of its metric.
     """
     objectives, constraints = values.get("objectives"), values.get("constraints")
     own = _own_modes(values.get("evaluation"), registries)
     if isinstance(objectives, list):
-        written = [_objective(each, own) for each in objectives]
+        written = [_objective(objective, own) for objective in objectives]
         values["objectives"] = written
         if written and "objective" not in values:
             values["objective"] = written[0]
@@ -212,29 +214,26 @@ def write_out_goals(values: dict[str, Plain], registries: Registries) -> None:
     if isinstance(constraints, dict):
         constraints = [constraints]
     if isinstance(constraints, list):
-        values["constraints"] = [_guard(each, own) for each in constraints]
+        values["constraints"] = [_guard(constraint, own) for constraint in constraints]
 
 
 def _own_modes(evaluation: Plain, registries: Registries) -> dict[str, str]:
-    """Return the modes that the user's own metrics of an evaluation declare, by the objective that each is.
-
-    Of a file that was checked before, whose modes are written out, nothing is imported.
-    """
+    """Return objective → mode for the user's own metrics of an evaluation that declare one."""
     metrics, known = part_of(evaluation, "metrics"), registries.further_metrics
     given = metrics if isinstance(metrics, list) else [metrics]
-    names = {str(each.get("name")) if isinstance(each, dict) else str(each) for each in given if each}
+    names = {str(entry.get("name")) if isinstance(entry, dict) else str(entry) for entry in given if entry}
+    # Names that are only trusted may not be imported; their modes are in the resolved file already.
     own = [name for name in names if known.is_own(name) and not known.trusts(name) and known.fault(name) is None]
-    found = {name: known[name] for name in own}
     return {
-        f"{split}_{column_label(name)}": each.mode
-        for name, each in found.items()
-        if each.mode is not None
+        f"{split}_{column_label(name)}": mode
+        for name in own
+        if (mode := known[name].mode) is not None
         for split in ("val", "test")
     }
 
 
 def _objective(value: Plain, own: Mapping[str, str]) -> Plain:
-    """Return an objective as a mapping; what should be large is maximised unless the file says otherwise."""
+    """Return an objective as a mapping; it gets the mode of its metric unless the file gives one."""
     written: dict[str, Plain] = dict(value) if isinstance(value, dict) else {"metric": value}
     metric = written.get("metric")
     if isinstance(metric, str) and (own.get(metric) == "max" or larger_is_better(metric)):
@@ -248,36 +247,37 @@ def _guard(value: Plain, own: Mapping[str, str]) -> Plain:
     within, mode = value.get("within"), own.get(str(value.get("metric")))
     match = POINTS.match(within) if isinstance(within, str) else None
     bound = {"within": float(match[1]) / 100} if match else {}
+    # A mode matters to `within` only; the file's own mode comes later and wins.
     return {**({"mode": mode} if mode and within is not None else {}), **value, **bound}
 
 
 def objective_faults(values: Mapping[str, Plain], registries: Registries) -> list[Fault]:
-    """Return what is wrong with `objective`, `objectives` and `constraints`; their types are checked elsewhere."""
+    """Return the faults of `objective`, `objectives` and `constraints`; the structure's check reports wrong types."""
     faults: list[Fault] = []
-    places = {"objective": values.get("objective")}
+    goals = {"objective": values.get("objective")}
     for key in ("objectives", "constraints"):
-        places |= {join_path(key, index): each for index, each in enumerate(listed(values.get(key)))}
-    for place, each in places.items():
-        metric = part_of(each, "metric")
+        goals |= {join_path(key, index): goal for index, goal in enumerate(listed(values.get(key)))}
+    for place, goal in goals.items():
+        metric = part_of(goal, "metric")
         if isinstance(metric, str):
             faults += metric_faults(metric, join_path(place, "metric"), values.get("evaluation"), registries)
-        if isinstance(each, dict) and place.startswith("constraints"):
-            faults += _guard_faults(each, place)
+        if isinstance(goal, dict) and place.startswith("constraints"):
+            faults += _guard_faults(goal, place)
     objectives = values.get("objectives")
     if isinstance(objectives, list) and objectives:
         if values.get("objective") != objectives[0]:
             faults.append(Fault("objective", "is not the first of `objectives`", "omit it: the first is used"))
-        named = [each.get("metric") for each in objectives if isinstance(each, dict)]
+        named = [objective.get("metric") for objective in objectives if isinstance(objective, dict)]
         faults += repeats(named, "objectives", "{} is named twice", "name each objective once")
     faults += _scheduler_faults(values, registries)
     return faults + _contradictions(values.get("constraints"))
 
 
 def _scheduler_faults(values: Mapping[str, Plain], registries: Registries) -> list[Fault]:
-    """Return what the sweep asks of its scheduler that it cannot do, by what it declares of itself."""
+    """Return a fault for each ability that the sweep needs and its scheduler does not declare."""
     scheduler, replicates = values.get("scheduler"), values.get("replicates")
     built = _built(scheduler) if isinstance(scheduler, dict) else None
-    if built is None or not isinstance(scheduler, dict):  # then its own faults are told
+    if built is None or not isinstance(scheduler, dict):  # an invalid scheduler has been reported
         return []
     faults = []
     key = "objectives" if values.get("objectives") else "constraints"
@@ -288,18 +288,18 @@ def _scheduler_faults(values: Mapping[str, Plain], registries: Registries) -> li
             remedy = f"write scheduler: {{name: {next(others, DEFAULT)}}}"
             faults.append(Fault(key, f"{scheduler['name']} {rule}", remedy))
         else:
-            place, remedy = join_path("scheduler", setting), f"leave {setting} out: then several are compared"
+            place, remedy = join_path("scheduler", setting), f"remove {setting}: without it, several are compared"
             faults.append(Fault(place, f"{scheduler[setting]} {rule}", remedy))
     if built.pauses and isinstance(replicates, dict) and replicates.get("packing") == "trials":
-        rule = "packing: trials stops and starts replicates at every rung itself, where no trial may pause then"
+        rule = "packing: trials stops and starts replicates at every rung itself, so no trial can pause there"
         setting = _in_the_way(scheduler, lambda without: without is not None and not without.pauses) or "name"
-        remedy = f"leave {setting} out, or choose another packing"
+        remedy = f"remove {setting}, or choose another packing"
         faults.append(Fault(join_path("scheduler", setting), rule, remedy))
     return faults
 
 
 def _built(settings: Mapping[str, Plain]) -> Scheduler | None:
-    """Return the scheduler with these settings; `None` where they are not valid."""
+    """Return the scheduler with these settings, `None` if they are invalid."""
     try:
         return SchedulerSettings.model_validate(settings).built("", "min")
     except (ValueError, InvalidSearchSpace):
@@ -311,7 +311,8 @@ def _compares_several(scheduler: Scheduler | None) -> bool:
 
 
 def _in_the_way(settings: Mapping[str, Plain], able: Callable[[Scheduler | None], bool]) -> str | None:
-    """Return the setting without which a scheduler could do what is asked; `None` where it is not one setting."""
+    """Return the setting whose removal gives the scheduler an ability, `None` if no single one does."""
+    # Tried one by one, because a scheduler declares abilities for all its settings together (ASHA's variant, say).
     optional = (key for key in settings if key not in ("name", "max_epochs"))
     return next((k for k in optional if able(_built({key: v for key, v in settings.items() if key != k}))), None)
 
@@ -319,24 +320,24 @@ def _in_the_way(settings: Mapping[str, Plain], able: Callable[[Scheduler | None]
 def _guard_faults(guard: Mapping[str, Plain], place: str) -> list[Fault]:
     given = [key for key in ("within", "min", "max") if guard.get(key) is not None]
     if len(given) != 1:
-        rule = f"a constraint has one of within, min and max, not {' and '.join(given) or 'none'}"
+        rule = f"a constraint needs exactly one of within, min and max, not {' and '.join(given) or 'none'}"
         return [Fault(place, rule, "write e.g. {metric: val_accuracy, within: 0.5 points of the best}")]
     if isinstance(guard.get("within"), str):
-        rule = f"within = {guard['within']!r} is neither a number nor points"
+        rule = f"within = {guard['within']!r} is neither a number nor percentage points"
         return [Fault(join_path(place, "within"), rule, "write e.g. 0.5 points of the best, or 0.005")]
     metric, bound = guard.get("metric"), guard.get(given[0])
     known = metric_of(metric) if isinstance(metric, str) and given[0] != "within" else None
     if known is not None and isinstance(bound, (int, float)) and not known.range[0] <= bound <= known.range[1]:
-        remedy = "90 % is 0.9" if known.range == (0, 1) else "choose a bound that it can have"
-        rule = f"{metric} lies in {known.range_text}, never at {bound:g}"
+        remedy = "90 % is 0.9" if known.range == (0, 1) else "choose a bound in this range"
+        rule = f"{metric} lies in {known.range_text}, so it never reaches {bound:g}"
         return [Fault(join_path(place, given[0]), rule, remedy)]
     return []
 
 
 def _contradictions(constraints: Plain) -> list[Fault]:
-    """Return a fault for each metric that would have to be above one bound and below a smaller one."""
+    """Return a fault for each metric whose lower bound is above its upper bound."""
     guards = mappings(constraints)
-    least = {str(each.get("metric")): each["min"] for each in guards if isinstance(each.get("min"), (int, float))}
+    least = {str(guard.get("metric")): guard["min"] for guard in guards if isinstance(guard.get("min"), (int, float))}
     return [
         Fault(
             join_path("constraints", index),
@@ -351,16 +352,16 @@ def _contradictions(constraints: Plain) -> list[Fault]:
 
 
 def metric_faults(metric: str, place: str, evaluation: object, registries: Registries) -> list[Fault]:
-    """Return the fault of a metric that trials do not measure, if it is one.
+    """Return a fault if trials do not measure a metric.
 
     Args:
-        metric: as the file names it.
-        place: where.
-        evaluation: the file's values, its defaults filled in; those of a wrong type are the structure's business.
-        registries: what is measured in any case.
+        metric: name of the metric in the file.
+        place: path of that name.
+        evaluation: values of the evaluation with its defaults; the structure's check reports wrong types.
+        registries: registries with the metrics that are always measured.
     """
     part = evaluation if isinstance(evaluation, Mapping) else {}
-    methods = [entry_label(each) for each in mappings(part.get("posthoc")) if isinstance(each.get("name"), str)]
+    methods = [entry_label(method) for method in mappings(part.get("posthoc")) if isinstance(method.get("name"), str)]
     known = [*registries.objectives, *(f"val_{label}" for label in further_metric_labels(part))]
     known += [*_posthoc_metrics(methods, metric), *_curvature_metrics(part, metric)]
     if metric in known:
@@ -369,20 +370,20 @@ def metric_faults(metric: str, place: str, evaluation: object, registries: Regis
         rule = f"{metric} needs the post-hoc method {method}, which evaluation.posthoc does not name"
         return [Fault(place, rule, f"write posthoc: [{method}] under evaluation")]
     if metric in _curvature_metrics({"curvature": {}}, metric):
-        return [Fault(place, f"{metric} is not measured: see evaluation.curvature", "let it measure this loss")]
+        return [Fault(place, f"{metric} is not measured", "add its loss to evaluation.curvature.losses")]
     return [Fault(place, f"unknown metric {metric!r}", hint(metric, known))]
 
 
 def _posthoc_metrics(names: Iterable[str], metric: str) -> dict[str, str]:
-    """Return the metrics of these post-hoc methods, each with its method; none where `metric` is no such thing."""
+    """Return metric → method for these post-hoc methods; empty if `metric` is not a post-hoc metric."""
+    # Hundreds of names: as suggestions they would bury the nearest one for any other metric.
     if not metric.startswith(POSTHOC):
         return {}
-
-    return {f"{POSTHOC}{column_label(name)}_{each}": name for name in names for each in RECALIBRATED}
+    return {f"{POSTHOC}{column_label(name)}_{measured}": name for name in names for measured in RECALIBRATED}
 
 
 def _curvature_metrics(evaluation: Mapping[str, object], metric: str) -> list[str]:
-    """Return the Hessian's columns that an evaluation measures; none where `metric` is no such thing."""
+    """Return the Hessian's columns that an evaluation measures; empty if `metric` is not one of the Hessian."""
     curvature = evaluation.get("curvature")
     if not metric.startswith(HESSIAN) or not isinstance(curvature, Mapping):
         return []

@@ -1,14 +1,14 @@
-"""Reading a search space file: bytes → plain values, with the line of every key, and `--set` overrides.
+"""Read a search space file: bytes → plain values, with the line of every key, and `--set` overrides.
 
-Any bytes give either a mapping or faults, never another exception. Only plain YAML is read (null, booleans, numbers,
-text, lists, mappings with text keys): no tags, no merge keys, at most `MAXIMUM_BYTES` bytes, `MAXIMUM_VALUES` values
-after aliases are written out and `MAXIMUM_DEPTH` levels, so a file cannot exhaust memory, the stack or patience. A
-`sweep.yaml` in a results folder, which somebody else may have sent, is read here as well (`parse_written`).
+Any bytes give either a mapping or faults, never another exception. Only plain YAML is accepted (null, booleans,
+numbers, text, lists, mappings with text keys): no tags, no merge keys, at most `MAXIMUM_BYTES` bytes, `MAXIMUM_VALUES`
+values after aliases are expanded, and `MAXIMUM_DEPTH` levels, so a file cannot exhaust memory, the stack or time.
+`parse_written` reads the `sweep.yaml` of a results folder, which can come from somebody else.
 
-`--set path=value` changes one place of a file before it is checked. A path is written as faults write it,
-`space.loss.one_of[2].coverage`; the value is YAML. Short forms are written out when a path goes through them:
-`--set replicates.packing=fused` makes `replicates: 2` into `{count: 2, packing: fused}`. Whether the key exists is the
-later checks' business, which name the nearest valid one.
+`--set path=value` changes one place of a file before it is checked. Paths are written as in faults,
+`space.loss.one_of[2].coverage`; the value is YAML. Short forms on the path are expanded:
+`--set replicates.packing=fused` turns `replicates: 2` into `{count: 2, packing: fused}`. Later checks report unknown
+keys, with the nearest valid one.
 """
 
 from __future__ import annotations
@@ -28,13 +28,15 @@ from sweeper.core.errors import Fault
 from sweeper.core.json_types import Plain, join_path
 from trainables.registry.names import nearest
 
+#: Far above the largest shipped file.
 MAXIMUM_BYTES = 1_000_000
 MAXIMUM_VALUES = 50_000
+#: Python's recursion limit is 1000, and PyYAML takes several frames per level.
 MAXIMUM_DEPTH = 40
-#: A resolved search space may be so many times as large: every default of every branch is written out.
+#: Allowed size of a resolved search space relative to a file: every default of every branch is written out.
 WRITTEN_FACTOR = 4
 
-#: What a scalar at these paths is short for; below `space`, `sweeper.space.components` writes them out.
+#: Path → key that a scalar there is short for; below `space`, `sweeper.space.components` expands them.
 SHORT_FORMS = {
     "dataset": "name",
     "objective": "metric",
@@ -47,23 +49,26 @@ SHORT_FORMS = {
     "space.optimizer": "name",
 }
 
-_INTEGER_LIMIT = 2**63  # what a table column holds
+_INTEGER_LIMIT = 2**63  # a table column holds int64
 
-#: What a file may be instead of a mapping.
+#: Names of types for messages.
 _TYPE_NAMES: dict[type, str] = {bool: "boolean", int: "number", float: "number", str: "text", list: "list"}
+
+_SCALARS = {"int": "a whole number of at most 64 bits", "float": "a number", "bool": "true or false"}
 
 _TAG = "tag:yaml.org,2002:"
 
 
 class _LimitedLoader(yaml.SafeLoader):
-    """SafeLoader with limits. Its plain scalars are YAML 1.1's, as PyYAML writes a resolved search space."""
+    """SafeLoader with limits and YAML 1.1's plain scalars, which PyYAML writes in a resolved search space."""
 
     most_values = WRITTEN_FACTOR * MAXIMUM_VALUES
     depth = 0
     nodes = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """Compose as PyYAML does, refusing what is too deep or too long before the stack or patience ends."""
+        """Compose a node as PyYAML does, but refuse a file that is too deep or too long."""
+        # While composing, not afterwards: a billion-laughs file or deep nesting fails before it takes memory.
         self.depth += 1
         self.nodes += 1
         if self.depth > MAXIMUM_DEPTH or self.nodes > self.most_values:
@@ -78,6 +83,8 @@ class _LimitedLoader(yaml.SafeLoader):
 
 class _PlainLoader(_LimitedLoader):
     """The same with YAML 1.2's plain scalars: `1e-3` is a number; `no`, `on`, `12:30` and dates are text."""
+
+    # YAML 1.1 reads 1e-3 as text and a loss named `no` as False: both are common mistakes in a search space.
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's own hook
     most_values = MAXIMUM_VALUES
@@ -100,10 +107,10 @@ class Document:
     """A search space file as plain values.
 
     Attributes:
-        values: the file's mapping; empty when it could not be read.
+        values: the file's mapping; empty if it could not be read.
         lines: path → line of the file (from 1), e.g. `space.loss` → 14.
-        overridden: paths that `--set` gave a value; they and what is below have no line.
-        faults: what is wrong with the text itself: unreadable, not YAML, duplicate keys, a bad override.
+        overridden: paths set by `--set`; they and all paths below have no line.
+        faults: faults of the text itself: unreadable, not YAML, duplicate keys, a bad override.
     """
 
     values: dict[str, Plain] = field(default_factory=dict)
@@ -118,16 +125,16 @@ class Document:
             enclosing.append(path)
         if self.overridden.intersection(enclosing):
             return None
-        return next((self.lines[each] for each in enclosing if each and each in self.lines), None)
+        return next((self.lines[place] for place in enclosing if place and place in self.lines), None)
 
 
 def read_document(path: Path) -> Document:
-    """Read the file at `path`; whatever is wrong with it becomes a fault of the document."""
+    """Read the file at `path`; every error becomes a fault of the document."""
     try:
         if not path.is_file() and path.exists() and not path.is_dir():
-            raise OSError(errno.EINVAL, "it is not a regular file, and reading a pipe may block forever")
+            raise OSError(errno.EINVAL, "it is not a regular file, and reading a pipe can block forever")
         with path.open("rb") as file:
-            content = file.read(MAXIMUM_BYTES + 1)
+            content = file.read(MAXIMUM_BYTES + 1)  # one byte more tells a file at the limit from a longer one
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         reason = getattr(error, "strerror", None) or str(error)
         near = nearest(path.stem, packaged_files()) if isinstance(error, FileNotFoundError) else ""
@@ -137,11 +144,17 @@ def read_document(path: Path) -> Document:
 
 
 def parse_document(content: bytes) -> Document:
-    """Parse a file's bytes as one YAML mapping."""
+    """Parse a file's bytes as one YAML mapping.
+
+    Example:
+        >>> document = parse_document(b"samples: 4")
+        >>> document.values, document.line_of("samples")
+        ({'samples': 4}, 1)
+    """
     if len(content) > MAXIMUM_BYTES:
         return Document(faults=[Fault("", f"larger than {MAXIMUM_BYTES} bytes", "a search space is a short YAML file")])
     try:
-        text = content.decode("utf-8-sig")
+        text = content.decode("utf-8-sig")  # Windows editors begin a file with a byte order mark
     except UnicodeDecodeError as error:
         return Document(faults=[Fault("", f"not UTF-8 text (byte {error.start})", "a search space is a YAML file")])
     document = Document()
@@ -149,16 +162,20 @@ def parse_document(content: bytes) -> Document:
     if document.faults:
         return document
     if not isinstance(value, dict):
-        found = "empty" if value is None else f"a {_TYPE_NAMES[type(value)]}"
+        kind = "empty" if value is None else f"a {_TYPE_NAMES[type(value)]}"
         keys = "dataset, objective, scheduler, samples, space …"
-        document.faults.append(Fault("", f"the file is {found}, not a mapping", f"write keys such as {keys}"))
+        document.faults.append(Fault("", f"the file is {kind}, not a mapping", f"write keys such as {keys}"))
         return document
     document.values = value
     return document
 
 
 def parse_written(content: bytes) -> dict[str, Plain]:
-    """Return the mapping that a file written by a sweep holds, `sweep.yaml`. Raises ValueError for any other bytes."""
+    """Parse a `sweep.yaml` that a sweep wrote.
+
+    Raises:
+        ValueError: the bytes are anything but one such mapping.
+    """
     if len(content) > WRITTEN_FACTOR * MAXIMUM_BYTES:
         raise ValueError(f"it is larger than {WRITTEN_FACTOR * MAXIMUM_BYTES} bytes")
     document = Document()
@@ -171,7 +188,7 @@ def parse_written(content: bytes) -> dict[str, Plain]:
 
 
 def _parse_yaml(text: str, path: str, document: Document, kind: type[_LimitedLoader] = _PlainLoader) -> Plain:
-    """Return the values of one YAML text; faults and lines go to `document` (lines only for a whole file)."""
+    """Parse one YAML text; faults and lines are added to `document`."""
     loader: _LimitedLoader | None = None
     try:
         loader = kind(text)
@@ -180,17 +197,20 @@ def _parse_yaml(text: str, path: str, document: Document, kind: type[_LimitedLoa
         line = error.problem_mark.line + 1 if error.problem_mark else None
         document.faults.append(Fault(path, f"not valid YAML: {error.problem or error.context}", line=line))
         return None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    # An escape beyond Unicode makes `chr` in PyYAML raise: ValueError for "\U00110000", OverflowError for "\UFFFFFFFF".
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
         document.faults.append(Fault(path, f"not valid YAML: {str(error).splitlines()[0]}"))
         return None
     finally:
         if loader is not None:
-            loader.dispose()
+            loader.dispose()  # PyYAML's loaders hold reference cycles
     return None if node is None else _Builder(document, kind.most_values).build(node, path)
 
 
 class _Builder:
-    """Turns PyYAML's nodes into values, noting lines, duplicate keys and runaway aliases."""
+    """Turns PyYAML's nodes into values, and records lines, duplicate keys and excessive aliases."""
+
+    # PyYAML's own constructor keeps the last of two equal keys and knows no lines.
 
     def __init__(self, document: Document, most_values: int) -> None:
         self.document = document
@@ -202,7 +222,7 @@ class _Builder:
         self.document.lines.setdefault(path, line)
         self.remaining -= 1
         if self.remaining <= 0:
-            if self.remaining == 0:
+            if self.remaining == 0:  # report it once
                 rule = f"more than {self.most} values after expanding aliases"
                 self._fault(path, rule, "a search space is a short file", line)
             return None
@@ -228,7 +248,7 @@ class _Builder:
         for key_node, value_node in node.value:
             line = key_node.start_mark.line + 1
             if not isinstance(key_node, yaml.ScalarNode):
-                self._fault(path, "a key that is a list or mapping", "keys are plain text", line)
+                self._fault(path, "a key is a list or mapping", "write keys as plain text", line)
                 continue
             key = key_node.value
             if key in values:
@@ -258,7 +278,7 @@ class _Builder:
                 return float(text.replace(".inf", "inf").replace(".nan", "nan"))
         except (ValueError, KeyError):
             shown = text if len(text) <= 40 else f"{text[:37]}..."
-            self._fault(path, f"{shown!r} is not a {kind} of at most 64 bits", "", line)
+            self._fault(path, f"{shown!r} is not {_SCALARS[kind]}", "", line)
             return None
         self._fault(path, f"the tag {node.tag!r} is not allowed", "remove the tag", line)
         return None
@@ -271,7 +291,14 @@ _PATH = re.compile(r"[^.\[\]]+|\[\d+\]")
 
 
 def apply_overrides(document: Document, overrides: Sequence[str]) -> None:
-    """Change `document` as the overrides say, in their order; each one that cannot be followed becomes a fault."""
+    """Apply overrides to `document` in order; an invalid override becomes a fault.
+
+    Example:
+        >>> document = parse_document(b"replicates: 2")
+        >>> apply_overrides(document, ["replicates.packing=fused", "seed=3"])
+        >>> document.values
+        {'replicates': {'count': 2, 'packing': 'fused'}, 'seed': 3}
+    """
     for override in overrides:
         path, equals, text = override.partition("=")
         keys = _split_path(path.strip())
@@ -289,25 +316,26 @@ def apply_overrides(document: Document, overrides: Sequence[str]) -> None:
 
 
 def _split_path(path: str) -> list[str | int] | None:
-    """Return the keys of a path such as `a.b[2].c`, or `None` when it is not one."""
+    """Return the keys of a path such as `a.b[2].c`, or `None` if it is not a path."""
     parts = _PATH.findall(path)
     keys: list[str | int] = [int(part[1:-1]) if part.startswith("[") else part for part in parts]
     if not keys or isinstance(keys[0], int):
         return None
+    # The pattern skips what it does not match (`a..b`, a lone bracket): writing the keys again shows it.
     return keys if reduce(join_path, keys, "") == path else None
 
 
-def _set(here: Plain, keys: Sequence[str | int], path: str, value: Plain) -> list[Fault]:
-    """Set the value at `keys` below `here`, the mapping at `path`, creating mappings; return why that cannot be."""
+def _set(node: Plain, keys: Sequence[str | int], path: str, value: Plain) -> list[Fault]:
+    """Set the value at `keys` below `node`, which is at `path`; create mappings, and return why it is impossible."""
     key, *below = keys
     place = join_path(path, key)
-    if isinstance(key, int) and (not isinstance(here, list) or key >= len(here)):
-        size = f"a list of {len(here)}" if isinstance(here, list) else "not a list"
+    if isinstance(key, int) and (not isinstance(node, list) or key >= len(node)):
+        size = f"a list of {len(node)}" if isinstance(node, list) else "not a list"
         return [Fault(place, f"--set: {path} is {size}", "indices count from 0")]
-    if isinstance(key, str) and not isinstance(here, dict):
-        known = "a list; use [index]" if isinstance(here, list) else f"{here!r}, not a mapping"
+    if isinstance(key, str) and not isinstance(node, dict):
+        known = "a list; use [index]" if isinstance(node, list) else f"{node!r}, not a mapping"
         return [Fault(place, f"--set: {path} is {known}")]
-    level: Any = here
+    level: Any = node
     if not below:
         level[key] = value
         return []

@@ -1,9 +1,9 @@
-"""From a search space file to a checked `SweepSpec`, or to every fault of the file at once.
+"""Load a search space file as a checked `SweepSpec`, or report all faults of the file at once.
 
     spec = load_spec("search_spaces/quickstart.yaml", ["scheduler.max_epochs=9"])
 
-The structure is checked by pydantic (`sweeper.space.spec`), names and hyperparameters by the registries
-(`sweeper.space.components`); faults of both are collected before anything is raised.
+pydantic checks the structure (`sweeper.space.spec`), the registries check names and hyperparameters
+(`sweeper.space.components`); the faults of both are collected before anything is raised.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ from trainables.registry.names import hint, nearest
 
 
 def check_searcher(values: Values, nodes: dict[str, Node], registry: Registry, faults: list[Fault]) -> dict[str, Node]:
-    """Check the searcher against the space, fill in its defaults, and return the space as it will be searched.
+    """Check the searcher against the space, fill in its defaults, and return the space adapted to it.
 
     Args:
-        values: of the file; those of `searcher` are completed in place. A wrong type is the structure's business.
-        nodes: the parts of the space, resolved.
-        registry: of searchers.
-        faults: takes every rule that is broken.
+        values: values of the file; `searcher` is completed in place. The structure's check reports wrong types.
+        nodes: resolved parts of the space.
+        registry: registry of searchers.
+        faults: list to which each broken rule is appended.
     """
     given = values.get("searcher")
     if not isinstance(given, dict):
@@ -64,7 +64,7 @@ def check_searcher(values: Values, nodes: dict[str, Node], registry: Registry, f
 
 
 def searcher_for(spec: SweepSpec) -> Searcher:
-    """Return what chooses the configurations of `spec`, whose searcher learns; its history is empty."""
+    """Begin the searcher of `spec`, which must be one that learns; it has no observations."""
     return spec.searcher.method.begin(spec.space, mode=spec.objective.mode, seed=spec.seed)
 
 
@@ -78,19 +78,25 @@ def load_spec(
     *,
     rehearse: bool = False,
 ) -> SweepSpec:
-    """Read, override and check a search space file; its `rehearsal` is always checked.
+    """Read, override and check a search space file, including its `rehearsal`.
 
     Args:
-        path: the file, the name of one that ships with the project, such as `quickstart`, or the values of one.
+        path: path of a file, name of a shipped file such as `quickstart`, or the values of a file.
         overrides: `key=value` texts, e.g. `space.loss.one_of[1].gamma=3`; values are YAML.
-        registries: the names to check against; those built into the project by default.
-        rehearse: scale the sweep down to a rehearsal, see `sweeper.space.rehearsal`.
+        registries: names to check against; by default those built into the project.
+        rehearse: whether to scale the sweep down to a rehearsal, see `sweeper.space.rehearsal`.
 
     Raises:
-        InvalidSearchSpace: with every fault of file, overrides and rehearsal.
+        InvalidSearchSpace: the file, an override or the rehearsal has faults; it lists all of them.
+
+    Example:
+        >>> spec = load_spec("quickstart", ["scheduler.max_epochs=9", "scheduler.grace_epochs=1"])
+        >>> spec.dataset["name"], spec.schedule.rungs
+        ('digits', (1, 3, 9))
     """
     if isinstance(path, Mapping):
         set_code_root(None)
+        # Copied, because overrides and short forms are applied in place.
         document, path = Document(values=copy.deepcopy(dict(path))), "search space"
     else:
         file = locate(path)
@@ -98,10 +104,11 @@ def load_spec(
         document = read_document(file)
     if overrides and not document.faults:
         apply_overrides(document, overrides)
+    # Before the loop's code is imported: these rules need only its name.
     if document.values.get("loop") is not None:
         _refuse(loop_faults(document.values, rehearsed=rehearse), document, str(path))
     spec = _checked(document, str(path), registries)
-    # A sweep that was begun so can still be read, and resumed with another setting.
+    # Not part of `_checked`: a sweep that began with such a setting can still be read, and resumed with another one.
     _refuse(gpu_faults(spec), document, str(path))
     if rehearse:
         return rehearsal_of(spec, registries)
@@ -113,7 +120,7 @@ def load_spec(
 
 
 def _refuse(faults: Sequence[Fault], document: Document, source: str) -> None:
-    """Raise InvalidSearchSpace with these faults, if any, each with its line of the file."""
+    """Raise InvalidSearchSpace if there are faults, each with its line of the file."""
     if faults:
         lined = [f if f.line is not None else dataclasses.replace(f, line=document.line_of(f.path)) for f in faults]
         raise InvalidSearchSpace(lined, source)
@@ -122,18 +129,39 @@ def _refuse(faults: Sequence[Fault], document: Document, source: str) -> None:
 def build_spec(
     values: Mapping[str, Plain], registries: Registries | None = None, source: str = "search space"
 ) -> SweepSpec:
-    """Check values that are in memory already. Raises InvalidSearchSpace."""
+    """Check the values of a search space that are already in memory.
+
+    Raises:
+        InvalidSearchSpace: the values have faults.
+
+    Example:
+        >>> from sweeper.core.errors import InvalidSearchSpace
+        >>> try:
+        ...     build_spec({"dataset": "digit", "scheduler": {"max_epochs": 9}, "samples": 1, "space": {}})
+        ... except InvalidSearchSpace as error:
+        ...     [fault.path for fault in error.faults]
+        ['dataset', 'space.loss', 'space.architecture', 'space.optimizer']
+    """
     return _checked(Document(values=dict(values)), source, registries)
 
 
 def reopened_spec(values: Mapping[str, Plain], source: str) -> SweepSpec:
-    """Check the values of a sweep that was begun; its own components are not imported. Raises InvalidSearchSpace."""
+    """Check the values of a sweep that has begun, without importing its own components.
+
+    Raises:
+        InvalidSearchSpace: the values have faults.
+    """
+    # A results folder can come from somebody else, whose code must not run because its status is read.
     with importing_nothing():
         return build_spec(values, None, source)
 
 
 def rehearsal_of(spec: SweepSpec, registries: Registries | None = None) -> SweepSpec:
-    """Return the rehearsal of a checked search space; a rehearsal is its own. Raises InvalidSearchSpace."""
+    """Scale a checked search space down to its rehearsal; a rehearsal is returned unchanged.
+
+    Raises:
+        InvalidSearchSpace: the file's own changes under `rehearsal` make it invalid.
+    """
     if spec.is_rehearsal:
         return spec
     from sweeper.space.rehearsal import rehearsed_values  # brings torch along
@@ -148,26 +176,28 @@ KEPT_BY_REHEARSALS = ("header", "rehearsal", "rehearsed")
 
 
 def _rehearsal_faults(spec: SweepSpec, registries: Registries) -> list[Fault]:
-    """Return the rules that the file's own changes under `rehearsal` break."""
+    """Return the faults of the file's own changes under `rehearsal`."""
     rule = "cannot be changed for a rehearsal"
     kept = [key for key in KEPT_BY_REHEARSALS if key in (spec.rehearsal or ())]
-    found = [Fault(f"rehearsal.{key}", f"{key} {rule}", "remove it") for key in kept]
-    if spec.rehearsal is not None and not found:
+    faults = [Fault(f"rehearsal.{key}", f"{key} {rule}", "remove it") for key in kept]
+    # Only with changes of its own: building a rehearsal imports torch, which takes seconds.
+    if spec.rehearsal is not None and not faults:
         try:
             rehearsal_of(spec, registries)
         except InvalidSearchSpace as error:
-            found = [dataclasses.replace(f, path=join_path("rehearsal", f.path)) for f in error.faults]
-    return found
+            faults = [dataclasses.replace(f, path=join_path("rehearsal", f.path)) for f in error.faults]
+    return faults
 
 
 def _checked(document: Document, source: str, registries: Registries | None) -> SweepSpec:
     faults = list(document.faults)
+    # A file that could not be read has no values; its other rules would only add noise.
     if not faults or document.values:
         values = written_out({key: value for key, value in document.values.items() if key != "space"})
         registries = registries or installed_registries()
         write_out_goals(values, registries)
-        space, found = _check_names(values, document.values.get("space"), registries)
-        faults += found
+        space, broken = _check_names(values, document.values.get("space"), registries)
+        faults += broken
         try:
             spec = SweepSpec.model_validate({**values, "space": space} if "space" in document.values else values)
         except ValidationError as error:
@@ -179,9 +209,10 @@ def _checked(document: Document, source: str, registries: Registries | None) -> 
 
 
 def _check_names(values: dict[str, Plain], space: Plain, registries: Registries) -> tuple[Fields | Plain, list[Fault]]:
-    """Check data set, space and evaluation against the registries; put what is resolved into `values`.
+    """Check data set, space and evaluation against the registries, and resolve them in `values`.
 
-    Returns the space as the tree that the spec keeps (as it is where it is no mapping), and what is broken.
+    Returns:
+        The space as the tree that the spec keeps (unchanged if it is not a mapping), and the faults.
     """
     faults: list[Fault] = []
     loop = values.get("loop")
@@ -191,7 +222,7 @@ def _check_names(values: dict[str, Plain], space: Plain, registries: Registries)
         space = dict(parts)
     checked: Fields | Plain = space
     if "dataset" in values and not own_data:
-        # Where options vary, the part of the space is the one that is checked.
+        # If options of the data set vary, the same faults are found below in the space: they are dropped here.
         known = [] if isinstance(space, dict) and PART in space else faults
         values["dataset"] = resolve_plain_component(values["dataset"], registries.datasets, "dataset", known)
     scheduler = values.get("scheduler")
@@ -201,7 +232,7 @@ def _check_names(values: dict[str, Plain], space: Plain, registries: Registries)
         nodes = _check_space(space, loop, registries, faults)
         nodes = check_searcher(values, nodes, registries.searchers, faults)
         checked = tree = Fields(nodes)
-        if not faults:
+        if not faults:  # these rules need a valid tree
             faults += resolved_faults(tree, "space")
         faults += _count_faults(values, tree)
         faults += _line_faults(values, tree)
@@ -215,7 +246,7 @@ def _check_names(values: dict[str, Plain], space: Plain, registries: Registries)
 
 
 def check_scheduler(given: Mapping[str, Plain], registry: Registry, faults: list[Fault]) -> dict[str, Plain]:
-    """Return the scheduler with its defaults filled in; what it breaks is added to `faults`."""
+    """Fill in the scheduler's defaults; append each broken rule to `faults`."""
     settings: dict[str, Plain] = {"name": DEFAULT, **given}
     name = settings["name"]
     if isinstance(name, str) and name in registry and IGNORES_SETTINGS in registry[name].tags:
@@ -223,7 +254,8 @@ def check_scheduler(given: Mapping[str, Plain], registry: Registry, faults: list
         others = {h.name for component in registry.values() for h in component.hyperparameters} - kept
         settings = {key: value for key, value in settings.items() if key not in others}
     resolved = resolve_plain_component(settings, registry, "scheduler", faults)
-    return resolved or {"name": name if isinstance(name, str) else DEFAULT, "max_epochs": 1}  # its faults are known
+    # A valid stand-in, so that the structure's check does not report the same faults in other words.
+    return resolved or {"name": name if isinstance(name, str) else DEFAULT, "max_epochs": 1}
 
 
 def _check_space(
@@ -245,7 +277,8 @@ def _check_space(
 
 
 def _count_faults(values: dict[str, Plain], space: Fields) -> list[Fault]:
-    """Fill in `samples` where it may be left out, and check how many configurations there are."""
+    """Fill in `samples` if it can be omitted, and check the number of configurations."""
+    # The size of an invalid space is unknown.
     if any(_invalid(node) for node in space.nodes.values()):
         values.setdefault("samples", 1)
         return []
@@ -259,7 +292,8 @@ def _count_faults(values: dict[str, Plain], space: Fields) -> list[Fault]:
     common = isinstance(replicates, dict) and replicates.get("seeds", "own") != "own"
     fewest, most = random_sizes(space)
     distinct = fewest if common else most
-    drawn = values.get("loop") != IMPORTED and (common or is_random(space))  # imported ones were chosen elsewhere
+    drawn = values.get("loop") != IMPORTED and (common or is_random(space))  # imported sweeps were drawn elsewhere
+    # With common seeds a repeated configuration repeats its numbers exactly and is only wasted time.
     if isinstance(samples, int) and distinct < samples and most < math.inf and drawn:
         holder = "a grid point" if points > 1 else "the space"
         rule = f"samples = {samples}, but {holder} has only {plural(int(distinct), 'configuration')}"
@@ -276,7 +310,7 @@ def _invalid(node: Node) -> bool:
 
 
 def _line_faults(values: Mapping[str, Plain], space: Fields) -> list[Fault]:
-    """Return what is wrong with `which`: it names hyperparameters of which the space draws numbers."""
+    """Return the faults of `which`: it must name hyperparameters for which the space draws several numbers."""
     names = values.get("which")
     if not isinstance(names, list) or "loss" not in space.nodes:
         return []
@@ -293,21 +327,21 @@ def _line_faults(values: Mapping[str, Plain], space: Fields) -> list[Fault]:
     ]
 
 
-#: Packings that do not look into a network.
+#: Packings that work with any training loop, because they do not look inside a network.
 SHARED = ("sequential", "trials")
 
 
 def loop_nodes(space: Mapping[str, Plain], loop: str, registries: Registries, faults: list[Fault]) -> dict[str, Node]:
-    """Return the parts of a loop's space, resolved; `loss`, `architecture` and `optimizer` name components of ours.
+    """Resolve the space of a user's training loop; `loss`, `architecture` and `optimizer` name registered components.
 
-    Parts that the space does not name are the loop's own business: each stands there as `{name: own}`. A loop that
-    takes `configuration` may have any other names; of one that takes them one by one the signature is kept to.
+    A part that the space omits is left to the loop and becomes `{name: own}`. A loop whose constructor takes
+    `configuration` can have any other keys; one that takes them by name is checked against its signature.
 
     Args:
-        space: as the file has it.
-        loop: the loop's import path.
-        registries: what can be named.
-        faults: takes every rule that is broken.
+        space: the space as the file has it.
+        loop: import path of the loop.
+        registries: names to check against.
+        faults: list to which each broken rule is appended.
     """
     from trainables.training.own_loop import takes_all  # brings torch along
 
@@ -318,8 +352,9 @@ def loop_nodes(space: Mapping[str, Plain], loop: str, registries: Registries, fa
             nodes[part] = resolve_component(space[part], registry, join_path("space", part), faults)
     free = {key: value for key, value in space.items() if key not in nodes and key != PART}
     for key in (key for key in free if not WORD.fullmatch(str(key))):
-        rule = f"{key!r} cannot be part of a column's name"
+        rule = f"{key!r} cannot be part of a column's name"  # each key becomes the column config_<key>
         faults.append(Fault(join_path("space", key), rule, "use lower-case letters, digits and _, a letter first"))
+    # Trusted while nothing may be imported (`reopened_spec`): the signature was checked when the sweep began.
     known, trusted = registries.loops, registries.loops.trusts(loop)
     refusal = None if trusted else known.refusal(loop)
     if refusal is not None:
@@ -328,29 +363,29 @@ def loop_nodes(space: Mapping[str, Plain], loop: str, registries: Registries, fa
         return nodes
     if trusted or takes_all(known[loop].build):
         return nodes | {key: parse(value, join_path("space", key), faults) for key, value in free.items()}
-    found = resolve_component({"name": loop, **free}, known, "space", faults)
-    return nodes | {key: node for key, node in getattr(found, "nodes", {}).items() if key != "name"}
+    resolved = resolve_component({"name": loop, **free}, known, "space", faults)
+    return nodes | {key: node for key, node in getattr(resolved, "nodes", {}).items() if key != "name"}
 
 
 def loop_faults(values: Values, *, rehearsed: bool) -> list[Fault]:
-    """Return what a search space asks for that only this program's own training loop can do.
+    """Return a fault for each feature that a user's training loop does not support.
 
     Args:
-        values: of the file, `loop` among them; values of a wrong type are the structure's business.
-        rehearsed: whether a rehearsal is asked for.
+        values: values of the file, `loop` included; the structure's check reports wrong types.
+        rehearsed: whether a rehearsal is requested.
     """
     packing = part_of(values, "replicates", "packing")
     trajectory, shifts = part_of(values, "evaluation", "trajectory"), mappings(part_of(values, "evaluation", "splits"))
-    stood_in = bool(values.get("rehearsal"))  # what a loop's rehearsal changes only its file can say
+    stood_in = bool(values.get("rehearsal"))  # the general rules of rehearsals cannot shrink unknown code
     asked = [
         ("replicates.packing", packing not in (None, *SHARED), f"packing = {packing}", "choose sequential or trials"),
         ("evaluation.trajectory", trajectory, "a trajectory", "return it from train_epoch"),
         ("evaluation.splits", shifts, "shifted data", "name splits that the loop predicts"),
         ("training", values.get("training"), "settings of training steps", "leave them to the loop"),
-        ("rehearsal", rehearsed and not stood_in, "a rehearsal", "say under `rehearsal` what it changes"),
+        ("rehearsal", rehearsed and not stood_in, "a rehearsal", "write its changes under `rehearsal`"),
     ]
     return [
-        Fault(place, f"{what} needs this program's own training loop, and loop names another", remedy)
+        Fault(place, f"{what} needs the built-in training loop, but loop names another", remedy)
         for place, wanted, what, remedy in asked
         if wanted
     ]

@@ -1,4 +1,4 @@
-"""The parts of a search space file as pydantic models: plug-ins, what is measured, how trials are trained."""
+"""The parts of a search space file as pydantic models: plug-ins, measurements, training and resources."""
 
 from __future__ import annotations
 
@@ -23,36 +23,42 @@ if TYPE_CHECKING:
 
 
 def _describe(schema: dict[str, Any], model: type[BaseModel]) -> None:
-    """Give each property of a model's JSON schema what the model's docstring says of it."""
+    """Copy the attribute descriptions of a model's docstring into its JSON schema."""
     for name, (said, _) in argument_texts(model).items():
         if name in schema["properties"]:
             schema["properties"][name]["description"] = said
 
 
 class Part(BaseModel):
-    """A mapping of a search space file: no value is converted, and no unknown key is let in."""
+    """A mapping in a search space file. Values are not converted, and unknown keys are refused."""
 
+    # Strict, because `samples: "4"` or `bins: 15.0` is more often a mistake than meant.
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, json_schema_extra=_describe)
 
 
-#: A plug-in's setting as YAML writes it.
+#: A plug-in's setting in YAML.
 Setting = str | bool | int | float | list[float] | list[str] | None
 
 
 class _PlugIn(Part):
-    """A plug-in's name and settings. They were checked against its registry, which also filled in the defaults."""
+    """A plug-in's name and settings, already checked against its registry and completed with its defaults."""
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
     __pydantic_extra__: dict[str, Setting] = Field(init=False)
 
     @property
     def settings(self) -> dict[str, Setting]:
-        """The plug-in's own settings, without those that all of its kind have."""
+        """The plug-in's own settings, without those shared by all of its kind."""
         return dict(self.__pydantic_extra__)
 
 
 class SchedulerSettings(_PlugIn):
-    """How long trials run, and which stop early: a name of `sweeper.scheduling.SCHEDULERS` and its settings."""
+    """The scheduler, which stops trials early: a name in `sweeper.scheduling.SCHEDULERS` and its settings.
+
+    Example:
+        >>> SchedulerSettings(name="asha", max_epochs=9, grace_epochs=3).built("val_nll", "min").rungs
+        (3, 9)
+    """
 
     name: str = DEFAULT
     max_epochs: int
@@ -60,10 +66,12 @@ class SchedulerSettings(_PlugIn):
     def built(self, metric: str, mode: Mode) -> Scheduler:
         """Return the scheduler that compares one objective in one pool.
 
-        Raises InvalidSearchSpace where settings that nobody checked, as of a file that is only read, are not valid.
+        Raises:
+            InvalidSearchSpace: the settings are invalid; possible only in a file that is read without being checked.
         """
-        apart = (WITHIN.name, TOO_SMALL.name)
-        settings = {key: value for key, value in self.settings.items() if key not in apart}
+        # `SweepSpec.schedule` wraps the scheduler for these two: a scheduler itself knows one pool.
+        of_strata = (WITHIN.name, TOO_SMALL.name)
+        settings = {key: value for key, value in self.settings.items() if key not in of_strata}
         try:
             scheduler: Scheduler = SCHEDULERS.build(self.name, metric, mode, max_epochs=self.max_epochs, **settings)
         except (ValueError, TypeError) as error:
@@ -72,7 +80,7 @@ class SchedulerSettings(_PlugIn):
 
 
 class SearcherSettings(_PlugIn):
-    """How configurations are chosen: a name of `sweeper.search.SEARCHERS` and its settings."""
+    """The searcher, which chooses configurations: a name in `sweeper.search.SEARCHERS` and its settings."""
 
     name: str = "random"
 
@@ -84,19 +92,19 @@ class SearcherSettings(_PlugIn):
 
     @property
     def learns(self) -> bool:
-        """Whether a configuration depends on what was observed before, so that none is known in advance."""
+        """Whether a configuration depends on earlier observations, so that none is known in advance."""
         return self.method.learns
 
 
 class Objective(Part):
-    """What the scheduler compares: one metric's mean over the replicates that have not diverged.
+    """The objective that the scheduler compares: a metric's mean over the replicates that have not diverged.
 
-    A trial of which some replicates diverged continues with the others; every decision on it names those left out.
+    If some replicates of a trial diverge, it continues with the others, and every decision on it counts the excluded.
 
     Attributes:
-        metric: as `sweeper spaces --metrics` names it, after its split.
-        mode: whether it should be small or large.
-        margin: the largest difference that counts as none, in the first screen and in `compare`; by default 0.01.
+        metric: split and name of the metric, e.g. `val_nll`; `sweeper spaces --metrics` lists the names.
+        mode: `min` if small values are better, `max` if large ones are.
+        margin: largest difference that counts as none, in the first screen and in `compare`; by default 0.01.
     """
 
     metric: str = "val_nll"
@@ -105,14 +113,14 @@ class Objective(Part):
 
 
 class Guard(Part):
-    """What a trial must keep to, to continue before those that do not and to be the best.
+    """A constraint: trials that satisfy it continue before those that do not, and only they can be the best.
 
     Attributes:
-        metric: what is looked at, as an objective names it.
-        within: at most so far from the best trial at the same rung; `0.5 points of the best` are 0.005.
-        min: at least so much.
-        max: at most so much.
-        mode: which direction of the metric is good, for `within`; by its name where none is given.
+        metric: split and name of the constrained metric, as for an objective.
+        within: largest distance from the best trial at the same rung; `0.5 points of the best` means 0.005.
+        min: smallest allowed value.
+        max: largest allowed value.
+        mode: better direction of the metric, for `within`; by default the direction that the metric declares.
     """
 
     metric: str
@@ -123,17 +131,17 @@ class Guard(Part):
 
     @property
     def constraint(self) -> Constraint:
-        """The same, as schedulers know it."""
+        """The constraint in the form that schedulers use."""
         return constraint_of(self.model_dump())
 
 
 class TrajectoryCurvature(Part):
-    """How λ_max of the training loss's Hessian is measured after epochs, and its product with the learning rate.
+    """The measurement of λ_max of the training loss's Hessian after epochs, and of its product with the learning rate.
 
     Attributes:
-        every: epochs from one measurement to the next.
-        samples: how many training samples; by default so many that it costs at most a tenth of an epoch.
-        products: the most Hessian-vector products of one measurement, which starts where the last one ended.
+        every: number of epochs between measurements.
+        samples: number of training samples; by default as many as cost at most a tenth of an epoch.
+        products: largest number of Hessian-vector products per measurement; each starts from the last eigenvector.
     """
 
     every: int = Field(default=1, ge=1)
@@ -142,13 +150,13 @@ class TrajectoryCurvature(Part):
 
 
 class Trajectory(Part):
-    """What is measured after each epoch besides the usual, as further columns of the table `epochs`.
+    """Further measurements after each epoch, as columns of the table `epochs`.
 
     Attributes:
-        splits: where losses, entropies and norms are measured.
-        every: epochs from one measurement to the next.
+        splits: splits on which losses, entropies and norms are measured.
+        every: number of epochs between measurements.
         gradient_norms: epochs after which the training samples' gradient norms are counted (mukhoti Fig. 4).
-        curvature: how sharpness is measured; `null` for not at all.
+        curvature: measurement of sharpness; `null` for none.
     """
 
     splits: list[str] = Field(default=["train", "test"])
@@ -158,17 +166,17 @@ class Trajectory(Part):
 
 
 class Evaluation(Part):
-    """What an evaluation measures.
+    """The measurements of an evaluation.
 
     Attributes:
-        bins: bins of the calibration errors; 15 as in Guo et al. 2017 (arXiv:1706.04599), section 5.
+        bins: number of bins of the calibration errors; 15 as in Guo et al. 2017 (arXiv:1706.04599), section 5.
         posthoc: calibration methods fitted on validation data, each `{name: …, option: value}`.
         curvature: settings of the curvature measurement, or `False` for none.
-        bootstrap: resamples for the calibration errors' standard errors; 0 for none.
-        trajectory: what to measure after each epoch (mukhoti Figs. 2 to 4); `null` for nothing but the usual.
-        metrics: what is measured besides, the project's further metrics or your own, each `{name: …, option: value}`.
-        splits: the data set's splits to measure on by name, among them `val`, which post-hoc methods are fitted on; and
-            shifts, which finished networks are measured on, each `{name: …, option: value}`.
+        bootstrap: number of resamples for the calibration errors' standard errors; 0 for none.
+        trajectory: further measurements after each epoch (mukhoti Figs. 2 to 4); `null` for none.
+        metrics: further metrics, the project's or your own, each `{name: …, option: value}`.
+        splits: names of the data set's splits, among them `val`, on which post-hoc methods are fitted; and shifts, on
+            which finished networks are measured, each `{name: …, option: value}`.
     """
 
     bins: int = Field(default=15, ge=1, le=1000)
@@ -181,45 +189,49 @@ class Evaluation(Part):
 
     @property
     def settings(self) -> EvaluationSettings:
-        """These settings as trials take them."""
-        from trainables.training.evaluation import EvaluationSettings  # brings torch along
+        """The settings in the form that trials use."""
+        from trainables.training.evaluation import EvaluationSettings  # imports torch
 
         return EvaluationSettings.from_mapping(self.model_dump())
 
     @property
     def own_splits(self) -> list[str]:
-        """The data set's splits that every evaluation measures on."""
-        return [each for each in self.splits if isinstance(each, str)]
+        """The data set's own splits, on which every evaluation measures."""
+        return [split for split in self.splits if isinstance(split, str)]
 
     @property
     def shifts(self) -> list[Values]:
-        """The splits beyond the data set's own, which the last evaluation measures on."""
-        return [each for each in self.splits if isinstance(each, dict)]
+        """The shifts, on which only the last evaluation measures."""
+        return [split for split in self.splits if isinstance(split, dict)]
 
 
-#: Of one configuration.
+#: Largest number of seeds per configuration.
 MOST_SEEDS = 1000
 
 
 class Replicates(Part):
-    """How many seeds each configuration is trained with, and how they share a processor.
+    """The number of seeds per configuration, and how they share a processor.
 
-    `sequential` trains one after the other, `fused` all at once as lanes of one network; `auto` measures both for a
-    few steps and keeps the faster for the sweep. `trials`, for networks that fill a GPU, gives each replicate a
-    process of its own from one rung to the next, with all of `resources`; the scheduler still judges their mean. Lanes
-    round otherwise than a network alone, and a measurement may choose differently on another machine; so `sequential`,
-    whose numbers repeat everywhere, is the default.
+    `packing: sequential` trains replicates one after the other, `fused` all at once as lanes of one network; `auto`
+    measures both for a few steps and keeps the faster for the sweep. `trials`, for networks that fill a GPU, gives each
+    replicate a separate process from one rung to the next, with all of `resources`; the scheduler still judges their
+    mean. Lanes round differently from a single network, and a measurement can choose differently on another machine;
+    so the default is `sequential`, whose numbers repeat everywhere.
 
     `cohort` trains the replicates of several configurations together, as lanes of one network that are refilled as
-    trials end, in each process of any executor. `lanes` says how many; `auto` measures how many are fastest, and a
-    network that is faster alone trains alone, one replicate after the other. `packing: auto` chooses cohorts, too,
-    where they are measured to be faster.
+    trials end, in each process of any executor. `lanes` sets their number; `auto` measures the fastest number, and a
+    network that is faster alone trains alone, one replicate after the other. `packing: auto` also chooses cohorts if
+    they are measured to be faster.
 
-    `at_most` begins a final stage after the sweep, see `sweeper.scheduling.contenders`: the best configurations of each
-    network and of each loss get fresh seeds, up to so many seeds of one configuration in all.
+    `at_most` adds a final stage to the sweep, see `sweeper.scheduling.contenders`: the best configurations of each
+    network and of each loss get fresh seeds, up to this total number of seeds per configuration.
 
-    Each configuration has seeds of its `own`, or all have them in `common`: then a seed's luck falls out of the
-    difference of two configurations, and what holds for these seeds says less about others. A list has these seeds.
+    `seeds: own` gives each configuration different seeds. `common` gives all the same, which cancels seed effects in
+    the difference of two configurations, but says less about other seeds. A list gives the common seeds themselves.
+
+    Example:
+        >>> Replicates(count=2, seeds=[11, 12]).common_seeds
+        [11, 12]
     """
 
     count: int = Field(default=1, ge=1, le=MOST_SEEDS)
@@ -231,60 +243,66 @@ class Replicates(Part):
     @model_validator(mode="after")
     def _require_a_seed_each(self) -> Self:
         if isinstance(self.seeds, list) and len(set(self.seeds)) != self.count:
-            raise ValueError(f"seeds = {self.seeds} must be as many different ones as count = {self.count}")
+            raise ValueError(f"seeds = {self.seeds} must be count = {self.count} different seeds")
         if self.at_most is not None and self.at_most <= self.count:
-            rule = f"at_most = {self.at_most} must be above count = {self.count}: it counts the sweep's own seeds, too"
+            rule = f"at_most = {self.at_most} must be above count = {self.count}: it includes the sweep's own seeds"
             raise ValueError(rule)
         return self
 
     @property
     def common_seeds(self) -> bool | list[int]:
-        """Whether replicate r has the same seed in every configuration; the seeds themselves where these are given."""
+        """Whether replicate r has the same seed in every configuration, or the seeds themselves if they are given."""
         return self.seeds if isinstance(self.seeds, list) else self.seeds == "common"
 
     @property
     def lane_count(self) -> int:
-        """The lanes of a cohort; 0 where it is measured how many are best."""
+        """The number of lanes of a cohort; 0 if it is to be measured."""
         return 0 if self.lanes == "auto" else self.lanes
 
     @property
     def in_cohorts(self) -> bool:
-        """Whether trials train together, in cohorts, where their networks can."""
+        """Whether trials train together in cohorts if their networks allow it."""
         return self.packing in ("auto", "cohort")
 
 
 def _gpu(value: object) -> object:
     if value == "auto":
         return value
+    # `gpu: yes` is text in YAML 1.2, but `gpu: true` is a boolean, which Python counts as 1.
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
         raise ValueError(f"gpu = {value!r} must be auto or a number of at least 0")
-    if value > 1 and value != int(value):
-        raise ValueError(f"gpu = {value!r}: more than one card must be a whole number of cards")
+    if value > 1 and value != int(value):  # Ray refuses fractions above 1, too
+        raise ValueError(f"gpu = {value!r} must be a whole number, because it is above 1")
     return value
 
 
 class Resources(Part):
-    """What a trial's process needs.
+    """The resources of a trial's process.
 
-    `gpu: 0.25` packs four on a GPU, `gpu: auto` takes, where there is a GPU, the share that its memory was measured
-    to need. Either way a trial that runs out of a GPU's memory is tried again on twice its share.
-    A training loop of the user's own may take several whole GPUs.
+    `gpu: 0.25` packs four trials on a GPU. `gpu: auto` measures a trial's memory and takes that share if there is a
+    GPU. In both cases, a trial that runs out of GPU memory is retried with twice its share.
+    A user's training loop can take several whole GPUs.
+
+    Example:
+        >>> Resources(cpu=2).of_trial(gpus=["NVIDIA H100"])
+        {'cpu': 2.0, 'gpu': 0.25}
     """
 
     cpu: float = Field(default=1, gt=0, allow_inf_nan=False)
     gpu: Annotated[float | Literal["auto"], BeforeValidator(_gpu)] = "auto"
 
     def of_trial(self, *, gpus: object) -> dict[str, float]:
-        """Return what a trial's process gets: for `auto` a quarter of a GPU, if there are any."""
+        """Return the CPUs and GPUs of a trial's process."""
+        # The first guess for `auto`: four trials on a GPU, until its memory has been measured.
         gpu = float(self.gpu) if self.gpu != "auto" else (0.25 if gpus else 0.0)
         return {"cpu": float(self.cpu), "gpu": gpu}
 
 
 class Training(Part):
-    """How training steps are computed, see `trainables.training.acceleration`; evaluations always are in float32.
+    """How training steps are computed, see `trainables.training.acceleration`; evaluations always use float32.
 
-    The defaults are what every result repeats under. The others are meant for a GPU's tensor cores. On a CPU with
-    bfloat16 instructions they speed up convolutions (resnet8 1.2 to 1.3 times) and slow small matrices down (mlp 0.7
+    With the defaults, results are reproducible. The other values are meant for a GPU's tensor cores. On a CPU with
+    bfloat16 instructions they speed up convolutions (resnet8 1.2 to 1.3 times) and slow down small matrices (mlp 0.7
     times), measured on a busy machine, n = 3; `make bench-training` measures them on yours.
     """
 
@@ -296,8 +314,8 @@ class Training(Part):
 
     @property
     def settings(self) -> TrainingSettings:
-        """These settings as trials take them."""
-        from trainables.training.acceleration import TrainingSettings  # brings torch along
+        """The settings in the form that trials use."""
+        from trainables.training.acceleration import TrainingSettings  # imports torch
 
         return TrainingSettings(**self.model_dump())
 
@@ -306,10 +324,10 @@ class Checkpoint(Part):
     """How often a running trial's checkpoint is written; see `trainables.worker.checkpoints`.
 
     Attributes:
-        every_seconds: between two checkpoints: at most so much training is lost with a process, and what it did since
-            its last report. At 0 each report has one, every 10 s or epoch, written before it goes out, as each rung
-            has.
-        keep: how many of a running trial stay; a second one is there should the newest be damaged.
+        every_seconds: seconds between two checkpoints. A process that dies loses at most this much training, and the
+            time since its last report. With 0, a checkpoint is written before every report, each 10 s or epoch, as it
+            is at every rung.
+        keep: number of checkpoints kept per running trial; a second one helps if the newest is damaged.
     """
 
     every_seconds: float = Field(default=60.0, ge=0, allow_inf_nan=False)
@@ -317,11 +335,11 @@ class Checkpoint(Part):
 
 
 class Keep(Part):
-    """Whose checkpoints are kept when trials have ended, for `sweeper export`.
+    """The trials whose checkpoints are kept after they have ended, for `sweeper export`.
 
     Attributes:
-        best: how many trials; of each stratum where `per` names paths.
-        per: paths of the space that divide trials, as `scheduler.within`, e.g. `[loss]`.
+        best: number of best trials, in each stratum if `per` names paths.
+        per: paths of the space that divide trials into strata, like `scheduler.within`, e.g. `[loss]`.
     """
 
     best: int = Field(default=1, ge=1)
@@ -329,10 +347,10 @@ class Keep(Part):
 
 
 def gpu_faults(spec: SweepSpec) -> list[Fault]:
-    """Return what is wrong with a trial's share of cards: of several, this program's own training loop uses one."""
+    """Return a fault if a trial of the built-in training loop would reserve several GPUs."""
     gpu = spec.resources.gpu
     if spec.loop is not None or gpu == "auto" or gpu <= 1:
         return []
-    rule = f"gpu = {gpu:g} would reserve {gpu:g} cards for each process, which trains on one of them"
-    remedy = "set gpu: 1, and the other cards train other trials; only a training loop of your own can use several"
+    rule = f"gpu = {gpu:g} would reserve {gpu:g} GPUs for each process, which trains on one of them"
+    remedy = "set gpu: 1, and the other GPUs train other trials; only your own training loop can use several"
     return [Fault("resources.gpu", rule, remedy)]

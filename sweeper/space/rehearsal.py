@@ -1,11 +1,11 @@
 """Rehearsals: a search space scaled down to minutes on two cores, on the same code path.
 
-`rehearsed_values` shrinks everything that costs time: data become handwritten digits in the data set's shape,
-networks small ones of their family, the recipe a few epochs; then come the file's own changes under `rehearsal`.
-What was changed is kept as sentences in the key `rehearsed`, from which every table, report and tracked run is marked:
-the numbers of a rehearsal show that a sweep works, never what its question's answer is.
+`rehearsed_values` shrinks everything that costs time: data become handwritten digits in the data set's shape, networks
+become small ones of their family, the recipe a few epochs; then the file's own changes under `rehearsal` are applied.
+The changes are kept as sentences in the key `rehearsed`, which marks every table, report and tracked run: a rehearsal
+shows that a sweep works, and its numbers never answer the sweep's question.
 
-This module brings torch along: stand-ins are chosen among data sets and networks.
+This module imports torch, because stand-ins are chosen among data sets and networks.
 """
 
 from __future__ import annotations
@@ -25,37 +25,45 @@ from trainables.registry import OWN, SPLITS, Registry
 #: Enough for both milestones of a recipe (150 and 250 of 350 fall on 1.7 and 2.9) and for three rungs (1, 3, 4).
 EPOCHS = 4
 
-#: Drawn at most; the points of a grid are kept, because each is a cell of some table.
+#: Most configurations drawn; all points of a grid are kept, because each is a cell of some table.
 CONFIGURATIONS = 16
 
-#: Above this, grids over plain values are thinned to their two ends; every loss and network stays.
+#: With more grid points, grids over plain values keep only their two ends; every loss and network stays.
 GRID_POINTS = 36
 
-#: The fewest that have a spread.
+#: The fewest replicates that have a spread.
 REPLICATES = 2
 
 #: Four steps an epoch over the stand-in's 256 training samples.
 BATCH_SIZE = 64
 
-#: Settings of a recipe that are epochs from 1 on and shares of the run below.
+#: Settings of a recipe whose values are epochs if at least 1, and shares of the run if below 1.
 EPOCH_SETTINGS = ("milestones", "warmup_epochs", "checkpoint_after")
 
+#: Smallest sizes with which each measurement still runs all of its code.
 BOOTSTRAP = 20
 SHIFTED_SAMPLES = 100
 CURVATURE = {"samples": 16, "lanczos_steps": 3, "trace_probes": 2, "max_matvecs": 16, "spectrum_steps": 3}
 
 
 def rehearsed_values(values: Values, changes: Values) -> Values:
-    """Return the values of a rehearsal, to be checked like a file's.
+    """Return the values of a rehearsal, to be checked like those of a file.
 
     Args:
-        values: of a checked search space, every default written out.
-        changes: the file's own, under `rehearsal`; they come last and are written like the file itself.
+        values: values of a checked search space, with every default filled in.
+        changes: the file's own changes under `rehearsal`, written like the file itself; they are applied last.
+
+    Example:
+        >>> from sweeper.space.loading import load_spec
+        >>> values = rehearsed_values(load_spec("quickstart").resolved(), {})
+        >>> values["scheduler"]["max_epochs"], values["samples"] <= 16
+        (4, True)
     """
     scaled = {key: value for key, value in values.items() if key not in ("rehearsal", "rehearsed")}
     said: list[str] = []
-    wanted, before = part_of(changes, "scheduler", "max_epochs"), values["scheduler"]["max_epochs"]
-    lengths = (before, wanted if isinstance(wanted, int) and wanted > 0 else min(EPOCHS, before))
+    # The file's own length is needed first, because the recipe's epochs scale with it.
+    requested, before = part_of(changes, "scheduler", "max_epochs"), values["scheduler"]["max_epochs"]
+    lengths = (before, requested if isinstance(requested, int) and requested > 0 else min(EPOCHS, before))
     _scale_epochs(scaled, lengths[1], said)
     scaled["dataset"] = rehearsed_dataset(values["dataset"], [] if part_of(changes, "dataset", "name") else said)
     parts = {
@@ -66,7 +74,7 @@ def rehearsed_values(values: Values, changes: Values) -> Values:
     if PART in values["space"]:
         axes = _rehearsed_axes(scaled["space"].pop(PART), scaled["dataset"], said)
         scaled["space"] |= {PART: axes} if axes else {}
-    said[:] = dict.fromkeys(said)
+    said[:] = dict.fromkeys(said)  # each component that was replaced said so, often in the same words
     if grid_size(parse(scaled["space"], "", [])) > GRID_POINTS:
         scaled["space"] = _thinned(scaled["space"])
         said.append("grids of numbers → their first and last")
@@ -81,18 +89,25 @@ def rehearsed_values(values: Values, changes: Values) -> Values:
 
 
 def merged(base: Any, changes: Any, path: str = "") -> Any:
-    """Return `base` with `changes` laid over it.
+    """Return `base` with `changes` applied.
 
-    Mappings are joined key by key; lists, scalars, domains and a component of another name replace what was there.
+    Mappings are merged key by key; lists, scalars, domains and components of another name replace the old value.
+
+    Example:
+        >>> merged({"a": {"x": 1, "y": 2}, "b": [1]}, {"a": {"y": 3}, "b": [4]})
+        {'a': {'x': 1, 'y': 3}, 'b': [4]}
     """
     if not (isinstance(base, dict) and isinstance(changes, Mapping)):
         return changes
+    # A domain has one key; merged, `{choice: …}` over `{uniform: …}` would have two.
     domain = any(key in DOMAINS for key in (*base, *changes))
     other = path != "scheduler" and "name" in changes and changes["name"] != base.get("name")
     if domain or other:
         return dict(changes)
     if path == "scheduler" and changes.get("name", base.get("name")) != base.get("name"):
-        base = {key: value for key, value in base.items() if key == "max_epochs"}  # which all schedulers have
+        base = {
+            key: value for key, value in base.items() if key == "max_epochs"
+        }  # the setting that all schedulers have
     joined = {key: merged(base.get(key), value, key) for key, value in changes.items()}
     return {**base, **joined}
 
@@ -108,15 +123,15 @@ def _scale_epochs(values: Values, epochs: int, said: list[str]) -> None:
 
 
 def _scaled_count(epoch: Any, before: int, after: int) -> Any:
-    """Return an epoch, or each of a list, at its place in a run of `after` epochs."""
+    """Scale an epoch, or each of a list, to a run of `after` epochs."""
     if isinstance(epoch, list):
-        return [*dict.fromkeys(_scaled_count(each, before, after) for each in epoch)]
+        return [*dict.fromkeys(_scaled_count(value, before, after) for value in epoch)]
     return max(1, min(after, round(epoch * after / before)))
 
 
 def _rehearsed_recipe(settings: Values, epochs: tuple[int, int], said: list[str]) -> Values:
-    """Return an optimiser's settings with small batches, and its epochs for another length of run."""
-    if settings.get("recipe_epochs") is None:  # else the recipe scales by itself
+    """Return an optimiser's settings with small batches, and its epochs scaled to another length of run."""
+    if settings.get("recipe_epochs") is None:  # a recipe with a stated length scales by itself
         points = {key: settings[key] for key in EPOCH_SETTINGS if key in settings}
         settings = {**settings, **{key: _share_of_run(point, epochs) for key, point in points.items()}}
     size = settings.get("batch_size", BATCH_SIZE)
@@ -127,32 +142,33 @@ def _rehearsed_recipe(settings: Values, epochs: tuple[int, int], said: list[str]
 
 
 def _share_of_run(point: Any, epochs: tuple[int, int]) -> Any:
-    """Return an epoch of a run (or a list or domain of them) as a share of it; one that it never reaches stays so."""
+    """Return an epoch (or a list or domain of them) as a share of the run; an epoch beyond its end stays beyond it."""
     if isinstance(point, dict):
         return {key: _share_of_run(value, epochs) for key, value in point.items()}
     if isinstance(point, list):
         return [_share_of_run(value, epochs) for value in point]
     before, after = epochs
-    if point < 1:
+    if point < 1:  # already a share
         return point
     return point / before if point < before else point * after / before
 
 
 def _each(node: Any, change: Callable[[Values], Values]) -> Any:
-    """Return a part of the space with every component in it changed; members that became equal are one."""
+    """Return a part of the space with `change` applied to every component; members that become equal are merged."""
     if "name" in node:
         return change(dict(node))
     (kind, members), *_ = node.items()
-    found: list[Any] = []
+    changed: list[Any] = []
     for member in members:
         after = _each(member, change)
-        if after not in found:
-            found.append(after)
-    return found[0] if len(found) == 1 else {kind: found}
+        # Several large networks can have one stand-in, and a grid refuses repeats.
+        if after not in changed:
+            changed.append(after)
+    return changed[0] if len(changed) == 1 else {kind: changed}
 
 
 def _thinned(node: Any) -> Any:
-    """Return a part of the space in which grids of more than two plain values hold their first and last alone."""
+    """Return a part of the space in which grids of more than two plain values keep only their first and last."""
     if not isinstance(node, dict):
         return node
     if list(node) == ["grid"] and not any(isinstance(member, dict) for member in node["grid"]):
@@ -169,7 +185,7 @@ def _scale_counts(values: Values, said: list[str]) -> None:
     if count != values["replicates"]["count"]:
         said.append(f"{values['replicates']['count']} replicates → {count}")
     values["samples"] = samples
-    # Another network may not be one that can be fused.
+    # The stand-in network may not support fusing.
     values["replicates"] = {**values["replicates"], "count": count, "packing": "sequential"}
     if values["replicates"].get("at_most") is not None:
         values["replicates"]["at_most"] = count + 1
@@ -178,9 +194,9 @@ def _scale_counts(values: Values, said: list[str]) -> None:
 def _scale_evaluation(values: Values, epochs: tuple[int, int], said: list[str]) -> None:
     evaluation = dict(values["evaluation"])
     name = values["dataset"]["name"]
-    known = SPLITS if name == OWN else DATASETS[name].splits  # the file's own `rehearsal` may name another one's later
-    own = [each for each in evaluation["splits"] if isinstance(each, str)]
-    shifts = [_scaled_shift(each, said) for each in evaluation["splits"] if not isinstance(each, str)]
+    known = SPLITS if name == OWN else DATASETS[name].splits  # the file's own changes can name other splits later
+    own = [split for split in evaluation["splits"] if isinstance(split, str)]
+    shifts = [_scaled_shift(split, said) for split in evaluation["splits"] if not isinstance(split, str)]
     evaluation["splits"] = [*_kept_splits(own, known, said), *shifts]
     evaluation["bootstrap"] = min(evaluation["bootstrap"], BOOTSTRAP)
     curvature = evaluation["curvature"]
@@ -197,12 +213,13 @@ def _scale_evaluation(values: Values, epochs: tuple[int, int], said: list[str]) 
 
 
 def _scaled_shift(shift: Values, said: list[str]) -> Values:
-    """Return a shift with fewer samples, kinds and severities, computed here, and another data set's stand-in."""
+    """Return a shift with fewer samples, kinds and severities, computed locally, and the stand-in for its data set."""
     scaled = {**shift, "samples": min(shift.get("samples") or SHIFTED_SAMPLES, SHIFTED_SAMPLES)}
     if "kinds" in shift:
+        # Frost needs picture files that a rehearsal may not have; every fourth severity of 1…5 gives both ends.
         kinds = [kind for kind in shift["kinds"] if kind != "frost"][:2] or shift["kinds"]
         scaled |= {"kinds": kinds, "severities": shift["severities"][::4]}
-        scaled.pop("folder", None)
+        scaled.pop("folder", None)  # its published files are of the original data set
     if "dataset" in shift:
         scaled["dataset"] = rehearsed_dataset(shift["dataset"], said)
     said.append(f"{shift['name']} data of {scaled['samples']} samples")
@@ -210,23 +227,24 @@ def _scaled_shift(shift: Values, said: list[str]) -> Values:
 
 
 def _kept_splits(asked: Sequence[str], known: Sequence[str], said: list[str]) -> list[str]:
-    """Return those of the requested splits that a rehearsal's data set has."""
+    """Return the requested splits that a rehearsal's data set has."""
     said += [f"nothing is measured on {name}, which the stand-in lacks" for name in asked if name not in known]
     return [name for name in asked if name in known]
 
 
-#: Hyperparameters that a stand-in inherits if it has them.
+#: Hyperparameters that a stand-in network inherits if it has them.
 SHARED = ("dropout", "shortcut", "output_gate", "train_embedding")
 
 
 def rehearsed_dataset(dataset: Values, said: list[str]) -> Values:
-    """Return the data set of a rehearsal; what was replaced is added to `said`."""
+    """Return the data set of a rehearsal; a replacement is described in `said`."""
     name = dataset["name"]
     if name == OWN:
         return dict(dataset)
-    found = None if DATASETS.is_own(name) else DATASETS[name].stand_in
-    options = dict(found(dataset)) if callable(found) else dict(LIKE_CIFAR if found is None else found)
-    if not options:
+    # The user's own data set declares no stand-in; images like CIFAR's fit most networks.
+    stand_in = None if DATASETS.is_own(name) else DATASETS[name].stand_in
+    options = dict(stand_in(dataset)) if callable(stand_in) else dict(LIKE_CIFAR if stand_in is None else stand_in)
+    if not options:  # small enough as it is
         return dict(dataset)
     if "name" in options:
         said.append(f"{name} → {options['name']}")
@@ -244,7 +262,7 @@ def rehearsed_dataset(dataset: Values, said: list[str]) -> Values:
 
 
 def _rehearsed_axes(axes: Values, stand_in: Values, said: list[str]) -> Values:
-    """Return the part `dataset` of a rehearsal's space: the axes that its stand-in has; empty where it has none."""
+    """Return the part `dataset` of a rehearsal's space: the varying options that the stand-in also has."""
     if stand_in["name"] == axes["name"]:
         return axes
     varied, known = domains_of(axes), _defaults(DATASETS, stand_in["name"])
@@ -254,17 +272,17 @@ def _rehearsed_axes(axes: Values, stand_in: Values, said: list[str]) -> Values:
 
 
 def rehearsed_architecture(architecture: Values, dataset: Values, said: list[str]) -> Values:
-    """Return a rehearsal's network for its `dataset`; replacements are added to `said`."""
+    """Return a rehearsal's network for its `dataset`; a replacement is described in `said`."""
     name = architecture["name"]
     kept = dataset["name"] != digits.STAND_IN and name in ("mlp", "resnet8")
-    found = None if kept or ARCHITECTURES.is_own(name) else ARCHITECTURES[name].stand_in
-    small = dict(found(architecture)) if callable(found) else dict(found or {})
+    stand_in = None if kept or ARCHITECTURES.is_own(name) else ARCHITECTURES[name].stand_in
+    small = dict(stand_in(architecture)) if callable(stand_in) else dict(stand_in or {})
     if not small:
         return dict(architecture)
     if ARCHITECTURES.has_tag(small["name"], "text"):
         small = {"name": small["name"], "vocabulary": digits.VOCABULARY, **small}
     defaults = _defaults(ARCHITECTURES, small["name"])
-    # What is the stand-in's default is left out: two names of one network are one.
+    # Values equal to the stand-in's default are omitted, so that equal networks are written equally and merged.
     shared = {key: architecture[key] for key in SHARED if key in defaults and key in architecture}
     small |= {key: value for key, value in shared.items() if value != defaults[key]}
     options = ", ".join(f"{key} {value}" for key, value in small.items() if key not in ("name", *SHARED))

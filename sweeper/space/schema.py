@@ -1,7 +1,7 @@
-"""The JSON schema of search space files, by which an editor completes keys and names, explains them and marks mistakes.
+"""The JSON schema of search space files, with which editors complete keys and names, explain them and mark mistakes.
 
-`sweeper init` writes it beside a file whose first line names it. It is made of the models and registries that check a
-file, and takes every file that these take; what only a look at the whole file finds, `sweeper validate` reports.
+`sweeper init` writes it next to a file whose first line names it. It is generated from the models and registries that
+check a file, and accepts every file that they accept. `sweeper validate` also checks rules over the whole file.
 """
 
 from __future__ import annotations
@@ -19,25 +19,27 @@ from trainables.registry import FITTED_ON, LABEL, OWN, Component, Hyperparameter
 
 JsonSchema: TypeAlias = dict[str, Any]
 
-#: The schema's file, and the line by which a search space names it.
+#: Name of the schema's file, and the line with which a search space refers to it.
 FILE = "sweeper.schema.json"
 FIRST_LINE = f"# yaml-language-server: $schema={FILE}\n"
 
-DRAFT = "http://json-schema.org/draft-07/schema#"  # what yaml-language-server reads
+DRAFT = "http://json-schema.org/draft-07/schema#"  # the draft that yaml-language-server reads
 
-_NULL, _TEXT, _OBJECT = ({"type": each} for each in ("null", "string", "object"))
+_NULL, _TEXT, _OBJECT = ({"type": name} for name in ("null", "string", "object"))
 _IMPORT_PATH = {"type": "string", "pattern": ":"}
 _TYPES = {"number": "number", "integer": "integer", "text": "string", "boolean": "boolean"}
 
 
 def json_schema(registries: Registries) -> JsonSchema:
-    """Return the schema (JSON Schema, draft 7) of search space files that name components of these registries."""
+    """Return the JSON Schema (draft 7) of search space files that name components of these registries."""
     schema = SweepSpec.model_json_schema()
     keys, models = schema["properties"], schema["$defs"]
+    # pydantic knows the long forms only: each short form is added as an alternative.
     for key, inner in SHORT_FORMS.items():
         model = keys.get(key, {}).get("$ref")
         if model is not None:
             keys[key] = _any(keys[key], models[model.rpartition("/")[2]]["properties"][inner])
+    # A loop that loads its own data has `dataset: {name: own}` in its resolved file.
     left_out = _OBJECT | {"properties": {"name": {"const": OWN}}, "required": ["name"]}
     keys["dataset"] = _any(_component(registries.datasets, LISTED), left_out)
     keys["scheduler"] = _component(registries.schedulers, default=DEFAULT)
@@ -50,10 +52,10 @@ def json_schema(registries: Registries) -> JsonSchema:
     keys["space"] = _OBJECT | {"properties": {**parts, PART: _OBJECT}}
     keys["objectives"]["items"] = _any(keys["objectives"]["items"], _TEXT)
     keys["constraints"] = _listed(keys["constraints"]["items"])
-    models["Guard"]["properties"]["within"]["anyOf"].append(_TEXT)
+    models["Guard"]["properties"]["within"]["anyOf"].append(_TEXT)  # `0.5 points of the best`
     models["Keep"]["properties"]["per"] = _listed(_TEXT)
     _describe_evaluation(models["Evaluation"]["properties"], registries)
-    # A training loop of the user's own has parts of its own, and may leave all others to itself.
+    # A user's training loop can have any parts in its space, and can leave out all others.
     kept = {"properties": dict.fromkeys([*parts, PART], True), "additionalProperties": False, "required": [*parts]}
     ours = {"properties": {"space": kept}, "required": ["dataset"]}
     schema["required"] = ["scheduler", "space"]
@@ -61,7 +63,7 @@ def json_schema(registries: Registries) -> JsonSchema:
 
 
 def _describe_evaluation(keys: JsonSchema, registries: Registries) -> None:
-    """Fill in what only registries know of an evaluation's keys."""
+    """Fill in the evaluation's keys that depend on the registries."""
     keys["posthoc"] = _listed(_component(registries.posthoc, more=(LABEL, FITTED_ON)))
     keys["metrics"] = _listed(_component(registries.further_metrics))
     shifts = dict.fromkeys(registries.shifts, _any(_OBJECT, _NULL))
@@ -75,12 +77,13 @@ def _any(*schemas: JsonSchema) -> JsonSchema:
 
 
 def _listed(member: JsonSchema) -> JsonSchema:
-    """Return the schema of a list, of one member alone or of none."""
+    """Return the schema of a list, which can also be written as one member or null."""
     return _any({"type": "array", "items": member}, member, _NULL)
 
 
 def _varied(value: JsonSchema, member: JsonSchema, kinds: Sequence[str] = MEMBER_DOMAINS) -> JsonSchema:
-    """Return the schema of a value or a domain of these kinds; a `member` of one may be a domain itself."""
+    """Return the schema of a value, or a domain of these kinds over `member`."""
+    # A quniform has a third number, its step.
     ends = {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 3}
     members = {"type": "array", "items": member, "minItems": 1}
     forms = {kind: members if kind in MEMBER_DOMAINS else ends for kind in kinds}
@@ -90,23 +93,24 @@ def _varied(value: JsonSchema, member: JsonSchema, kinds: Sequence[str] = MEMBER
 def _component(
     registry: Registry[Any], domains: Sequence[str] = (), *, default: str = "", more: Sequence[str] = ()
 ) -> JsonSchema:
-    """Return the schema of a component: its name, or a mapping that also holds its hyperparameters.
+    """Return the schema of a component: its name, or a mapping with its name and hyperparameters.
 
     Args:
-        registry: of its kind.
-        domains: that a hyperparameter may have in the place of a value.
-        default: the component whose mapping needs no name; empty for none.
-        more: keys that a mapping may have besides.
+        registry: registry of the component's kind.
+        domains: kinds of domains that a hyperparameter can have instead of a value.
+        default: component whose mapping needs no name; empty for none.
+        more: further keys of the mapping.
     """
-    known = [_mapping(each, domains, default, more) for each in registry.built_in()]
+    known = [_mapping(component, domains, default, more) for component in registry.built_in()]
+    # Hyperparameters of user code and installed packages are unknown without importing them, so any are accepted.
     own_name = _any(_IMPORT_PATH, *({"const": name} for name in registry.installed()))
     own = _OBJECT | {"properties": {"name": own_name}, "required": ["name"]}
     return _any({"enum": [*registry]}, _IMPORT_PATH, *known, own)
 
 
 def _mapping(component: Component, domains: Sequence[str], default: str, more: Sequence[str]) -> JsonSchema:
-    taken = {each.name: _value(each, domains) for each in component.hyperparameters}
-    required = [each.name for each in component.hyperparameters if each.required]
+    taken = {h.name: _value(h, domains) for h in component.hyperparameters}
+    required = [h.name for h in component.hyperparameters if h.required]
     return _OBJECT | {
         "description": component.summary,
         "properties": {"name": {"const": component.name}, **taken, **dict.fromkeys(more, _TEXT)},
@@ -116,7 +120,7 @@ def _mapping(component: Component, domains: Sequence[str], default: str, more: S
 
 
 def _value(hyperparameter: Hyperparameter, domains: Sequence[str]) -> JsonSchema:
-    """Return the schema of a hyperparameter, with what it says of itself."""
+    """Return the schema of a hyperparameter with its description."""
     kind = hyperparameter.kind
     value = _of_one(hyperparameter, kind.removesuffix("s"))
     if kind.endswith("s"):
@@ -125,14 +129,14 @@ def _value(hyperparameter: Hyperparameter, domains: Sequence[str]) -> JsonSchema
         value = _any(value, _NULL)
     if domains:
         numeric = kind in ("number", "integer")
-        fitting = [each for each in domains if numeric or each in MEMBER_DOMAINS]
+        fitting = [domain for domain in domains if numeric or domain in MEMBER_DOMAINS]
         value = _varied(value, _any(value, _OBJECT), fitting)
     said = " ".join(filter(None, (hyperparameter.reason, hyperparameter.source)))
     return value | {"description": said, "default": hyperparameter.default}
 
 
 def _of_one(hyperparameter: Hyperparameter, kind: str) -> JsonSchema:
-    """Return the schema of a value, or of a member of its list."""
+    """Return the schema of a single value, or of one member of a list."""
     schema: JsonSchema = {"type": _TYPES[kind]}
     if hyperparameter.choices:
         schema["enum"] = [*hyperparameter.choices]

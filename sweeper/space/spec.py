@@ -1,6 +1,6 @@
 """The structure of a search space file: strict pydantic models, short forms, and pydantic's errors as faults.
 
-`SweepSpec` is what the rest of the project reads; `sweeper.space.loading` builds it from a file.
+The rest of the project reads a `SweepSpec`; `sweeper.space.loading` builds it from a file.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ from sweeper.space.parts import Part
 from trainables.registry import entry_label
 from trainables.registry.names import CROSS_FITTED, hint, measured_as
 
+#: The driver keeps the state of every trial in memory.
 MAXIMUM_CONFIGURATIONS = 1_000_000
 
-#: Keys that may stand in a file with nothing below them.
+#: Keys that can be written with nothing below them, as when all lines below are commented out.
 MAY_BE_EMPTY = ("header", "objective", "resources", "evaluation", "keep", "replicates", "searcher", "training")
 
-#: Lists, by part and key, that may be written as their only member.
+#: (Part, key) of lists that can be written as their only member.
 LISTS = (("keep", "per"), ("scheduler", WITHIN.name))
 
 
@@ -41,14 +42,14 @@ class Header(Part):
     """The purpose of a search space file; shown by `sweeper spaces`.
 
     Attributes:
-        question: what the sweep answers.
-        source: where the question and the recipe come from.
+        question: the question that the sweep answers.
+        source: source of the question and of the recipe.
         expected: the expected outcome, with numbers to compare the result with.
         cost: time and hardware in words; `sweeper plan` computes it.
-        command: how to run it.
+        command: the command that runs it.
         paper: short name of the paper whose experiment this is.
-        tables: the published tables and figures whose cells this sweep can fill, e.g. `mukhoti-1`.
-        claims: the claims that its results can be judged by.
+        tables: published tables and figures whose cells this sweep can fill, e.g. `mukhoti-1`.
+        claims: claims that its results are judged by.
     """
 
     question: str = ""
@@ -62,14 +63,14 @@ class Header(Part):
 
 
 class Budget(Part):
-    """What a sweep may spend; see `sweeper.execution.driver.steering` for what happens when it is spent.
+    """The budget of a sweep; `sweeper.execution.driver.steering` acts when it is spent.
 
     Attributes:
-        gpu_hours: hours of whole cards that trials take, as Σ trial's hours · its share of GPUs.
-        wall_hours: hours that drivers work, pauses between them left out.
-        cost: GPU-hours and core-hours at the two prices.
-        gpu_hour_price: of one whole GPU; `null` takes the environment's `SWEEPER_GPU_HOUR_PRICE`.
-        cpu_hour_price: of one core.
+        gpu_hours: GPU-hours of all trials, the sum of a trial's hours times its share of GPUs.
+        wall_hours: hours that drivers run, without the pauses between them.
+        cost: total price of GPU-hours and core-hours.
+        gpu_hour_price: price of one GPU-hour; `null` takes the environment's `SWEEPER_GPU_HOUR_PRICE`.
+        cpu_hour_price: price of one core-hour.
     """
 
     gpu_hours: float | None = Field(default=None, gt=0, allow_inf_nan=False)
@@ -83,15 +84,16 @@ class Tracking(Part):
     """How trackers show a sweep.
 
     Attributes:
-        experiment: MLflow's experiment, `/Users/me/calibration` on Databricks; the sweep's name if `null`. Several
-            sweeps may share one.
+        experiment: MLflow experiment, e.g. `/Users/me/calibration` on Databricks; `null` uses the sweep's name. Several
+            sweeps can share one.
     """
 
+    # MLflow fails on control characters, and its SQL store truncates longer names.
     experiment: str | None = Field(default=None, pattern=r"^[^\x00-\x1f\x7f]{1,250}$")
 
 
 def _tree(space: object) -> Fields:
-    """Return a space as the tree that checking made of it; values of a resolved file are parsed."""
+    """Return the tree of a space: unchanged after checking, parsed from the values of a resolved file."""
     if isinstance(space, Fields):
         return space
     if not isinstance(space, dict):
@@ -103,35 +105,43 @@ def _tree(space: object) -> Fields:
     return tree
 
 
+# pydantic knows no trees of domains: a plain validator keeps the parsed object, and dumping writes it as YAML values.
 _TREE = core_schema.no_info_plain_validator_function(
     _tree, serialization=core_schema.plain_serializer_function_ser_schema(plain)
 )
 
 
 class SweepSpec(Part):
-    """A checked search space file, every default filled in.
+    """A checked search space file with every default filled in.
 
     Attributes:
-        dataset: `{name: …, option: value}`.
-        loop: the import path of a training loop of the user's own, see `trainables.training.own_loop`.
-        objectives: several of them, of which the first is `objective`; empty for that one alone.
-        constraints: what trials must keep to.
-        space: the tree of domains below `loss`, `architecture` and `optimizer`, parsed and resolved once.
-        samples: configurations drawn a grid point.
-        searcher: how they are chosen.
-        retries: how often a crashed trial is tried again.
-        trial_timeout: seconds that one try of a trial may train for, looked at after each epoch; `null` for no limit.
-            With `packing: trials` it holds for each replicate, from one rung to the next.
-        hang_timeout: seconds without any work of a trial's process after which it is ended and its try has failed, as a
-            data loader's deadlock would; ten minutes is far above any wait for storage. `null` for no limit.
+        dataset: the data set, `{name: …, option: value}`.
+        loop: import path of the user's training loop, see `trainables.training.own_loop`.
+        objectives: several objectives, the first of which is `objective`; empty if there is only that one.
+        constraints: constraints that trials must satisfy.
+        space: tree of domains below `loss`, `architecture` and `optimizer`, parsed and resolved once.
+        samples: number of configurations drawn per grid point.
+        searcher: method that chooses the configurations.
+        retries: number of times that a crashed trial is retried.
+        trial_timeout: training time in seconds per try of a trial, checked after each epoch; `null` for no limit. With
+            `packing: trials` it applies to each replicate, from one rung to the next.
+        hang_timeout: seconds without any work in a trial's process, as in a data loader's deadlock, after which it is
+            killed and the try counts as failed; ten minutes is far above any wait for storage. `null` for no limit.
         checkpoint: how often a running trial's checkpoint is written between rungs, and how many are kept.
-        budget: what may be spent; `null` for no limit.
-        keep: whose checkpoints are kept at the end.
-        max_concurrent: trials of this sweep at once; `null` for as many as fit.
+        budget: budget of the sweep; `null` for no limit.
+        keep: trials whose checkpoints are kept at the end.
+        max_concurrent: largest number of trials that run at once; `null` for as many as fit.
         tracking: how trackers show the sweep.
-        which: hyperparameters of the loss, of which the final stage trains a line of values each.
-        rehearsal: what `--rehearse` changes beyond its general rules, written like the file itself.
-        rehearsed: what a rehearsal changed, a sentence each; empty for the real thing.
+        which: hyperparameters of the loss for which the final stage trains a line of values.
+        rehearsal: changes that `--rehearse` makes beyond its general rules, written like the file itself.
+        rehearsed: changes that a rehearsal made, one sentence each; empty for a real sweep.
+
+    Example:
+        >>> from sweeper.space.loading import build_spec
+        >>> spec = build_spec({"dataset": "digits", "scheduler": {"max_epochs": 9}, "samples": 2, "space": {
+        ...     "loss": "focal", "architecture": "mlp", "optimizer": {"name": "sgd", "lr": {"uniform": [0.1, 0.3]}}}})
+        >>> spec.schedule.rungs, spec.resolved()["space"]["loss"]["name"]
+        ((1, 3, 9), 'focal')
     """
 
     header: Header = Header()
@@ -163,7 +173,7 @@ class SweepSpec(Part):
 
     @property
     def is_rehearsal(self) -> bool:
-        """Whether this is a scaled-down run on stand-in data, whose numbers answer no question."""
+        """Whether this is a scaled-down run on stand-in data, whose results mean nothing."""
         return bool(self.rehearsed)
 
     @property
@@ -173,8 +183,10 @@ class SweepSpec(Part):
         within = chosen.settings.get(WITHIN.name)
         scheduler = chosen.built(goal.metric, goal.mode)
         if self.objectives or self.constraints:
-            goals = tuple(Goal(each.metric, each.mode) for each in self.objectives or (goal,))
-            scheduler = scheduler.comparing(goals, tuple(each.constraint for each in self.constraints)) or scheduler
+            goals = tuple(Goal(objective.metric, objective.mode) for objective in self.objectives or (goal,))
+            guards = tuple(guard.constraint for guard in self.constraints)
+            # A scheduler that cannot was refused by the check; a file that is only read falls back to one objective.
+            scheduler = scheduler.comparing(goals, guards) or scheduler
         if not isinstance(within, list):
             return scheduler
         known = None if self.searcher.learns else configurations(self)
@@ -182,25 +194,30 @@ class SweepSpec(Part):
 
     @property
     def cross_fitted(self) -> list[str]:
-        """The labels of the post-hoc methods whose metrics on validation data are compared, and so are cross-fitted."""
-        objectives = [each.metric for each in (self.objective, *self.objectives)]
-        columns = [measured_as(each)[1] for each in (*objectives, *(guard.metric for guard in self.constraints))]
+        """Labels of the post-hoc methods whose validation metrics are compared: these methods are cross-fitted."""
+        # Fitted and measured on the same samples, a method with more parameters would always look better.
+        metrics = [goal.metric for goal in (self.objective, *self.objectives, *self.constraints)]
+        columns = [measured_as(metric)[1] for metric in metrics]
         labels = [entry_label(method) for method in self.evaluation.posthoc]
         return [label for label in labels if any(c.startswith(f"{CROSS_FITTED}{label}_") for c in columns)]
 
     @property
     def replicate_seeds(self) -> ReplicateSeeds:
-        """The seeds of every configuration's replicates."""
+        """Seeds of every configuration's replicates."""
         return ReplicateSeeds(self.seed, self.replicates.count, self.replicates.common_seeds)
 
     def resolved(self) -> dict[str, Plain]:
-        """Return the file's values with every default written out, ready for YAML; loading it gives this spec again."""
+        """Return the file's values with every default filled in, ready for YAML; loading them gives this spec again."""
         return self.model_dump(mode="json")
 
 
 def written_out(values: Mapping[str, Plain]) -> dict[str, Plain]:
-    """Return the file's values with the short forms outside the space written out."""
-    # A key with nothing below it is as good as none.
+    """Expand the short forms outside the space.
+
+    Example:
+        >>> written_out({"dataset": "digits", "replicates": 2, "keep": None})
+        {'dataset': {'name': 'digits'}, 'replicates': {'count': 2}}
+    """
     empty = {key for key in MAY_BE_EMPTY if key in values and values[key] is None}
     written = {key: value for key, value in values.items() if key not in empty}
     for key, inner in SHORT_FORMS.items():
@@ -213,10 +230,12 @@ def written_out(values: Mapping[str, Plain]) -> dict[str, Plain]:
 
 
 def spec_of(values: Mapping[str, Plain], source: str) -> SweepSpec:
-    """Return the specification of a resolved search space, for those who only read it: names are not looked up.
+    """Build the specification of a resolved search space for reading; component names are not looked up.
 
-    Raises InvalidSearchSpace for values that are not of a resolved search space.
+    Raises:
+        InvalidSearchSpace: the values are not a resolved search space.
     """
+    # Reports and status must work for sweeps whose own components are not installed, and without importing torch.
     try:
         spec = SweepSpec.model_validate(values)
     except ValidationError as error:
@@ -230,11 +249,12 @@ def spec_of(values: Mapping[str, Plain], source: str) -> SweepSpec:
 
 
 def structural_faults(error: ValidationError) -> list[Fault]:
-    """Return the rules of `SweepSpec` that a file's values break."""
+    """Convert pydantic's errors on `SweepSpec` to faults."""
     return [_from_pydantic(detail) for detail in error.errors(include_url=False)]
 
 
 def _from_pydantic(detail: ErrorDetails) -> Fault:
+    # pydantic adds the branch of a union to the location; it is no key of the file.
     keys = [key for key in detail["loc"] if not str(key).startswith(("function-", "dict[", "literal["))]
     path = reduce(join_path, keys, "")
     if detail["type"] == "extra_forbidden":
@@ -242,16 +262,18 @@ def _from_pydantic(detail: ErrorDetails) -> Fault:
         return Fault(path, f"unknown key {keys[-1]!r}", hint(str(keys[-1]), names))
     if detail["type"] == "missing":
         return Fault(path, "missing")
+    # pydantic's wording (2.x), in the words of YAML.
     rule = detail["msg"].removeprefix("Value error, ")
     rule = re.sub("Input should be a valid dictionary or instance of .*", "must be a mapping of keys to values", rule)
     rule = rule.replace("Input should be", "must be")
+    # Our own validators write `key = value` themselves; of other values 60 characters identify the place.
     return Fault(path, rule if "=" in rule else f"{repr(detail['input'])[:60]} {rule}")
 
 
 def _model_at(keys: Sequence[str | int]) -> type[BaseModel]:
     """Return the model for the mapping at `keys`."""
     model: type[BaseModel] = SweepSpec
-    for key in (key for key in keys if isinstance(key, str)):  # members of a list are all alike
+    for key in (key for key in keys if isinstance(key, str)):  # indices do not change the model
         annotation = model.model_fields[key].annotation
         model = next(a for a in (annotation, *get_args(annotation)) if isinstance(a, type) and issubclass(a, BaseModel))
     return model

@@ -1,4 +1,4 @@
-"""A sweep's own components: which names of a search space are the user's, where their code is looked for, and kept."""
+"""The user's own components in a sweep: find their names in a search space, locate their code, and keep a copy."""
 
 from __future__ import annotations
 
@@ -21,62 +21,68 @@ from trainables.files.atomic import write_bytes
 from trainables.files.regular import read_bytes
 from trainables.registry import OWN, ExtensionError, Registry, is_import_path, permit_only
 
-#: The manifest's `digest` of the code of a sweep's own components, and what each name stands for.
+#: Key of the manifest with the digest of the code of a sweep's own components, and the object that each name refers to.
 MANIFEST_KEY = "extensions"
 
 
 def set_code_root(space: Path | None) -> None:
-    """Look for import paths next to a search space file, then in the working directory, then among what is installed.
+    """Look up import paths next to a search space file, then in the working directory, then among installed packages.
 
-    Everything of the user's is imported again from here on: it may have been edited since the last sweep.
+    Own components that were imported before are forgotten.
     """
     try:
-        # Unlike `Path.resolve`, this takes links that lead in a circle: reading the file says what is wrong with them.
+        # Unlike `Path.resolve`, this accepts circular links: reading the file reports them with a better message.
         folder = Path(os.path.realpath(space)).parent if space is not None else FOLDER
-    except ValueError:  # a NUL in the name: likewise
+    except ValueError:  # a NUL in the name, which reading the file reports, too
         folder = FOLDER
     beside = [folder] if folder != FOLDER else []
     look_in([*dict.fromkeys([*beside, Path.cwd().resolve()])])
+    # In a notebook, the code may have been edited since the last sweep.
     _forget()
 
 
 def own_names(spec: SweepSpec) -> Iterator[tuple[Registry, str]]:
-    """Yield every name of a search space that is the user's own, once, with the registry it belongs to."""
+    """Yield each of the user's own names in a search space once, with its registry."""
     places = installed_registries().components
-    found = {(registry.kind, name): registry for registry, name in _named(spec.resolved(), None, places)}
-    for (_, name), registry in found.items():
+    names = {(registry.kind, name): registry for registry, name in _named(spec.resolved(), None, places)}
+    for (_, name), registry in names.items():
         if registry.is_own(name) and name != OWN:
             yield registry, name
 
 
 def code_of(spec: SweepSpec) -> ExtensionCode | None:
-    """Return the code of a search space's own components; `None` where all are the project's. Raises SweeperError."""
+    """Collect the code of a search space's own components, `None` if there are none.
+
+    Raises:
+        SweeperError: the code cannot be shipped.
+    """
     try:
         return gathered(own_names(spec))
     except (ExtensionError, OSError) as error:
-        raise SweeperError(f"the code of your own components cannot be shipped: {error}") from error
+        raise SweeperError(f"cannot ship the code of your own components: {error}") from error
 
 
 def manifest_part(own: ExtensionCode | None) -> dict[str, object]:
-    """Return what a manifest says of the code; nothing where there is none."""
+    """Return the manifest's entry on the code, empty if there is none."""
     return {} if own is None else {MANIFEST_KEY: own.facts}
 
 
 def keep(own: ExtensionCode | None, paths: SweepPaths) -> None:
-    """Write the code into a sweep's folder, from where its processes and `resume` take it."""
+    """Write the code into a sweep's folder, from which its processes and `resume` load it."""
     if own is not None:
         write_bytes(paths.extensions, own.archive)
+        # Whoever started the sweep ran this code, so `resume` must not ask about it.
         allow(_identified(own.archive, own.components))
 
 
 def kept_archive(paths: SweepPaths, spec: SweepSpec, manifest: Mapping[str, Any]) -> bytes | None:
-    """Return the code of a sweep's own components as its folder has it; `None` where space or manifest name none.
+    """Read the code of a sweep's own components from its folder, `None` if the space or the manifest names none.
 
-    Only code that the space names is asked about (`take_up_kept`), so nothing else may reach a process.
-
-    Raises SweeperError when the copy is not the code that the manifest names.
+    Raises:
+        SweeperError: the digest of the copy is not the one in the manifest.
     """
     facts = manifest.get(MANIFEST_KEY)
+    # The user is asked about names in the space only (`take_up_kept`), so no other code can reach a process.
     if not facts or not os.path.lexists(paths.extensions) or next(own_names(spec), None) is None:
         return None
     archive = read_bytes(paths.extensions)
@@ -86,18 +92,19 @@ def kept_archive(paths: SweepPaths, spec: SweepSpec, manifest: Mapping[str, Any]
         same = False
     if not same:
         raise SweeperError(
-            f"{paths.extensions} differs from the code that the sweep started with: its digest is not the manifest's",
-            "restore both from a backup; it was not run",
+            f"{paths.extensions} differs from the code that the sweep started with, by the digest in the manifest",
+            "restore both from a backup; the code was not run",
         )
     return archive
 
 
 def take_up_kept(paths: SweepPaths, spec: SweepSpec, manifest: Mapping[str, object], *, trust: bool) -> None:
-    """Import a sweep's user-defined components from the copy in its folder, if any; everything else from here.
+    """Import a sweep's own components from the copy in its folder; without a copy, from this machine.
 
-    Raises SweeperError when the folder names components that this user has not run before, unless `trust` allows them:
-    a folder from elsewhere could name any program.
+    Raises:
+        SweeperError: this user has not run the folder's components before, and `trust` is false.
     """
+    # A folder from elsewhere can name any program, so its names are not imported before the user has approved them.
     set_code_root(None)
     names = [name for _, name in own_names(spec)]
     permit_only(names)
@@ -108,7 +115,7 @@ def take_up_kept(paths: SweepPaths, spec: SweepSpec, manifest: Mapping[str, obje
     if not trust and not is_allowed(identified):
         raise SweeperError(
             f"the sweep {paths.name!r} would run code that came with its folder: {', '.join(names)}",
-            f"it was not run; review it ({paths.extensions}), and give --trust if you trust its author "
+            f"the code was not run; review it ({paths.extensions}), and pass --trust if you trust its author "
             "(remembered for this code)",
         )
     allow(identified)
@@ -119,21 +126,21 @@ def take_up_kept(paths: SweepPaths, spec: SweepSpec, manifest: Mapping[str, obje
 
 
 def _identified(archive: bytes, names: Iterable[str]) -> str:
-    """Return what was allowed: the code, and the names in it that may be called."""
+    """Return the identity of approved code: its digest, and the names in it that can be called."""
+    # With the names: the same archive with other names could call another function of an approved package.
     return " ".join([hashlib.sha256(archive).hexdigest(), *sorted(names)])
 
 
 def _named(value: Plain, registry: Registry | None, places: Mapping[str, Registry]) -> Iterator[tuple[Registry, str]]:
-    """Yield every name of a component anywhere in `value`, with its registry, domains and short forms included.
-
-    The whole specification is walked, not the places where names are known to stand: a component's own settings may
-    name others (`Hyperparameter.names`), such as the base of a loss or another data set of an evaluation split.
+    """Yield every name of a component anywhere in `value`, with its registry; domains and short forms are included.
 
     Args:
-        value: of a resolved search space, or a part of one.
-        registry: of what `value` names; `None` where it names nothing by itself.
-        places: the keys below which components are named.
+        value: a resolved search space, or a part of one.
+        registry: registry of the component that `value` names; `None` if it names none by itself.
+        places: keys below which components are named → registry.
     """
+    # The whole specification is walked, not known places: a component's settings can name further components
+    # (`Hyperparameter.names`), such as the base of a loss or the data set of a shift.
     if isinstance(value, str) and registry is not None and (is_import_path(value) or value in registry.installed()):
         yield registry, value
     elif isinstance(value, list):
@@ -145,13 +152,16 @@ def _named(value: Plain, registry: Registry | None, places: Mapping[str, Registr
         if isinstance(name, str) and registry is not None:
             yield registry, name
             component = None if registry.is_own(name) else registry[name]
-            kinds = {each.kind: each for each in places.values()}
+            kinds = {known.kind: known for known in places.values()}
             settings = {h.name: kinds[h.names] for h in component.hyperparameters if h.names} if component else {}
-            registry = None  # what stands beside a name is a setting
+            registry = None  # the other keys beside a name are settings
         for key, inner in value.items():
             if key != "name":
-                known = (settings.get(key), places.get(key), registry)  # one without members of ours counts, too
-                yield from _named(inner, next((each for each in known if each is not None), None), places)
+                # Not `or`: a registry without built-in members is falsy.
+                known = (settings.get(key), places.get(key), registry)
+                yield from _named(
+                    inner, next((candidate for candidate in known if candidate is not None), None), places
+                )
 
 
 def _forget() -> None:

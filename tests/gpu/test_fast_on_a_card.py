@@ -83,5 +83,5 @@ def test_a_grid_on_the_card_has_the_values_of_the_cpu(classes):
 
 
 def test_several_cards_for_a_trial_are_refused():
-    with pytest.raises(InvalidSearchSpace, match="gpu = 8 would reserve 8 cards"):
+    with pytest.raises(InvalidSearchSpace, match="gpu = 8 would reserve 8 GPUs"):
         load_spec("quickstart", ["resources.gpu=8"])

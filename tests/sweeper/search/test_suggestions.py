@@ -257,7 +257,7 @@ def test_a_forged_configuration_is_refused_by_record_and_column(tmp_path):
     ):
         journal = Journal(tmp_path, durable=False)
         journal.append(made_body("drawn", {"first": 0, "values": [wrong]}))
-        with pytest.raises(SweeperError, match=f"gives configuration 0, which is none of the search space: {said}"):
+        with pytest.raises(SweeperError, match=f"gives configuration 0, which does not fit the search space: {said}"):
             own[0]
         set_aside(tmp_path)
     journal = Journal(tmp_path, durable=False)

@@ -73,7 +73,7 @@ def test_common_seeds_refuse_what_would_train_the_same_twice():
     branches = {"loss": {"one_of": ["cross_entropy", {"name": "focal", "gamma": {"uniform": [0, 1]}}]}}
     (note,) = repeat_notes(_spec(20, branches, replicates={"count": 2, "seeds": "common"}))
     assert note.endswith(
-        "of 20 trials repeat the configuration of an earlier one on the same seeds, so that they repeat its numbers"
+        "of 20 trials repeat the configuration of an earlier one on the same seeds, so they repeat its numbers"
     )
     assert repeat_notes(_spec(6)) == []
 

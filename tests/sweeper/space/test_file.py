@@ -66,13 +66,15 @@ def test_plain_scalars(text, value):
         (b"a: 1\n---\nb: 2\n", "not valid YAML"),
         (b"a: 1\na: 2\n", "given twice (first on line 1)"),
         (b"a: {b: 1, b: 2}\n", "given twice"),
-        (b"? [a, b]\n: 1\n", "a key that is a list or mapping"),
+        (b"? [a, b]\n: 1\n", "a key is a list or mapping"),
         (b"\xff\xfe\x00\x01", "not UTF-8 text"),
         (b"a: \x00", "not valid YAML"),
         (b"PAR1\x15\x04\x15", "not valid YAML"),
         (b"a: !!python/object/apply:os.system [ls]", "is not allowed"),
         (b"a: !!set {b}", "is not allowed"),
-        (b"a: !!int x", "is not a int"),
+        (b'a: "\\U00110000"', "not valid YAML"),
+        (b'a: "\\UFFFFFFFF"', "not valid YAML"),
+        (b"a: !!int x", "is not a whole number"),
         (b"a: &a [*a]", "contains itself"),
         (b"a: " + b"[" * 5000, "levels deep"),
         (b"a: [" + b"1," * 60_000 + b"]", "more than 50000 keys and values"),
@@ -83,7 +85,7 @@ def test_plain_scalars(text, value):
 )
 def test_faults_of_the_text(content, words):
     document = parse_document(content)
-    assert words in " ".join(map(str, document.faults)).replace("is not an int", "is not a int")
+    assert words in " ".join(map(str, document.faults))
 
 
 def test_alias_bomb_ends_at_once():

@@ -56,7 +56,7 @@ def test_one_objective_is_optimised_as_its_metric_says_unless_the_file_does(writ
 def test_a_bound_may_be_what_its_metric_can_be():
     bounded = {**SPACE, "constraints": [{"metric": "val_nll", "max": 25}]}
     assert load_spec(bounded).constraints[0].max == 25
-    assert "val_ece lies in [0, 1], never at 25" in refused("constraints=[{metric: val_ece, max: 25}]")
+    assert "val_ece lies in [0, 1], so it never reaches 25" in refused("constraints=[{metric: val_ece, max: 25}]")
 
 
 def test_several_objectives_and_constraints_make_a_ranking():
@@ -82,11 +82,11 @@ def test_several_objectives_and_constraints_make_a_ranking():
         (["objectives=[val_ece, val_nll]", "scheduler.variant=promotion"], "promotion compares one objective"),
         (["replicates={packing: trials}", "scheduler.variant=promotion"], "packing: trials stops and starts"),
         (["scheduler.variant=promotions"], "did you mean 'promotion'"),
-        (["constraints=[{metric: val_accuracy}]"], "has one of within, min and max, not none"),
+        (["constraints=[{metric: val_accuracy}]"], "needs exactly one of within, min and max, not none"),
         (["constraints=[{metric: val_accuracy, within: 1, min: 0.5}]"], "not within and min"),
-        (["constraints=[{metric: val_accuracy, within: a bit}]"], "is neither a number nor points"),
-        (["constraints=[{metric: val_accuracy, within: 1.2.3 points}]"], "is neither a number nor points"),
-        (["constraints=[{metric: val_accuracy, min: 90}]"], "val_accuracy lies in [0, 1], never at 90"),
+        (["constraints=[{metric: val_accuracy, within: a bit}]"], "is neither a number nor percentage points"),
+        (["constraints=[{metric: val_accuracy, within: 1.2.3 points}]"], "is neither a number nor percentage points"),
+        (["constraints=[{metric: val_accuracy, min: 90}]"], "val_accuracy lies in [0, 1], so it never reaches 90"),
         (
             ["constraints=[{metric: val_ece, min: 0.2}, {metric: val_ece, max: 0.1}]"],
             "val_ece cannot be at least 0.2 and at most 0.1",

@@ -91,11 +91,11 @@ def test_what_goes_only_with_our_loop_is_declined_in_a_sentence_each():
         }
     )
     for what in ("packing = cohort", "shifted data", "settings of training steps"):
-        assert f"{what} needs this program's own training loop" in said
+        assert f"{what} needs the built-in training loop" in said
 
 
 def test_a_file_that_says_what_is_smaller_is_rehearsed():
-    with pytest.raises(InvalidSearchSpace, match="say under `rehearsal` what it changes"):
+    with pytest.raises(InvalidSearchSpace, match="write its changes under `rehearsal`"):
         load_spec(SPACE, rehearse=True)
     smaller = load_spec({**SPACE, "rehearsal": {"space": {"sizes": [8]}}}, rehearse=True)
     assert (smaller.scheduler.max_epochs, smaller.dataset) == (4, {"name": "own"}) and smaller.is_rehearsal

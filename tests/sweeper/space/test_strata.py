@@ -39,7 +39,7 @@ def refused(*overrides: str) -> str:
         ("[network]", "'network' is not a path of the space"),
         ("[losss]", "did you mean 'loss'"),
         ("[loss.skore]", "no loss of the space has 'skore'"),
-        ("[optimizer.lr]", "every trial would be a stratum of its own"),
+        ("[optimizer.lr]", "every trial would be its own stratum"),
         ("[loss, loss]", "'loss' is named twice"),
         ("[]", "within names no path"),
         ("3", "must be a list of texts"),
@@ -52,7 +52,7 @@ def test_a_path_that_divides_nothing_is_refused(within, sentence):
 def test_strata_that_are_too_small_are_refused_with_their_size():
     text = refused("samples=1", "scheduler.within=[architecture, loss.score]")
     assert "the stratum mlp, no score has 1 trial (and 5 more of 6 strata)" in text
-    assert "asha with these settings takes 3 to compare" in text
+    assert "asha with these settings needs 3 to compare" in text
 
 
 def test_a_rehearsal_has_strata_as_small_as_they_come():
