@@ -1,4 +1,4 @@
-"""How Sphinx builds the site: `make docs`; nothing is fetched, and every warning is an error."""
+"""Sphinx's settings for the site (`make docs`): nothing is fetched, and every warning is an error."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ nb_execution_timeout = 600
 nb_execution_raise_on_error = True
 nb_merge_streams = True
 exclude_patterns = ["build", "writing", "paper", "Thumbs.db"]
-html_extra_path = [str(each) for each in (HERE.parent / "build/gallery/pages",) if each.is_dir()]  # of `make gallery`
+GALLERY = HERE.parent / "build/gallery/pages"  # made by `make gallery`; the site can be built without it
+html_extra_path = [str(GALLERY)] if GALLERY.is_dir() else []
 html_theme = "furo"
 html_title = f"Calibration sweeper {release}"
 html_show_sphinx = False
@@ -34,9 +35,8 @@ default_role = "code"
 
 
 def setup(app: Sphinx) -> None:
-    """Write the pages that are made from declarations before Sphinx looks for pages."""
-    app.add_lexer(
-        "mermaid", TextLexer
-    )  # drawn on GitHub; here its text is shown, for drawing needs a script from outside
+    """Write the generated pages before Sphinx looks for pages."""
+    # GitHub draws Mermaid; here its text is shown, because drawing needs a script from another site.
+    app.add_lexer("mermaid", TextLexer)
     app.connect("builder-inited", lambda _app: pages.write_all(HERE / "reference"))
     app.connect("source-read", pages.relink)

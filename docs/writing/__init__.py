@@ -1,1 +1,1 @@
-"""Makes the reference's pages from what components declare of themselves."""
+"""Make the reference's pages from the declarations of components."""

@@ -1,4 +1,4 @@
-"""Examples of the reference's pages: code that is run when the page is written, with what it printed, and a picture."""
+"""Examples for the reference's pages: code that is run when the page is written, with its output, and a picture."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ targets = np.array([random.choice(5, p=p) for p in probabilities])
 
 
 def loss(component: Component, folder: Path) -> list[str]:
-    """Show a loss in a search space, of two samples, and over p_y."""
+    """Show a loss in a search space, its values for three samples, and its curve over p_y."""
     parts = ["## In a search space", space(f"loss: {{name: {component.name}}}", "space")]
-    if component.tags & {"needs_model"}:
+    if component.tags & {"needs_model"}:  # its value needs a network and cannot be shown for logits alone
         return parts
     parts += [
         "## Example",
@@ -73,10 +73,10 @@ def _curves(component: Component, axes: pyplot.Axes) -> None:
 
 
 def metric(component: Component, folder: Path) -> list[str]:
-    """Show what a metric says of calibrated and of overconfident predictions."""
+    """Show a metric's values for calibrated and for overconfident predictions."""
     assert isinstance(component, Metric)
     if component.needs:
-        return [f"It is computed of {component.needs}, in a sweep."]
+        return [f"A sweep computes it from {component.needs}."]
     call = f'measure = METRICS["{component.name}"].build\n'
     parts = [
         "## Example",
@@ -111,7 +111,7 @@ def _over_temperature(component: Component, axes: pyplot.Axes) -> None:
 
 
 def posthoc(component: Component, folder: Path) -> list[str]:
-    """Fit a method to overconfident predictions and show what it changes."""
+    """Fit a method to overconfident predictions and show the change of ECE."""
     parts = ["## In a search space", space(f"posthoc: [{component.name}]", "evaluation")]
     options = ", gamma=2.0" if component.name in ("focal_map",) else ""
     data = f"{DATA}logits = 2 * logits                          # overconfident now\n"
@@ -159,8 +159,8 @@ def statistic(component: Component, folder: Path) -> list[str]:
             "inputs, targets = torch.randn(64, 4), torch.randint(3, (64,))\n"
             f"settings = CurvatureSettings(samples=64, lanczos_steps=10, trace_probes=32{given})\n"
             'losses = {"cross_entropy": torch.nn.functional.cross_entropy}\n'
-            "found = measure_curvature(network, inputs, targets, losses, settings=settings, seed=0)\n"
-            f'print(found["cross_entropy"]["{component.name}"])'
+            "measured = measure_curvature(network, inputs, targets, losses, settings=settings, seed=0)\n"
+            f'print(measured["cross_entropy"]["{component.name}"])'
         ),
     ]
 
@@ -176,6 +176,7 @@ def network(component: Component, folder: Path) -> list[str]:
         ),
     ]
     if "text" not in component.tags and not any(h.required for h in component.hyperparameters):
+        # A network that does not take CIFAR's shape has no count; on the meta device no memory is used.
         with contextlib.suppress(Exception), torch.device("meta"):
             built = build_model(component.name, (3, 32, 32), 10)
             count = sum(p.numel() for p in built.parameters())
@@ -240,24 +241,24 @@ def _whole(line: str, inside: str) -> str:
         space_lines["optimizer"] = f"optimizer: {{name: sgd, lr: {domain}}}"
         if grid:
             lines.pop("samples")
-    return "\n".join([*lines.values(), "space:", *(f"  {each}" for each in space_lines.values())])
+    return "\n".join([*lines.values(), "space:", *(f"  {line}" for line in space_lines.values())])
 
 
 def ran(code: str) -> str:
-    """Run code; return it with what it printed."""
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
+    """Run code; return it with its output."""
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
         exec(compile(code, "<example>", "exec"), {"__name__": "example"})
-    return f"```python\n{code}\n```\n\n```text\n{said.getvalue().rstrip()}\n```"
+    return f"```python\n{code}\n```\n\n```text\n{output.getvalue().rstrip()}\n```"
 
 
 def picture(path: Path, draw: Callable[[pyplot.Axes], None], caption: str) -> str:
-    """Draw a figure into `path` unless it is there; return the Markdown that shows it."""
+    """Draw a figure into `path` unless the file exists; return the Markdown that shows it."""
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
         figure, axes = pyplot.subplots(figsize=(5.5, 3.2), layout="constrained")
         draw(axes)
         axes.spines[["top", "right"]].set_visible(False)
-        figure.savefig(path, metadata={"Date": None})
+        figure.savefig(path, metadata={"Date": None})  # equal bytes on every build
         pyplot.close(figure)
     return f":::{{figure}} {path.name}\n{caption}\n:::"

@@ -1,9 +1,9 @@
-"""`make gallery`: live reports for the site, in build/gallery/pages; sweeps that build/gallery/results lacks are run.
+"""`make gallery`: write live reports for the site into build/gallery/pages, and run the sweeps that are missing.
 
     python -m docs.writing.gallery [--no-run]
 
-Pages share one copy of Vega's script, which each report.html holds by itself; with chromium there are pictures, too.
-Without `--no-run`, about forty minutes on two cores. Exit status 1 where a page is missing or all are too large.
+Pages share one copy of Vega's script, which every report.html contains; chromium, if installed, takes pictures. Without
+`--no-run` it takes about forty minutes on two cores. Exit status 1 if a page is missing or all together are too large.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class Entry:
     """A page of the gallery.
 
     Attributes:
-        name: of its file.
-        command: what makes it: `run SPACE` or `paper NAME`.
-        title: above it.
-        about: what to look at, in a sentence.
+        name: name of its file.
+        command: command that makes it: `run SPACE` or `paper NAME`.
+        title: heading on the site.
+        about: content of the page, in a phrase.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Entry:
 
 
 ENTRIES = (
-    Entry("quickstart", "run quickstart", "Quickstart", "four losses on two networks, stopped early"),
+    Entry("quickstart", "run quickstart", "Quickstart", "three losses on two networks, with fresh seeds for the best"),
     Entry(
         "fashion_mnist",
         "run tutorials/gamma_per_network",
@@ -91,7 +91,7 @@ ENTRIES = (
 
 
 def make(entry: Entry, *, run: bool) -> Path | None:
-    """Run what makes a page unless it is there; return the page in the gallery, `None` where it could not be made."""
+    """Make a page unless it exists; return its copy in the gallery, `None` if it could not be made."""
     if run and not entry.made.is_file():
         again = ["--continue"] if entry.command.startswith("run ") else []
         words = [sys.executable, "-m", "sweeper", *entry.command.split(), *again]
@@ -100,17 +100,18 @@ def make(entry: Entry, *, run: bool) -> Path | None:
         return None
     page = entry.made.read_text("utf-8").replace(f"<script>{javascript()}</script>", '<script src="vega.js"></script>')
     target = PAGES / f"{entry.name}.html"
+    # Links to files of the results folder would be dead on the site.
     target.write_text(without_dead_links(page), "utf-8")
     return target
 
 
 def without_dead_links(page: str) -> str:
-    """Return a page whose links to files of its results folder, which is not published, are plain text."""
+    """Return a page with plain text in place of links to its results folder, which is not published."""
     return re.sub(r'<a\b[^>]*\bhref="(?!#|https?:|data:|mailto:)[^"]*"[^>]*>(.*?)</a>', r"\1", page, flags=re.DOTALL)
 
 
 def picture(page: Path) -> None:
-    """Take a picture of a page's beginning, where there is chromium and it takes less than a minute."""
+    """Take a picture of a page's top with chromium, if it is installed and takes less than a minute."""
     browser = shutil.which("chromium")
     if browser is None:
         return
@@ -121,19 +122,19 @@ def picture(page: Path) -> None:
 
 
 def listing() -> str:
-    """Return the site's page of the gallery: what is there, or how it is made."""
+    """Return the site's gallery page: its reports, or how to make them."""
     parts = [
         "# Gallery",
         "Live reports, each the one file that a sweep writes: pictures, tables, and the SQL of every figure. Hover, "
         "zoom and unfold them as you would your own.",
     ]
-    there = [entry for entry in ENTRIES if (PAGES / f"{entry.name}.html").is_file()]
-    for entry in there:
+    made = [entry for entry in ENTRIES if (PAGES / f"{entry.name}.html").is_file()]
+    for entry in made:
         shown = f'<img src="../gallery/{entry.name}.png" alt="" style="border: 1px solid #8884; max-width: 100%">'
         image = f"{shown}<br>" if (PAGES / f"{entry.name}.png").is_file() else ""
         link = f'<a href="../gallery/{entry.name}.html">{image}Open the report</a>'
         parts += [f"## {entry.title}", f"{entry.about.capitalize()}: `sweeper {entry.command}`.", f"<p>{link}</p>"]
-    if not there:
+    if not made:
         parts.append("This site was built without it. `make gallery` runs its sweeps, and `make docs` adds the pages.")
     return "\n\n".join(parts) + "\n"
 

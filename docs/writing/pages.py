@@ -1,4 +1,4 @@
-"""A page for each loss, metric, post-hoc method, scheduler, searcher and curvature statistic, from its declaration."""
+"""Write a page for every component from its declaration, and pages of commands, search space, Python and project."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ PROJECT = {
     "statistics": "tests/benchmarks/STATISTICS.md",
     "yardsticks": "tests/benchmarks/YARDSTICKS.md",
 }
-"""Pages of the site that are files of the project."""
+"""Page of the site → the project's file that it shows."""
 
 PAGES = {"how_sure": "docs/how_sure.md"}
-"""Files of the project that are pages of the site."""
+"""Page of the site → the project's file that links name."""
 
 ARROWS = {"min": "lower is better", "max": "higher is better", None: "good at neither end"}
 
 
 @dataclass(frozen=True)
 class Family:
-    """A kind of component: where its pages are, and what a page holds besides what all have."""
+    """A kind of component: its folder, title and registry, and the special parts of its pages."""
 
     folder: str
     title: str
@@ -73,17 +73,17 @@ BINNED = "it depends on its bins and is biased upwards on few samples; its stand
 DEFINITIONS: dict[str, dict[str, str]] = yaml.safe_load(
     (Path(__file__).parent / "metrics.yaml").read_text(encoding="utf-8")
 )
-"""Metric → formula, source and what misleads, of those that are computed together and have no docstring each."""
+"""Metric → formula, source and warning, for metrics that one function computes together and that have no docstring."""
 
 
 def metric_facts(component: Component) -> list[str]:
-    """Return a metric's range, direction and where it is measured."""
+    """Return a metric's range, direction and measurements."""
     assert isinstance(component, Metric)
     where = "in every evaluation" if component.always else f"where `evaluation.metrics` names `{component.name}`"
     facts = [
         f"Range\n: {component.range_text}{f' {component.unit}' if component.unit else ''}",
         f"Direction\n: {ARROWS[component.mode]}",
-        f"Measured\n: {where}{f', of {component.needs}' if component.needs else ''}",
+        f"Measured\n: {where}{f', from {component.needs}' if component.needs else ''}",
     ]
     own = DEFINITIONS.get(component.name, {})
     if component.binned:
@@ -96,45 +96,47 @@ def metric_facts(component: Component) -> list[str]:
 
 
 FAMILIES = (
-    Family("losses", "Losses", LOSSES, "What networks are trained with: `space.loss`.", examples.loss),
-    Family("metrics", "Metrics", METRICS, "What is measured of predictions.", examples.metric, metric_facts),
+    Family("losses", "Losses", LOSSES, "Training losses: `space.loss`.", examples.loss),
+    Family("metrics", "Metrics", METRICS, "Measurements of predictions.", examples.metric, metric_facts),
     Family(
         "posthoc",
         "Post-hoc methods",
         POSTHOC,
-        "What is fitted to validation logits: `evaluation.posthoc`.",
+        "Methods that are fitted to validation logits: `evaluation.posthoc`.",
         examples.posthoc,
     ),
-    Family("schedulers", "Schedulers", SCHEDULERS, "Which trials continue: `scheduler`.", examples.scheduler),
-    Family("searchers", "Searchers", SEARCHERS, "Which configurations are tried: `searcher`.", examples.searcher),
+    Family(
+        "schedulers", "Schedulers", SCHEDULERS, "They decide which trials continue: `scheduler`.", examples.scheduler
+    ),
+    Family(
+        "searchers", "Searchers", SEARCHERS, "They choose the configurations to try: `searcher`.", examples.searcher
+    ),
     Family(
         "curvature",
         "Curvature statistics",
         STATISTICS,
-        "What is measured of a Hessian: `evaluation.curvature`.",
+        "Measurements of a Hessian: `evaluation.curvature`.",
         examples.statistic,
     ),
-    Family("networks", "Networks", ARCHITECTURES, "What is trained: `space.architecture`.", examples.network),
-    Family("datasets", "Data sets", DATASETS, "What it is trained on: `dataset`.", examples.dataset),
-    Family("optimizers", "Optimisers", OPTIMIZERS, "How it is trained: `space.optimizer`.", examples.optimizer),
+    Family("networks", "Networks", ARCHITECTURES, "Architectures to train: `space.architecture`.", examples.network),
+    Family("datasets", "Data sets", DATASETS, "Data to train on: `dataset`.", examples.dataset),
+    Family("optimizers", "Optimisers", OPTIMIZERS, "Optimisers: `space.optimizer`.", examples.optimizer),
 )
 
 
 def write(folder: Path) -> None:
-    """Write every page that is not there as it should be: unchanged ones are left alone, for Sphinx builds by time."""
+    """Write every page that has changed; others keep their time, by which Sphinx decides what to build."""
     for family in FAMILIES:
-        members = sorted(family.registry.built_in(), key=lambda each: each.name)
-        rows = "\n".join(
-            f"| [{each.name}]({each.name}.md) | {_cell(each.summary)} | {_cell(each.source)} |" for each in members
-        )
-        toc = "\n".join(each.name for each in members)
+        members = sorted(family.registry.built_in(), key=lambda member: member.name)
+        rows = "\n".join(f"| [{m.name}]({m.name}.md) | {_cell(m.summary)} | {_cell(m.source)} |" for m in members)
+        toc = "\n".join(member.name for member in members)
         _put(
             folder / family.folder / "index.md",
             f"# {family.title}\n\n{family.about} {len(members)} are built in; `sweeper spaces` lists them, too.\n\n"
-            f"| name | what it is | source |\n|---|---|---|\n{rows}\n\n```{{toctree}}\n:hidden:\n\n{toc}\n```\n",
+            f"| name | description | source |\n|---|---|---|\n{rows}\n\n```{{toctree}}\n:hidden:\n\n{toc}\n```\n",
         )
-        for each in members:
-            _put(folder / family.folder / f"{each.name}.md", page(family, each, folder / family.folder))
+        for member in members:
+            _put(folder / family.folder / f"{member.name}.md", page(family, member, folder / family.folder))
 
 
 def write_all(folder: Path) -> None:
@@ -164,12 +166,9 @@ def glossary() -> str:
 
 
 def commands() -> str:
-    """Return the page of all commands: their help, as the terminal shows it at 100 columns."""
+    """Return the page of all commands with their help, as a terminal of 100 columns shows it."""
     names = [[name] for name in app if not name.startswith("-")]
-    parts = [
-        "# Commands",
-        "Each is also a function of [Python](api.md) with the same options. Shown as `--help` shows it.",
-    ]
+    parts = ["# Commands", "The help of every command. Each is also a [Python function](api.md) with the same options."]
     names += [[group, name] for group in SUBCOMMANDS for name in app[group] if not name.startswith("-")]
     for words in sorted(names):
         shown = SafeConsole(file=io.StringIO(), width=100)
@@ -179,11 +178,11 @@ def commands() -> str:
 
 
 def search_space() -> str:
-    """Return the page of what a search space file may say, from the models that check it."""
+    """Return the page of a search space file's keys, from the models that check it."""
     parts = [
         "# Search space",
-        "The keys of a file, from the models that check it. `space` holds `loss`, `architecture` and `optimizer`; the "
-        "names that each may take are in [Losses](losses/index.md), [Networks](networks/index.md) and "
+        "All keys of a file, with the models that check them. `space` holds `loss`, `architecture`, `optimizer`; the "
+        "possible names are in [Losses](losses/index.md), [Networks](networks/index.md) and "
         "[Optimisers](optimizers/index.md). Unknown keys are errors that name the nearest known one.",
     ]
     seen: list[type[BaseModel]] = [SweepSpec]
@@ -221,7 +220,7 @@ def _plain_type(text: str) -> str:
 
 def python() -> str:
     """Return the page of the Python functions."""
-    names = [each for each in sweeper.__all__ if each not in ("results",)]
+    names = [name for name in sweeper.__all__ if name != "results"]  # a module, documented below with its members
     parts = ["# Python", inspect.getdoc(sweeper) or ""]
     for name in names:
         kind = (
@@ -239,7 +238,7 @@ def python() -> str:
 
 
 def relink(app: object, name: str, text: list[str]) -> None:
-    """Point links of the project's files, which are written for its root, to the site's pages; others become text."""
+    """Redirect links of the project's files, written for its root, to the site's pages; other links become text."""
     depth = name.count("/")
 
     def target(match: re.Match[str]) -> str:
@@ -251,16 +250,17 @@ def relink(app: object, name: str, text: list[str]) -> None:
         return label
 
     if name.startswith("project/") or "../" in text[0]:
-        here = (
+        # Only links that leave docs/: those within it work on GitHub and on the site alike.
+        outside = (
             ""
             if name.startswith("project/")
             else r"(?:\.\./)+(?=CONTRIBUTING|CHANGELOG|deploy/|tests/|LICENSE|search_spaces/|sweeper/)"
         )
-        text[0] = re.sub(rf"(?<!!)\[([^\]]*)\]\(({here}(?!https?:|#|mailto:)[^)\s]+)\)", target, text[0])
+        text[0] = re.sub(rf"(?<!!)\[([^\]]*)\]\(({outside}(?!https?:|#|mailto:)[^)\s]+)\)", target, text[0])
 
 
 def page(family: Family, component: Component, folder: Path) -> str:
-    """Return a component's page: what it is, its docstring, hyperparameters, and examples that were run just now."""
+    """Return a component's page: summary, docstring, hyperparameters, and examples with fresh output."""
     parts = [f"# {component.name}", _sentence(component.summary)]
     if component.source:
         parts.append(f"Source: {component.source}.")
@@ -277,18 +277,18 @@ def page(family: Family, component: Component, folder: Path) -> str:
 
 
 def hyperparameters(component: Component) -> str:
-    """Return the table of what a component takes."""
+    """Return the table of a component's hyperparameters."""
     rows = [
-        f"| `{each.name}` | {_cell(each.range_text)} | "
-        f"{'required' if each.required else '–' if each.default is None else f'`{each.default}`'} "
-        f"| {_cell(each.reason)} | {_cell(each.source)} |"
-        for each in component.hyperparameters
+        f"| `{h.name}` | {_cell(h.range_text)} | "
+        f"{'required' if h.required else '–' if h.default is None else f'`{h.default}`'} "
+        f"| {_cell(h.reason)} | {_cell(h.source)} |"
+        for h in component.hyperparameters
     ]
     return "\n".join(["| name | valid | default | why | source |", "|---|---|---|---|---|", *rows])
 
 
 def docstring(build: Callable[..., object], summary: str = "") -> str:
-    """Return a docstring of ours as Markdown without `summary` and source: paragraphs, arguments as lists."""
+    """Return a docstring of this project as Markdown, without `summary` and source, arguments as lists."""
     text = inspect.getdoc(build) or ""
     if not (getattr(build, "__module__", None) or "").startswith(("trainables", "sweeper")):
         return ""
@@ -309,7 +309,7 @@ def docstring(build: Callable[..., object], summary: str = "") -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return text whose stars, dollars and angle brackets outside of code mean nothing to Markdown."""
+    """Return text with Markdown's special characters escaped outside of code."""
     pieces = re.split(r"(`[^`]*`)", text)
     return "".join(p if p.startswith("`") else re.sub(r"([*$<>_\[\]|])", r"\\\1", p) for p in pieces)
 
