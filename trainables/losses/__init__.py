@@ -1,7 +1,7 @@
-"""Training losses by name; how one is added is said in `trainables.losses.base`.
+"""Training losses by name; `trainables.losses.base` explains how to add one.
 
-They import scores, the registry and, for those that need second derivatives, `trainables.curvature`: neither data nor
-networks nor the training loop.
+Losses import the registry and, if they need second derivatives, `trainables.curvature`; they import no data sets,
+networks or training loop.
 """
 
 from trainables.losses.base import LOSSES, Loss, build_loss

@@ -12,13 +12,13 @@ from torch import Tensor
 from trainables.losses.base import LOSSES, Loss, Number, State, full_precision, true_class_logs, widened
 from trainables.losses.focal import FocalTypeLoss
 
-SWITCH = 0.2  # |γ| below which focal and inverse focal change places (Ghosh et al. 2022, S_th)
-LOWEST, HIGHEST = -2.0, 20.0  # γ is kept within (Ghosh et al. 2022)
+SWITCH = 0.2  # |γ| below which focal and inverse focal loss swap (Ghosh et al. 2022, S_th)
+LOWEST, HIGHEST = -2.0, 20.0  # limits of γ (Ghosh et al. 2022)
 
 
 @dataclass(eq=False)
 class SignedFocal(FocalTypeLoss):
-    """Focal loss with given γ [N] that may be negative: AdaFocal with every sample's γ fixed."""
+    """Focal loss with given γ [N], negative ones included: AdaFocal with the γ of every sample fixed."""
 
     name = "signed_focal"
 
@@ -34,22 +34,28 @@ class SignedFocal(FocalTypeLoss):
 class AdaFocal(SignedFocal):
     """Focal loss with γ per confidence bin, driven by the validation set's calibration gap.
 
-    Focal loss with γ of the bin that p_y falls in; a negative γ stands for the weight (1 + p_y)^|γ|.
+    −(1 − p_y)^γ log p_y with the γ of the bin that contains p_y; for a negative γ the weight is (1 + p_y)^|γ|.
 
-    After each epoch `end_epoch` splits the validation confidences into bins of equal mass and multiplies each
-    bin's γ by exp(±rate·(confidence − accuracy)), the sign that of γ; bins keep their γ while edges move.
+    After each epoch `end_epoch` splits the validation confidences into bins of equal mass and multiplies the γ of each
+    bin by exp(±rate·(confidence − accuracy)), with the sign of γ. Bins keep their γ when their edges move.
 
-    Source: Ghosh et al. 2022 (AdaFocal).
+    Source: Ghosh et al. 2022 (AdaFocal), Algorithm 1.
 
     Args:
         gamma: every bin starts here, and γ between −0.2 and 0.2 flips its sign at each update [Ghosh et al.
             2022, Algorithm 1: γ = 1 at the start].
         rate: a negative rate would move γ away from calibration [Ghosh et al. 2022: λ = 1].
         bins: at least one bin is needed [Ghosh et al. 2022: 15 equal-mass bins].
+
+    Example:
+        >>> loss = AdaFocal(bins=1)
+        >>> loss.end_epoch(torch.tensor([[0.0, 0.0]]), torch.tensor([0]))  # confidence 0.5, accuracy 1
+        >>> loss.bin_gammas
+        tensor([0.6065], dtype=torch.float64)
     """
 
     stateful = True
-    takes_lanes = False
+    takes_lanes = False  # γ is looked up in the bins of one network
 
     gamma: Annotated[Number, f"[{SWITCH}, {HIGHEST}]"] = 1.0
     rate: Annotated[Number, "[0, inf)"] = 1.0
@@ -57,10 +63,11 @@ class AdaFocal(SignedFocal):
 
     def __post_init__(self) -> None:
         self.bin_gammas = torch.as_tensor(self.gamma, dtype=torch.float64).unsqueeze(-1).expand(self.bins)
+        # equal widths until the first validation; every bin has the same γ until then
         self.edges = torch.linspace(0, 1, self.bins + 1, dtype=torch.float64)[1:-1]
 
     def gammas(self, true_log_p: Tensor) -> Number:
-        """Return γ of each sample's bin, [N]: bins are half-open [l, u), the outer ones unbounded."""
+        """Return the γ of each sample's bin, [N]: bins are half-open [l, u), the outer ones unbounded."""
         p = true_log_p.exp().unsqueeze(-1)
         index = (p >= self.edges.to(p)).sum(-1)
         return self.bin_gammas.to(p).gather(0, index)
@@ -71,7 +78,7 @@ class AdaFocal(SignedFocal):
         return SignedFocal(self.gammas(log_p), smoothing=self.smoothing, smoothing_form=self.smoothing_form)
 
     def end_epoch(self, val_logits: Tensor, val_targets: Tensor) -> None:
-        """Update every bin's γ and the edges from validation logits [M, K] and targets [M]."""
+        """Update γ and edges of all bins from validation logits [M, K] and targets [M]."""
         with torch.no_grad(), full_precision(val_logits):
             top = torch.softmax(widened(val_logits).double(), dim=-1).max(-1)
             right = (top.indices == val_targets).double()
@@ -79,11 +86,11 @@ class AdaFocal(SignedFocal):
             self.bin_gammas = updated_gammas(self.bin_gammas.to(gaps.device), self.rate, gaps)
 
     def state_dict(self) -> State:
-        """Return each bin's γ and the inner edges."""
+        """Return γ per bin and the inner edges."""
         return {"gammas": self.bin_gammas, "edges": self.edges}
 
     def restore(self, state: Mapping[str, object]) -> None:
-        """Take over γ and edges."""
+        """Restore γ and edges."""
         self.bin_gammas = torch.as_tensor(state["gammas"])
         self.edges = torch.as_tensor(state["edges"])
 
@@ -94,6 +101,7 @@ def bin_gaps(confidences: Tensor, right: Tensor, bins: int) -> tuple[Tensor, Ten
     The sorted confidences are split as evenly as possible, the first bins taking one more. An inner edge is the
     smallest confidence of the bin above it; an empty bin has gap 0 and an edge that no probability reaches.
     """
+    # stable, so that tied confidences fall into the same bins on every device and after a resume
     order = confidences.argsort(stable=True)
     ordered_confidences = confidences[order].tensor_split(bins)
     ordered_right = right[order].tensor_split(bins)
@@ -107,5 +115,6 @@ def bin_gaps(confidences: Tensor, right: Tensor, bins: int) -> tuple[Tensor, Ten
 def updated_gammas(gammas: Tensor, rate: Number, gaps: Tensor) -> Tensor:
     """Return γ·exp(±rate·gap) clipped to [−2, 20]; where |γ| falls below 0.2 it becomes ∓0.2 (Ghosh et al. 2022)."""
     sign = torch.where(gammas >= 0, 1.0, -1.0)
-    moved = (gammas * torch.exp(sign * rate * gaps)).clamp(LOWEST, HIGHEST)
-    return torch.where(moved.abs() < SWITCH, -sign * SWITCH, moved)
+    updated = (gammas * torch.exp(sign * rate * gaps)).clamp(LOWEST, HIGHEST)
+    # A multiplication never changes the sign: without the jump, γ would approach 0 and stay there.
+    return torch.where(updated.abs() < SWITCH, -sign * SWITCH, updated)

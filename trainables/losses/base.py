@@ -1,7 +1,7 @@
-"""What a training loss is, and the registry of all of them by their names in a search space.
+"""The base class of training losses, and the registry of losses by their names in a search space.
 
-Adding one: a file of this folder with a subclass of `Loss` under the decorator that describes it; no other file lists
-them. The arguments of its constructor are its hyperparameters, see `trainables.registry.hyperparameters`.
+To add a loss, write a file in this folder with a subclass of `Loss` under the decorator that describes it; no other
+file lists losses. The arguments of its constructor are its hyperparameters, see `trainables.registry.hyperparameters`.
 
     @LOSSES.add("quarter", "a quarter of the Brier score", "Brier 1950")
     class Quarter(Loss):
@@ -9,13 +9,13 @@ them. The arguments of its constructor are its hyperparameters, see `trainables.
             p = torch.softmax(logits, dim=-1)
             return (p - functional.one_hot(targets, logits.shape[-1])).square().sum(-1) / 4
 
-`batch_coupled`, `stateful` and the like, and `lanes` of its `LossComponent`, say how it may be trained. A line in
-`CASES` of `tests/trainables/losses/test_every_loss.py` tests what holds for every loss. Users' own losses need no file
-here: this module adapts what their import paths name.
+Attributes such as `batch_coupled` and `stateful`, and `lanes` of its `LossComponent`, declare how it can be trained. A
+line in `CASES` of `tests/trainables/losses/test_every_loss.py` tests the properties that every loss has. Users' own
+losses need no file here: this module adapts the functions and classes that their import paths name.
 
-What losses are made of is here, too: logarithms of probabilities that stay accurate at both ends, targets of label
-smoothing, and confidence scores. Each such function takes logits or log-probabilities [N, K], keeps their type and
-works under `torch.func.vmap` (no shape depends on data).
+This module also holds the building blocks of losses: logarithms of probabilities that stay accurate at both ends,
+targets of label smoothing, and confidence scores. Each of these functions takes logits or log-probabilities [N, K],
+keeps their type and works under `torch.func.vmap` (no shape depends on data).
 """
 
 from __future__ import annotations
@@ -41,6 +41,11 @@ def true_class_logs(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 
     With the log-odds m = z_y − logsumexp_{k≠y} z_k these are log σ(m) and log σ(−m): both keep full relative
     accuracy as p_y → 0 and p_y → 1, and are finite for every finite logit.
+
+    Example:
+        >>> log_p, log_rest = true_class_logs(torch.tensor([[50.0, 0.0]], dtype=torch.float64), torch.tensor([0]))
+        >>> f"{log_p.item():.2e}, {log_rest.item():.1f}"  # log(1 - p) would be -inf
+        '-1.93e-22, -50.0'
     """
     index = targets.unsqueeze(-1)
     others = logits.scatter(-1, index, -math.inf).logsumexp(-1)
@@ -49,7 +54,7 @@ def true_class_logs(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def true_class(values: Tensor, targets: Tensor) -> Tensor:
-    """Return [N], the entry of `values` [N, K] at each target."""
+    """Return the entry of `values` [N, K] at each target, [N]."""
     return values.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
 
 
@@ -59,6 +64,7 @@ def log_complements(log_probabilities: Tensor) -> Tensor:
     A class that is not the largest has p_k ≤ 1/2, where log1p(−p_k) is accurate; for the largest, 1 − p is the
     sum of the others.
     """
+    # For p near 1, log1p(−p) would lose all digits of 1 − p; the sum of the other classes keeps them.
     top = log_probabilities.argmax(-1, keepdim=True)
     rest = log_probabilities.scatter(-1, top, -math.inf)
     return torch.log1p(-rest.exp()).scatter(-1, top, rest.logsumexp(-1, keepdim=True))
@@ -67,10 +73,19 @@ def log_complements(log_probabilities: Tensor) -> Tensor:
 def smoothed_targets(like: Tensor, targets: Tensor, amount: Number, form: str) -> Tensor:
     """Return soft targets [N, K].
 
-    `others`: 1 − α on the target and α/(K−1) elsewhere (mukhoti §5.1). `uniform`: α/K everywhere and 1 − α more
-    on the target (the form of torch's own `label_smoothing`). An `amount` [L, 1] is that of logits [L, N, K].
+    Args:
+        like: tensor [N, K] that gives the number of classes, type and device.
+        targets: class indices [N].
+        amount: smoothing α; [L, 1] for logits [L, N, K].
+        form: `others` puts 1 − α on the target and α/(K−1) elsewhere (mukhoti §5.1); `uniform` puts α/K everywhere and
+            1 − α more on the target (the form of torch's `label_smoothing`).
+
+    Example:
+        >>> smoothed_targets(torch.zeros(1, 3), torch.tensor([0]), 0.3, "others")
+        tensor([[0.7000, 0.1500, 0.1500]])
     """
     classes = like.shape[-1]
+    # one α per lane [L, 1] becomes [L, 1, 1], so that it broadcasts over samples and classes
     amount = amount.unsqueeze(-1) if isinstance(amount, Tensor) and amount.dim() else amount
     elsewhere = amount / (classes - 1 if form == "others" else classes)
     on_target = 1.0 - amount if form == "others" else 1.0 - amount + elsewhere
@@ -82,11 +97,11 @@ def as_type(number: Number, like: Tensor) -> Tensor:
     """Return a number or tensor as a tensor of the type and device of `like`."""
     if isinstance(number, Tensor):
         return number.to(like)
-    return torch.full((), number, dtype=like.dtype, device=like.device)  # filled there: nothing to copy or wait for
+    return torch.full((), number, dtype=like.dtype, device=like.device)  # filled on the device: no copy to wait for
 
 
 def is_zero(number: Number) -> bool:
-    """Return whether a plain number is 0; a tensor never counts, for its values may differ between lanes."""
+    """Return whether a plain number is 0; `False` for a tensor, whose values can differ between lanes."""
     return not isinstance(number, Tensor) and number == 0
 
 
@@ -96,7 +111,7 @@ def maximum_softmax_probability(log_probabilities: Tensor) -> Tensor:
 
 
 def softmax_margin(log_probabilities: Tensor) -> Tensor:
-    """Return p₍₁₎ − p₍₂₎, the lead of the most probable class over the next, for [N, K] → [N]."""
+    """Return p₍₁₎ − p₍₂₎, the lead of the most probable class over the second, for [N, K] → [N]."""
     top = log_probabilities.topk(2, dim=-1).values.exp()
     return top[..., 0] - top[..., 1]
 
@@ -105,7 +120,7 @@ def negative_entropy(log_probabilities: Tensor) -> Tensor:
     """Return 1 + Σ_k p_k log p_k / log K for [N, K] → [N]: 0 for uniform probabilities, 1 for a one-hot vector."""
     classes = log_probabilities.shape[-1]
     raw = 1 + (log_probabilities.exp() * log_probabilities).sum(-1) / math.log(classes)
-    return raw.clamp(0, 1)  # rounding may leave [0, 1] by one unit in the last place
+    return raw.clamp(0, 1)  # rounding can exceed [0, 1] by one unit in the last place
 
 
 SCORES: dict[str, Callable[[Tensor], Tensor]] = {
@@ -120,7 +135,7 @@ def score_from_log_probabilities(name: str, log_probabilities: Tensor) -> Tensor
     """Return the confidence score `name` of log-probabilities [N, K] as [N] in [0, 1].
 
     Raises:
-        ValueError: the name is none of `SCORE_NAMES`.
+        ValueError: the name is not in `SCORE_NAMES`.
     """
     if name not in SCORES:
         raise ValueError(f"unknown confidence score {name!r}; known: {', '.join(SCORE_NAMES)}")
@@ -131,10 +146,15 @@ def confidence_score(name: str, logits: Tensor) -> Tensor:
     """Return the confidence score `name` of logits [N, K] as [N] in [0, 1], in float32 or wider.
 
     `msp` is the largest softmax probability, `margin` the largest less the second largest, `negative_entropy`
-    Σ p log p mapped from [−log K, 0] to [0, 1] (selective, App. A, Table 1). The softmax is applied once.
+    Σ p log p mapped from [−log K, 0] to [0, 1] (selective, App. A, Table 1). The softmax is applied once (the released
+    code of that paper applies it twice).
 
     Raises:
-        ValueError: the name is none of `SCORE_NAMES`.
+        ValueError: the name is not in `SCORE_NAMES`.
+
+    Example:
+        >>> confidence_score("margin", torch.tensor([[1.0, 0.0], [3.0, 0.0]]))
+        tensor([0.4621, 0.9051])
     """
     return score_from_log_probabilities(name, torch.log_softmax(widened(logits), dim=-1))
 
@@ -143,19 +163,27 @@ State = dict[str, Tensor | float | int]
 
 
 class Loss:
-    """A training loss on logits: the mean over a batch, per-sample values, and the hooks a trial calls.
+    """Base class of training losses on logits: the mean over a batch, per-sample values, and the hooks a trial calls.
 
-    Hyperparameters may be Python numbers or tensors, so that `torch.func.vmap` can map over logits and
-    hyperparameters at once. Values and gradients are finite for logits up to ±1e4, and computed in float32 or
-    wider whatever the logits' type, autocast included.
+    Hyperparameters can be Python numbers or tensors, so `torch.func.vmap` can map over logits and hyperparameters at
+    once. Values and gradients are finite for logits up to ±1e4. They are computed in float32 or wider, whatever the
+    type of the logits and under autocast, too.
 
     Attributes:
-        name: the key in the registry.
-        batch_coupled: the value is not a mean of independent per-sample terms.
-        needs_model: called with (model, inputs, targets) instead of (logits, targets).
-        stateful: this instance keeps state between batches or epochs (`state_dict` is not empty).
-        takes_lanes: `values` takes logits [L, N, K] and targets [L, N], with numbers [L, 1] as hyperparameters.
-        takes_soft_targets: at targets v of several classes the loss is Σ_k v_k·loss(k), up to what no network changes.
+        name: key in the registry.
+        batch_coupled: whether the value is not a mean of independent per-sample terms.
+        needs_model: whether the loss takes (model, inputs, targets) instead of (logits, targets).
+        stateful: whether this instance keeps state between batches or epochs (`state_dict` is not empty).
+        takes_lanes: whether `values` takes logits [L, N, K] and targets [L, N], with hyperparameters [L, 1].
+        takes_soft_targets: whether the loss at soft targets v is Σ_k v_k·loss(k), up to a constant.
+
+    Example:
+        >>> class Quarter(Loss):
+        ...     def values(self, logits, targets):
+        ...         p = torch.softmax(logits, dim=-1)
+        ...         return (p - functional.one_hot(targets, logits.shape[-1])).square().sum(-1) / 4
+        >>> Quarter()(torch.zeros(5, 2), torch.tensor([0, 1, 1, 0, 1]))
+        tensor(0.1250)
     """
 
     name: str = ""
@@ -166,7 +194,7 @@ class Loss:
 
     @property
     def takes_soft_targets(self) -> bool:
-        """One of independent samples is the mean over their targets; others say themselves."""
+        """Whether soft targets can be used: true for a mean of independent terms; other losses override it."""
         return not (self.batch_coupled or self.needs_model)
 
     def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
@@ -177,7 +205,7 @@ class Loss:
             targets: [N] int64 class indices.
 
         Raises:
-            ValueError: the shapes do not belong together.
+            ValueError: the shapes do not match.
         """
         check_batch(logits, targets)
         with full_precision(logits):
@@ -187,8 +215,8 @@ class Loss:
         """Return [N] values whose mean is the loss.
 
         Raises:
-            TypeError: the loss is a function of the whole batch and has none.
-            ValueError: the shapes do not belong together.
+            TypeError: the loss is a function of the whole batch and has no such values.
+            ValueError: the shapes do not match.
         """
         check_batch(logits, targets)
         with full_precision(logits):
@@ -202,41 +230,49 @@ class Loss:
         """Return the [N] per-sample values of checked logits in float32 or wider.
 
         Raises:
-            TypeError: the loss is a function of the whole batch and has none.
+            TypeError: the loss is a function of the whole batch and has no such values.
         """
         raise TypeError(f"{self.name} has no per-sample values: it is a function of the whole batch")
 
     def frozen(self, logits: Tensor, targets: Tensor) -> Loss:
-        """Return the loss with everything it treats as constant fixed at these logits.
+        """Return the loss with all quantities that carry no gradient fixed at their values for these logits.
 
-        Ranks, weights, thresholds, bandwidths and per-sample γ stay what they are here, so the result is a
-        smooth function of the logits of this very batch: the one whose Hessian is taken.
+        Ranks, weights, thresholds, bandwidths and per-sample γ keep these values, so the result is a smooth function
+        of the logits of this batch; curvature is computed from its Hessian.
         """
         return self
 
     def begin_epoch(self, epoch: int, max_epochs: int) -> None:
-        """Tell the loss that epoch number `epoch` (from 0) of `max_epochs` begins."""
+        """Prepare for epoch `epoch` (from 0) of `max_epochs`."""
 
     def end_epoch(self, val_logits: Tensor, val_targets: Tensor) -> None:
-        """Show the loss the validation logits [M, K] and targets [M] at the end of an epoch."""
+        """Update the state from the validation logits [M, K] and targets [M] at the end of an epoch."""
 
     def state_dict(self) -> State:
-        """Return what has to be saved with the trial so that training resumes as if never interrupted."""
+        """Return the state that a checkpoint needs, so that training resumes as if never interrupted."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
-        """Restore `state_dict`. Raises ValueError when the keys are not this loss's."""
+        """Restore a `state_dict`.
+
+        Raises:
+            ValueError: the keys are not those of this loss.
+        """
         expected = set(self.state_dict())
         if set(state) != expected:
             raise ValueError(f"{self.name} keeps {sorted(expected)}, but the saved state has {sorted(state)}")
         self.restore(state)
 
     def restore(self, state: Mapping[str, object]) -> None:
-        """Take over a state whose keys were checked; losses with state override this."""
+        """Restore a state whose keys are checked already; losses with state override this."""
 
 
 def check_batch(logits: Tensor, targets: Tensor) -> None:
-    """Raise ValueError unless logits are [N, K] with N ≥ 1 and K ≥ 2 and targets are [N] integers."""
+    """Check that logits are [N, K] with N ≥ 1 and K ≥ 2, and targets [N] integers.
+
+    Raises:
+        ValueError: they are not.
+    """
     if logits.dim() != 2 or logits.shape[0] < 1 or logits.shape[1] < 2:
         raise ValueError(f"logits of shape {tuple(logits.shape)} must be [samples, classes], at least [1, 2]")
     if targets.shape != logits.shape[:1] or targets.is_floating_point():
@@ -246,40 +282,54 @@ def check_batch(logits: Tensor, targets: Tensor) -> None:
 
 
 def full_precision(logits: Tensor) -> torch.autocast:
-    """Return a context in which autocast lowers no precision: losses are cheap, their rounding errors are not."""
+    """Return a context without autocast: losses are cheap, and half precision would dominate their error."""
     return torch.autocast(device_type=logits.device.type, enabled=False)
 
 
 def widened(logits: Tensor) -> Tensor:
-    """Return the logits in float32, or float64 where they are that already."""
+    """Return the logits in float32, or in float64 if they are float64."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
+# the smallest number of classes at which a multi-class function differs from a binary one
 PROBED_CLASSES = 3
 
 
-def mean_of(found: object, targets: Tensor) -> Tensor:
-    """Return the mean of [N] values, or the number that is given. Raises ValueError for anything else."""
-    if isinstance(found, Tensor) and found.shape in ((), targets.shape):
-        return found.mean()
-    shown = f"a tensor of shape {tuple(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
+def mean_of(result: object, targets: Tensor) -> Tensor:
+    """Return the mean of a user's loss, given as a scalar or as [N] values.
+
+    Raises:
+        ValueError: the result is neither.
+    """
+    if isinstance(result, Tensor) and result.shape in ((), targets.shape):
+        return result.mean()
+    shown = f"a tensor of shape {tuple(result.shape)}" if isinstance(result, Tensor) else f"a {type(result).__name__}"
     raise ValueError(f"it returns {shown} for {len(targets)} samples; it must return one number or one per sample")
 
 
 class FunctionLoss(Loss):
-    """A function of (logits [N, K], targets [N]) with its hyperparameters, giving [N] values or their mean.
+    """A user's function of (logits [N, K], targets [N]) and hyperparameters that returns [N] values or their mean.
 
-    Whether it is a mean of independent values is tested, not assumed: only then may batches be joined.
+    The constructor tests whether the loss is a mean of independent values: only then can batches be joined.
+
+    Example:
+        >>> loss = FunctionLoss(lambda logits, targets: -logits[:, 0], "my_losses.first")
+        >>> loss.batch_coupled, loss(torch.ones(4, 2), torch.zeros(4, dtype=torch.int64))
+        (False, tensor(-1.))
     """
 
     def __init__(self, function: Callable[..., Tensor], path: str, /, **hyperparameters: HyperparameterValue) -> None:
-        """Keep the function; `path` is its import path, for messages."""
+        """Keep the function; `path` is its import path, shown in messages."""
         self.name = path
         self._function = partial(function, **hyperparameters)
         self.batch_coupled = not self._has_independent_values()
 
     def values(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the [N] values. Raises TypeError where they depend on the whole batch."""
+        """Return the [N] values.
+
+        Raises:
+            TypeError: the values depend on the whole batch.
+        """
         if self.batch_coupled:
             return super().values(logits, targets)
         return self._function(logits, targets)
@@ -289,14 +339,15 @@ class FunctionLoss(Loss):
         return mean_of(self._function(logits, targets), targets)
 
     def _has_independent_values(self) -> bool:
-        """Return whether each sample has its own value, the same in every batch."""
+        """Return whether the value of a sample is the same in every batch."""
+        # a generator of its own and float64: the probe changes no random number and its tolerance can be tight
         generator = torch.Generator().manual_seed(0)
         logits = torch.randn(6, PROBED_CLASSES, generator=generator, dtype=torch.float64)
         targets = torch.tensor([0, 1, 2, 2, 1, 0])
         try:
             whole, part = self._function(logits, targets), self._function(logits[:2], targets[:2])
         except Exception:
-            return False  # one that takes other classes only; as a function of the whole batch it is right in any case
+            return False  # it takes another number of classes only; treating it as batch-coupled is always correct
         shapes = isinstance(whole, Tensor) and whole.shape == (6,) and part.shape == (2,)
         return shapes and torch.allclose(whole[:2], part, rtol=1e-6, atol=0.0)
 
@@ -307,7 +358,11 @@ class ModuleLoss(Loss):
     batch_coupled = True
 
     def __init__(self, kind: type[nn.Module], path: str, /, **hyperparameters: HyperparameterValue) -> None:
-        """Build the module. Raises ExtensionError when it has parameters, which nothing would train."""
+        """Build the module.
+
+        Raises:
+            ExtensionError: the module has parameters, which nothing would train.
+        """
         self.name = path
         module = kind(**hyperparameters)
         learned = [name for name, _ in module.named_parameters()]
@@ -325,22 +380,23 @@ class ModuleLoss(Loss):
         self._module.train()
 
     def state_dict(self) -> State:
-        """Return the module's buffers."""
+        """Return copies of the module's buffers."""
+        # copies: the module changes its buffers in place
         return {name: buffer.clone() for name, buffer in self._module.state_dict().items()}
 
     def restore(self, state: Mapping[str, object]) -> None:
-        """Take the buffers over."""
+        """Restore the buffers."""
         self._module.load_state_dict(dict(state))
 
 
 @dataclass(frozen=True)
 class LossComponent(Component):
-    """A loss.
+    """The registry's entry of a loss.
 
     Attributes:
-        lanes: why it cannot be trained as lanes, replicates side by side; empty where it can.
-        constant_gamma: the γ of a loss of these hyperparameters whose risk minimiser the focal map Ψ^γ turns back into
-            the posterior; `None` where no map does, as for a γ that changes by sample or epoch.
+        lanes: reason why it cannot be trained as lanes (replicates side by side); empty if it can.
+        constant_gamma: function that returns, for hyperparameters of the loss, the γ whose focal map Ψ^γ turns the
+            risk minimiser back into the posterior. `None` if there is no such γ, e.g. if it changes by sample or epoch.
     """
 
     lanes: str = ""
@@ -364,7 +420,7 @@ def _loss(target: object, path: str, name: str) -> LossComponent:
 
     def named(**hyperparameters: HyperparameterValue) -> Loss:
         loss = build(**hyperparameters)
-        loss.name = name  # a subclass of one of ours is not that one
+        loss.name = name  # a user's subclass of one of our losses would inherit the name of that loss
         return loss
 
     return LossComponent(name, named, hyperparameters_of(target, path, leading))
@@ -376,10 +432,16 @@ LOSSES = Registry("loss", OwnFamily("losses", _loss), LossComponent)
 def build_loss(name: str, **hyperparameters: HyperparameterValue | Tensor) -> Loss:
     """Build the loss registered as `name`.
 
-    Tensor-valued hyperparameters are taken as they are; all others are checked against their ranges.
+    Tensor-valued hyperparameters are not checked; all others are checked against their ranges.
 
     Raises:
-        ValueError: an unknown name (with the nearest one), an unknown hyperparameter or a value out of range.
+        ValueError: unknown name (the message suggests the nearest one), unknown hyperparameter or value out of range.
+
+    Example:
+        >>> from trainables.losses import build_loss
+        >>> loss = build_loss("focal", gamma=2.0)
+        >>> loss(torch.tensor([[2.0, 0.0, -1.0], [0.5, 0.0, 0.0]]), torch.tensor([0, 1]))
+        tensor(0.3431)
     """
     loss: Loss = LOSSES.build(name, **hyperparameters)
     return loss

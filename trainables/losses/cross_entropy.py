@@ -1,6 +1,7 @@
-"""Cross-entropy: plain, with smoothed labels, with a weight a sample, and of logits of one length; and the Brier score.
+"""Cross-entropy and its variants, and the Brier score.
 
-With penalties on logits that trail the largest by more than a margin: one weight (MbLS), or one a class (CALS).
+The variants smooth labels, weight samples, normalise the length of the logits, or penalise logits that trail the
+largest one by more than a margin, with one weight (MbLS) or one per class (CALS).
 """
 
 from __future__ import annotations
@@ -23,6 +24,10 @@ class CrossEntropy(Loss):
     −log p_y.
 
     Source: the baseline of all five papers.
+
+    Example:
+        >>> CrossEntropy()(torch.tensor([[0.0, 0.0], [3.0, 0.0]]), torch.tensor([0, 0]))
+        tensor(0.3709)
     """
 
     def values(self, logits: Tensor, targets: Tensor) -> Tensor:
@@ -35,17 +40,21 @@ class CrossEntropy(Loss):
 class LabelSmoothing(Loss):
     """Cross-entropy against softened targets.
 
-    That is −Σ_k v_k log p_k for the softened targets v.
+    −Σ_k v_k log p_k for the softened targets v.
 
-    `form="others"` puts 1 − α on the target and α/(K−1) on each other class (mukhoti §5.1); `form="uniform"`
-    mixes in α/K of every class, as torch's `label_smoothing` does, and equals the first at α(K−1)/K.
+    `form="others"` puts 1 − α on the target and α/(K−1) on each other class (mukhoti §5.1). `form="uniform"` mixes in
+    α/K of every class, as torch's `label_smoothing` does; it equals the first form with α(K−1)/K.
 
     Source: mukhoti §5.1.
 
     Args:
-        alpha: it is the share of the target's probability given to other classes; at 1 the target has none
+        alpha: share of the target's probability given to other classes; at 1 the target has none
             [mukhoti §5.1].
         form: [mukhoti §5.1].
+
+    Example:
+        >>> LabelSmoothing(alpha=0.1).per_sample(torch.tensor([[3.0, 0.0]]), torch.tensor([0]))  # 0.0486 + 0.1·3
+        tensor([0.3486])
     """
 
     takes_lanes = True
@@ -59,12 +68,13 @@ class LabelSmoothing(Loss):
         classes = logits.shape[-1]
         alpha = as_type(self.alpha, logits)
         every = alpha / (classes - 1 if self.form == "others" else classes)
+        # `every` multiplies all classes, the target's included: its own weight is what remains
         target = 1 - alpha - every if self.form == "others" else 1 - alpha
         return -(target * true_class(log_p, targets) + every * log_p.sum(-1))
 
 
 class WeightedCrossEntropy(Loss):
-    """−w_i log p_y(i) with constant weights [N], valid for the batch the weights were taken from."""
+    """−w_i log p_y(i) with constant weights [N], valid for the batch that the weights were computed on."""
 
     name = "weighted_cross_entropy"
 
@@ -72,7 +82,11 @@ class WeightedCrossEntropy(Loss):
         self.weights = weights.detach()
 
     def values(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return w_i·CE_i, [N]. Raises ValueError for a batch of another size than the weights'."""
+        """Return w_i·CE_i, [N].
+
+        Raises:
+            ValueError: the batch has another size than the weights.
+        """
         if len(self.weights) != len(targets):
             raise ValueError(f"{len(self.weights)} frozen weights do not fit a batch of {len(targets)}")
         return self.weights * functional.cross_entropy(logits, targets, reduction="none")
@@ -85,14 +99,18 @@ class Brier(Loss):
 
     Σ_k (p_k − 1[k = y])², a value in [0, 2]: summed over classes, not averaged (Brier 1950; mukhoti §5.1).
 
-    `form="released"` divides a batch's mean by its size. focal_calibration's code sums every loss over the batch before
-    it clips gradients, but averages Brier's: with the recipe's `reduction: sum` this form has that code's gradients.
-    Per-sample values and curvature stay those of the paper's form.
+    `form="released"` divides the mean over a batch by the size of the batch. The focal_calibration code sums every loss
+    over the batch before it clips gradients, but averages the Brier score: with the recipe's `reduction: sum`, this
+    form has the gradients of that code. Per-sample values and curvature are those of the paper's form.
 
     Source: Brier 1950; mukhoti §5.1; `Losses/brier_score.py` of github.com/torrvision/focal_calibration.
 
     Args:
         form: the formula of the paper or of the released code [mukhoti §5.1].
+
+    Example:
+        >>> Brier().per_sample(torch.tensor([[0.0, 0.0], [3.0, 0.0]]), torch.tensor([0, 1]))
+        tensor([0.5000, 1.8148])
     """
 
     form: Literal["paper", "released"] = "paper"
@@ -105,6 +123,7 @@ class Brier(Loss):
     def values(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return the squared error of the probability vector, [N]."""
         p = torch.softmax(logits, dim=-1)
+        # subtracts 1 at the target without a one-hot matrix
         minus_one = -torch.ones_like(p[..., :1])
         return p.scatter_add(-1, targets.unsqueeze(-1), minus_one).square().sum(-1)
 
@@ -113,21 +132,25 @@ class Brier(Loss):
         return Brier()
 
 
-#: Added to the length, so that logits of 0 have a gradient; the authors' code has the same.
+#: Added to the length, so that logits of 0 have a finite gradient; the authors' code adds the same number.
 LEAST_LENGTH = 1e-7
 
 
 @LOSSES.add("logit_norm")
 class LogitNorm(Loss):
-    """Cross-entropy of z/(τ‖z‖): the length of the logits, which only confidence grows with, is not trained.
+    """Cross-entropy of z/(τ‖z‖): the length of the logits, which changes only the confidence, is not trained.
 
-    The length is free, so that the softmax of the logits themselves is not calibrated: fit a temperature. It is the one
-    loss here that a shift of all logits changes.
+    Because the length is arbitrary, the softmax of the logits is not calibrated: fit a temperature. No other loss here
+    changes when a constant is added to all logits.
 
     Source: Wei et al. 2022, Mitigating neural network overconfidence with logit normalization, arXiv:2205.09310.
 
     Args:
-        temperature: τ divides [Wei et al. 2022: 0.04 on CIFAR-10].
+        temperature: τ, the divisor of the normalised logits [Wei et al. 2022: 0.04 on CIFAR-10].
+
+    Example:
+        >>> LogitNorm(temperature=1.0).per_sample(torch.tensor([[1.0, 0.0], [9.0, 0.0]]), torch.tensor([0, 0]))
+        tensor([0.3133, 0.3133])
     """
 
     def __init__(self, temperature: Annotated[Number, "(0, inf)"] = 0.04) -> None:
@@ -153,14 +176,19 @@ def distances(logits: Tensor) -> Tensor:
 class MarginSmoothing(Loss):
     """Cross-entropy plus a penalty on logits that trail the largest by more than a margin (MbLS).
 
-    −log p_y + λ·(1/K) Σ_k max(0, max_j z_j − z_k − m). The mean over classes is the released code's; the paper prints
-    a sum. Label smoothing pushes all logits together; this leaves distances within the margin alone.
+    −log p_y + λ·(1/K) Σ_k max(0, max_j z_j − z_k − m). The mean over classes follows the released code; the paper
+    prints a sum. Label smoothing pulls all logits together; this penalty ignores distances within the margin.
 
     Source: Liu et al. 2022, The devil is in the margin, arXiv:2111.15430.
 
     Args:
         weight: λ; a negative one would push logits apart [Liu et al. 2022: 0.1].
-        margin: distances below it are free [Liu et al. 2022: 10 on Tiny-ImageNet, 6 on CIFAR-10].
+        margin: distances below it cost nothing [Liu et al. 2022: 10 on Tiny-ImageNet, 6 on CIFAR-10].
+
+    Example:
+        >>> logits, targets = torch.tensor([[12.0, 0.0]]), torch.tensor([0])
+        >>> MarginSmoothing(weight=0.1, margin=10.0)(logits, targets)  # 0.1·(12 − 10)/2, and a small −log p
+        tensor(0.1000)
     """
 
     weight: Annotated[Number, "[0, inf)"] = 0.1
@@ -177,15 +205,21 @@ class MarginSmoothing(Loss):
 class ClassAdaptive(Loss):
     """Cross-entropy under margins of the logits, with a multiplier for each class from validation data (CALS).
 
-    With h_k = (max_j z_j − z_k)/m − 1 the penalty of class k is λ_k h_k + ρ_k h_k²/2, or −λ_k²/(2ρ_k) where
+    With h_k = (max_j z_j − z_k)/m − 1, the penalty of class k is λ_k h_k + ρ_k h_k²/2, or −λ_k²/(2ρ_k) where
     λ_k + ρ_k h_k < 0 (the augmented Lagrangian). After each epoch λ_k becomes the validation mean of
-    max(0, λ_k + ρ_k h_k), and ρ_k grows by a factor where the mean violation of class k did not fall.
+    max(0, λ_k + ρ_k h_k), and ρ_k grows by a factor if the mean violation of class k did not fall.
 
     Source: Liu et al. 2023, Class adaptive network calibration, arXiv:2211.15088.
 
     Args:
         margin: m, in logits [Liu et al. 2023: 10].
-        growth: of ρ; below 1 it would forget constraints that are broken [Liu et al. 2023: 1.2].
+        growth: factor of ρ; below 1 it would forget violated constraints [Liu et al. 2023: 1.2].
+
+    Example:
+        >>> loss = ClassAdaptive(margin=10.0)
+        >>> loss.end_epoch(torch.tensor([[30.0, 0.0]]), torch.tensor([0]))  # class 1 trails by 3 margins
+        >>> loss.multipliers
+        tensor([1.0000e-06, 2.0000e+00], dtype=torch.float64)
     """
 
     stateful = True
@@ -194,7 +228,7 @@ class ClassAdaptive(Loss):
     growth: Annotated[float, "[1, inf)"] = 1.2
 
     def __post_init__(self) -> None:
-        # one entry serves all classes, whose number the first validation logits tell
+        # one entry serves all classes: their number is known from the first validation logits on
         self.multipliers = torch.full((1,), 1e-6, dtype=torch.float64)
         self.stiffness = torch.ones(1, dtype=torch.float64)
         self.violations = torch.full((1,), torch.inf, dtype=torch.float64)
@@ -216,17 +250,19 @@ class ClassAdaptive(Loss):
         with torch.no_grad(), full_precision(val_logits):
             pressure, h, _, stiff = self._pressure(widened(val_logits).double())
             violation = h.mean(0)
+            # relu: a constraint that holds needs no larger ρ, even where its slack shrinks
             worse = violation > torch.relu(self.violations.to(violation))
+            # limits keep a multiplier from vanishing, where its class would never be penalised again, or overflowing
             self.multipliers = pressure.clamp(min=0).mean(0).clamp(1e-6, 1e6)
             self.stiffness = torch.where(worse, stiff * self.growth, stiff).clamp(max=1e6)
             self.violations = violation
 
     def state_dict(self) -> State:
-        """Return each class's multiplier, ρ and last mean violation."""
+        """Return the multiplier, ρ and last mean violation of each class."""
         return {"multipliers": self.multipliers, "stiffness": self.stiffness, "violations": self.violations}
 
     def restore(self, state: Mapping[str, object]) -> None:
-        """Take over what `state_dict` returned."""
+        """Restore a `state_dict`."""
         self.multipliers, self.stiffness, self.violations = (
             torch.as_tensor(state[key]) for key in ("multipliers", "stiffness", "violations")
         )

@@ -1,4 +1,4 @@
-"""Dual focal loss: the weight also depends on the true class's nearest rival."""
+"""Dual focal loss: the weight also depends on the probability of the closest rival class."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ class DualFocal(FocalTypeLoss):
 
     −(1 − p_y + p_j)^γ log p_y, with gradient through p_j.
 
-    `variant="ranked_below"`: p_j is the largest probability strictly below p_y, 0 when there is none (Tao et al.
-    2023 and its released code). `variant="competitor"`: the largest among the other classes (selective Eq. 24).
-    `variant="conditional"`: that one where p_y ≥ p_j, else 0 (the released code as selective Eqs. 25 and 26 print it,
-    "the competing probability is abruptly discarded"); of two classes it is `ranked_below` but at ties.
+    - `variant="ranked_below"`: p_j is the largest probability strictly below p_y, 0 if there is none (Tao et al. 2023
+      and its released code).
+    - `variant="competitor"`: p_j is the largest probability of the other classes (selective Eq. 24).
+    - `variant="conditional"`: as `competitor` where p_y ≥ p_j, else 0 (the released code as selective Eqs. 25 and 26
+      print it, "the competing probability is abruptly discarded"). With two classes it equals `ranked_below` except at
+      ties.
 
     Source: Tao et al. 2023; selective App. C.3.
 
@@ -32,6 +34,11 @@ class DualFocal(FocalTypeLoss):
             reaches 2^γ, which float32 cannot hold beyond 2^127 [selective Table 2: 5 for ResNet-50 on CIFAR-10 and
             CIFAR-100].
         variant: [Tao et al. 2023 and its code; selective Eq. 24, and Eqs. 25 and 26, are the other forms].
+
+    Example:
+        >>> logits, target = torch.tensor([[0.1, 0.2, 0.7]]).log(), torch.tensor([1])
+        >>> DualFocal(gamma=1.0)(logits, target), DualFocal(gamma=1.0, variant="competitor")(logits, target)
+        (tensor(1.4485), tensor(2.4142))
     """
 
     gamma: Annotated[Number, "[0, 100]"] = 5.0
@@ -41,6 +48,7 @@ class DualFocal(FocalTypeLoss):
         self, logits: Tensor, targets: Tensor, logs: tuple[Tensor, Tensor], gamma: Tensor
     ) -> Tensor:
         """Return γ·log(1 − p_y + p_j), [N]."""
+        # p_j has a gradient, the choice of j has none: it is an index
         fixed = logits.detach()
         own = true_class(fixed, targets)
         if self.variant == "ranked_below":
@@ -55,15 +63,17 @@ class DualFocal(FocalTypeLoss):
     def log_modulation(self, log_p: Tensor, log_complement: Tensor, gamma: Tensor) -> Tensor:
         """Return γ·log(1 − u_k + u_j(k)) of every class k, [N, K]."""
         fixed = log_p.detach()
-        places = ranks_below(fixed) if self.variant == "ranked_below" else competitors(fixed)
-        present = places >= 0
+        rivals = ranks_below(fixed) if self.variant == "ranked_below" else competitors(fixed)
+        present = rivals >= 0
         if self.variant == "conditional":
-            present = fixed >= fixed.gather(-1, places)
-        return gamma * log_sum(log_complement, log_p.gather(-1, places.clamp(min=0)), present)
+            present = fixed >= fixed.gather(-1, rivals)
+        # −1 (no rival) is no index: take any class there, which `present` masks
+        return gamma * log_sum(log_complement, log_p.gather(-1, rivals.clamp(min=0)), present)
 
 
 def log_sum(log_a: Tensor, log_b: Tensor, present: Tensor) -> Tensor:
-    """Return log(a + b) where b is present, log a elsewhere; the absent b gets no gradient."""
+    """Return log(a + b) where b is present, log a elsewhere; an absent b gets no gradient."""
+    # two `where`: the outer one alone would multiply the gradient of a masked branch by 0, and 0·inf is NaN
     return torch.where(present, torch.logaddexp(log_a, torch.where(present, log_b, log_a)), log_a)
 
 
@@ -78,7 +88,7 @@ def ranks_below(values: Tensor) -> Tensor:
     """Return, for each entry of values [N, K], the index of the largest strictly smaller entry of its row, or −1."""
     ordered, order = values.sort(dim=-1)
     place = torch.arange(values.shape[-1], device=values.device).expand_as(order)
-    # The first of a run of equal values points to its left neighbour; the rest of the run points there too.
+    # The first of a run of equal values points to its left neighbour; the rest of the run takes the same index.
     starts = torch.cat([torch.zeros_like(order[..., :1]), (ordered.diff(dim=-1) > 0).to(order.dtype)], dim=-1)
     left = torch.cummax(torch.where(starts > 0, place - 1, -1), dim=-1).values
     below = torch.where(left >= 0, order.gather(-1, left.clamp(min=0)), -1)

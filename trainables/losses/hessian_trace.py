@@ -1,10 +1,10 @@
 """Explicit curvature regularisation: a base loss plus the trace of its Hessian (curvature Eq. 33).
 
-It differentiates three times, so normalisation layers are composed of elementary operations: PyTorch's second
-derivatives of batch normalisation in training mode and of layer normalisation treat the saved mean and variance as
-constants, so that a third derivative through them is wrong without a warning (torch 2.13: relative error 0.35 and 2.6
-on a two-layer network, against central differences). So is that of instance normalisation, and the second of
-`weight_norm`. Composed of elementary operations, every order is right.
+Training with it differentiates three times, so normalisation layers are composed of elementary operations. PyTorch's
+second derivatives of batch normalisation in training mode and of layer normalisation treat the saved mean and variance
+as constants, so a third derivative through them is wrong without a warning (torch 2.13: relative error 0.35 and 2.6 on
+a two-layer network, compared with central differences). The third derivative of instance normalisation and the second
+one of `weight_norm` are wrong, too. Composed of elementary operations, every order is right.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from trainables.registry import Hyperparameter, HyperparameterValue
 
 
 class ComposedNormalisation(TorchFunctionMode):
-    """Within this context batch, instance (training), layer and weight normalisation are composed."""
+    """Context in which batch, instance (training), layer and weight normalisation are elementary operations."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Replace calls of these functions; leave all others unchanged."""
@@ -48,6 +48,7 @@ def _batch_norm(
     mean, variance = inputs.mean(dimensions), inputs.var(dimensions, unbiased=False)
     if running_mean is not None and running_var is not None:
         count = inputs.numel() // inputs.shape[1]
+        # as torch does: batches are normalised by the biased variance, but the running one is unbiased
         with torch.no_grad():
             running_mean.mul_(1 - momentum).add_(momentum * mean.detach())
             unbiased = momentum * variance.detach() * (count / (count - 1))
@@ -95,7 +96,7 @@ def _instance_norm(
 
 
 def _weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
-    """Return g·v/‖v‖, of norms over all dimensions but one; over all for −1."""
+    """Return g·v/‖v‖, with norms over all dimensions except `dim`; over all for −1."""
     over = [d for d in range(v.dim()) if d != dim]
     norms: Tensor = torch.linalg.vector_norm(v, dim=over, keepdim=True)
     return v * (g / norms)
@@ -106,6 +107,7 @@ def _affine(normalised: Tensor, weight: Tensor | None, bias: Tensor | None, shap
     return scaled if bias is None else scaled + bias.view(shape)
 
 
+# `torch._weight_norm` is private, but both forms of `weight_norm` compute with it.
 _COMPOSED: dict[Any, Any] = {
     functional.batch_norm: _batch_norm, functional.layer_norm: _layer_norm,
     functional.instance_norm: _instance_norm, torch._weight_norm: _weight_norm,
@@ -113,18 +115,24 @@ _COMPOSED: dict[Any, Any] = {
 
 
 Value = TypeVar("Value")
-BASE_HYPERPARAMETERS = ("gamma", "alpha", "p0", "smoothing")  # passed to the base loss where given
+BASE_HYPERPARAMETERS = ("gamma", "alpha", "p0", "smoothing")  # passed to the base loss if given
 
 
 class HessianTrace(Loss):
     """base + τ·Tr(H), with H the Hessian of the mini-batch base loss in all trainable parameters (curvature Eq. 33).
 
     Tr(H) is estimated without bias by M Rademacher probes, (1/M) Σ_m v_mᵀ H v_m (Hutchinson), and differentiated
-    again. Probes come from a generator of their own, so they change no other random number. On a card they are drawn
-    there, from seeds of that generator: a seed means the same on every card of a kind, but not what it does on a CPU.
+    again. The probes have their own random generator, so they change no other random number. GPUs draw them from seeds
+    of this generator: equal seeds give equal probes on GPUs of the same type, but not on a GPU and a CPU.
 
     Raises:
-        ValueError: the base loss couples samples or takes the model itself.
+        ValueError: the base loss couples samples or needs the model.
+
+    Example:
+        >>> model, inputs, targets = nn.Linear(3, 2), torch.eye(3), torch.tensor([0, 1, 1])
+        >>> plain, more = (build_loss("hessian_trace", weight=w, probes=8)(model, inputs, targets) for w in (0.0, 0.1))
+        >>> bool(more > plain)  # the Hessian of a linear model is positive semidefinite
+        True
     """
 
     name = "hessian_trace"
@@ -151,10 +159,11 @@ class HessianTrace(Loss):
         parameters = [p for p in model.parameters() if p.requires_grad]
         if not parameters:
             raise ValueError("hessian_trace needs a model with trainable parameters; this one has none")
-        if is_zero(self.weight):
+        if is_zero(self.weight):  # τ = 0 is the base loss, at its cost
             return self.base(model(inputs), targets)
         with ComposedNormalisation():
             value = self.base(model(inputs), targets)
+        # a parameter that the network does not use has gradient `None`, which `inner` counts as 0
         gradients = torch.autograd.grad(value, parameters, create_graph=True, allow_unused=True)
         trace = torch.zeros_like(value)
         for _ in range(self.probes):
@@ -163,11 +172,11 @@ class HessianTrace(Loss):
         return value + as_type(self.weight, value) * trace / self.probes
 
     def draw(self, parameters: Sequence[Tensor]) -> list[list[Tensor]]:
-        """Return M probes of ±1 shaped like `parameters`, the next ones of the generator."""
+        """Draw M probes of ±1 shaped like `parameters` from the generator."""
         return [self._signs(parameters) for _ in range(self.probes)]
 
     def reseed(self, seed: int) -> None:
-        """Reset the probes' generator to `seed`."""
+        """Seed the generator of the probes."""
         self.generator.manual_seed(seed)
 
     def frozen(self, logits: Tensor, targets: Tensor) -> Loss:
@@ -175,25 +184,26 @@ class HessianTrace(Loss):
         return self.base.frozen(logits, targets)
 
     def begin_epoch(self, epoch: int, max_epochs: int) -> None:
-        """Tell the base loss."""
+        """Begin the epoch of the base loss."""
         self.base.begin_epoch(epoch, max_epochs)
 
     def end_epoch(self, val_logits: Tensor, val_targets: Tensor) -> None:
-        """Tell the base loss."""
+        """End the epoch of the base loss."""
         self.base.end_epoch(val_logits, val_targets)
 
     def state_dict(self) -> State:
-        """Return the generator's state and the base loss's own, its keys prefixed with `base.`."""
+        """Return the state of the generator, and that of the base loss under keys with the prefix `base.`."""
         own: State = {"generator": self.generator.get_state()}
         return own | {f"base.{key}": value for key, value in self.base.state_dict().items()}
 
     def restore(self, state: Mapping[str, object]) -> None:
-        """Take over the generator's and the base loss's state."""
+        """Restore the states of the generator and of the base loss."""
+        # the state of a CPU generator is a CPU tensor, wherever the checkpoint was loaded to
         self.generator.set_state(torch.as_tensor(state["generator"]).cpu())
         self.base.load_state_dict({k.removeprefix("base."): v for k, v in state.items() if k != "generator"})
 
     def _signs(self, parameters: Sequence[Tensor]) -> list[Tensor]:
-        """Return ±1 in the shape of each parameter, drawn where they are: a card must not wait for a core."""
+        """Draw ±1 in the shape of each parameter, on its device: a GPU must not wait for a CPU core."""
         generator = generator_on(parameters[0].device, self.generator)
         return [random_signs(p.shape, p, generator) for p in parameters]
 
@@ -206,7 +216,7 @@ def inner(left: Iterable[Tensor | None], right: Iterable[Tensor]) -> Tensor:
 
 
 def refusal(name: str) -> str:
-    """Say why a base loss is refused."""
+    """Return the error for a base loss that cannot be wrapped."""
     return (
         f"hessian_trace cannot wrap {name}: its Hessian needs a loss that is a mean over independent samples; "
         "choose a base such as cross_entropy or focal"
@@ -214,8 +224,9 @@ def refusal(name: str) -> str:
 
 
 def check_base(values: Mapping[str, object]) -> str | None:
-    """Return why the base loss or one of its hyperparameters is refused, or `None`."""
+    """Return the error for an invalid base loss or hyperparameter of it, or `None`."""
     name = str(values.get("base", "cross_entropy"))
+    # a user's loss that is trusted is not imported here: `HessianTrace` checks it when it is built
     if LOSSES.trusts(name):
         return None
     unknown = LOSSES.fault(name)
@@ -227,14 +238,14 @@ def check_base(values: Mapping[str, object]) -> str | None:
 
 
 def base_hyperparameters(values: Mapping[str, Value]) -> dict[str, Value]:
-    """Return the hyperparameters among `values` that the base loss gets."""
+    """Return the hyperparameters among `values` that are passed to the base loss."""
     return {key: values[key] for key in BASE_HYPERPARAMETERS if values.get(key) is not None}
 
 
 @LOSSES.add(
     "hessian_trace",
     more=[
-        Hyperparameter(key, source=f"passed to the base loss, whose own default holds where {key} is not given")
+        Hyperparameter(key, source=f"passed to the base loss, which uses its own default if {key} is not given")
         for key in BASE_HYPERPARAMETERS
     ],
     check=check_base,
@@ -249,7 +260,7 @@ def build(
 ) -> HessianTrace:
     """A base loss plus the trace of its Hessian, by Hutchinson probes and double backward.
 
-    Build the wrapper around the loss registered as `base`, with those of the hyperparameters that it takes.
+    base + τ·Tr(H), with the loss registered as `base` and the hyperparameters among `of_base` that it takes.
 
     Source: curvature Eq. 33.
 

@@ -1,7 +1,7 @@
 """Losses with an estimate of the batch's calibration error as a penalty.
 
-The maximum mean calibration error (Kumar et al. 2018), a kernel density estimate (Popordanoska et al. 2022), and MDCA,
-the gap of each class's mean probability and its frequency.
+The penalties are the maximum mean calibration error (Kumar et al. 2018), a kernel density estimate (Popordanoska et al.
+2022), and MDCA, the gap between each class's mean probability and its frequency (Hebbalaguppe et al. 2022).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.nn import functional
 from trainables.losses.base import LOSSES, Loss, Number, as_type, true_class, widened
 from trainables.losses.focal import Focal
 
-KERNEL_WIDTH = 0.4  # of the Laplacian kernel (Kumar et al. 2018)
+KERNEL_WIDTH = 0.4  # width of the Laplacian kernel (Kumar et al. 2018)
 
 
 @LOSSES.add("mmce", apart=["right"])
@@ -28,13 +28,14 @@ class MaximumMeanCalibrationError(Loss):
 
     CE + λ·√(aᵀK a) with K_ij = exp(−|c_i − c_j|/0.4) over the top confidences c (Kumar et al. 2018).
 
-    `variant="plain"`: a_i = (r_i − c_i)/N. `variant="weighted"`: right samples have (1 − c_i)/|C|, wrong ones
-    −c_i/|W|, so each group counts as a whole; an empty group has no terms. Which samples are right is a constant.
-    The root has gradient 0 at 0. Cost is O(N²) in the batch.
+    With `variant="plain"`, a_i = (r_i − c_i)/N. With `variant="weighted"`, a_i is (1 − c_i)/|C| for the correct samples
+    C and −c_i/|W| for the wrong ones W, so both groups have equal weight; an empty group has no terms. Correctness is
+    treated as a constant. The root has gradient 0 at 0. The cost is O(N²) in the batch.
 
-    `form="released"` is the penalty of focal_calibration's code, behind mukhoti's tables. Its weighted variant divides
-    by |C|², |W|² and |C||W| twice, so a_i is (1 − c_i)/|C|² or −c_i/|W|², and is 0 where a group is empty: 64 times
-    weaker on a batch of 128 with half of it right, 4 to 20 times with nine tenths. Its plain variant has no root.
+    `form="released"` is the penalty of the focal_calibration code, which produced mukhoti's tables. Its weighted
+    variant divides by |C|², |W|² and |C||W| twice, so a_i is (1 − c_i)/|C|² or −c_i/|W|², and is 0 if a group is empty:
+    it is 64 times weaker on a batch of 128 with half of the samples correct, 4 to 20 times with nine tenths. Its plain
+    variant has no root.
 
     Source: Kumar et al. 2018; mukhoti §5.1; `Losses/mmce.py` of github.com/torrvision/focal_calibration.
 
@@ -42,7 +43,13 @@ class MaximumMeanCalibrationError(Loss):
         weight: a negative weight would reward miscalibration [mukhoti App. D: λ = 2 for images, 8 for documents].
         variant: [Kumar et al. 2018 train with the weighted form].
         form: the formula of the paper or of the released code [Kumar et al. 2018].
-        right: of `frozen`, which samples are right.
+        right: correctness of the samples, fixed by `frozen`.
+
+    Example:
+        >>> logits, targets = torch.tensor([[2.0, 0.0], [2.0, 0.0]]), torch.tensor([0, 1])
+        >>> loss = MaximumMeanCalibrationError(weight=2.0)(logits, targets)
+        >>> loss - functional.cross_entropy(logits, targets)  # 2·|(1 − c) − c|, c = 0.8808
+        tensor(1.5232)
     """
 
     batch_coupled = True
@@ -58,7 +65,7 @@ class MaximumMeanCalibrationError(Loss):
         return functional.cross_entropy(logits, targets) + as_type(self.weight, logits) * penalty
 
     def frozen(self, logits: Tensor, targets: Tensor) -> Loss:
-        """Return the loss with the indicators of right samples fixed; nothing else is treated as constant."""
+        """Return the loss with the correctness of the samples fixed; nothing else is treated as constant."""
         right = self._right(widened(logits.detach()), targets)
         return MaximumMeanCalibrationError(self.weight, self.variant, self.form, right)
 
@@ -74,18 +81,21 @@ def calibration_penalty(logits: Tensor, right: Tensor, variant: str, form: str =
     if variant == "plain":
         residual = (correct - confidence) / len(confidence)
     else:
-        power = 2 if form == "released" else 1  # the release takes means over the pairs, then divides by their number
+        # the released code takes means over the pairs and then divides by their number again
+        power = 2 if form == "released" else 1
         shares = rights.clamp(min=1) ** power, wrongs.clamp(min=1) ** power
         residual = torch.where(right, (1 - confidence) / shares[0], -confidence / shares[1])
     kernel = torch.exp(-(confidence.unsqueeze(-1) - confidence).abs() / KERNEL_WIDTH)
     square = (residual * (kernel * residual).sum(-1)).sum()
     if form == "released" and variant == "plain":
         return square
+    # two `where`: the gradient of √ at 0 is infinite, and 0·inf from a single `where` would be NaN
     positive = (square > 0) & ((form == "paper") | ((rights > 0) & (wrongs > 0)))
     return torch.where(positive, torch.where(positive, square, 1.0).sqrt(), 0.0)
 
 
-SMALLEST = 1e-9  # probabilities stay this far from 0 and 1, where a Dirichlet density may be 0 or infinite
+SMALLEST = 1e-9  # probabilities stay this far from 0 and 1, where a Dirichlet density can be 0 or infinite
+# The grid of Popordanoska et al.'s code without its 0, which is no bandwidth.
 BANDWIDTHS = torch.cat(
     [torch.logspace(-5, -1, 15, dtype=torch.float64), torch.linspace(0.2, 1, 5, dtype=torch.float64)]
 )
@@ -99,10 +109,9 @@ class KernelCalibrationError(Loss):
     CE + λ·(1/n) Σ_j ‖Σ_{i≠j} w_ji e_{y_i} − f_j‖_p^p with Dirichlet kernel weights w_ji over i ≠ j.
 
     The penalty is ECE^KDE of Popordanoska et al. 2022. `variant="canonical"` compares whole probability vectors;
-    `variant="top_label"` the top confidence with correctness, f = (c, 1 − c). The bandwidth maximises the
-    leave-one-out likelihood of each batch, without gradient, unless one is given. One sample alone has penalty 0.
-    Computed in float64: at small bandwidths the log kernels are large numbers whose differences matter. Cost is
-    O(N²K), plus O(20·NK) for the bandwidth.
+    `variant="top_label"` compares the top confidence with correctness, f = (c, 1 − c). Unless a bandwidth is given, it
+    maximises the leave-one-out likelihood of each batch, without gradient. The penalty of a single sample is 0. The
+    cost is O(N²K), plus O(20·NK) for the bandwidth.
 
     Source: Popordanoska et al. 2022; selective App. E.1.
 
@@ -113,6 +122,11 @@ class KernelCalibrationError(Loss):
         norm: only L1 and L2 calibration errors are in use [selective §5: p = 1].
         bandwidth: the kernel's concentration is divided by it [none: leave-one-out likelihood in each batch,
             Popordanoska et al. 2022].
+
+    Example:
+        >>> logits, targets = torch.tensor([[2.0, 0.0], [2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1, 1])
+        >>> KernelCalibrationError(weight=0.0)(logits, targets), KernelCalibrationError(weight=1.0)(logits, targets)
+        (tensor(0.8557), tensor(1.6795))
     """
 
     batch_coupled = True
@@ -124,18 +138,20 @@ class KernelCalibrationError(Loss):
 
     def values(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return CE_j + λ·‖…‖_p^p of sample j, [N]; each depends on the whole batch."""
+        # float64: at small bandwidths the log kernels are large numbers whose differences matter
         log_p = torch.log_softmax(logits.double(), dim=-1)
         losses = -true_class(log_p, targets)
         if len(logits) > 1:
             f, outcome = self._outcomes(log_p.exp(), targets)
             bandwidth = select_bandwidth(f.detach()) if self.bandwidth is None else as_type(self.bandwidth, f)
             deviation = (kernel_weights(f, bandwidth) @ outcome - f).abs()
+            # f = (c, 1 − c) counts the same deviation twice
             deviation = deviation if self.variant == "canonical" else deviation[..., :1]
             losses = losses + as_type(self.weight, losses) * deviation.pow(self.norm).sum(-1)
         return losses.to(logits.dtype)
 
     def frozen(self, logits: Tensor, targets: Tensor) -> Loss:
-        """Return the loss at the bandwidth these logits select."""
+        """Return the loss with the bandwidth that these logits select."""
         if self.bandwidth is not None or len(logits) < 2:
             return self
         with torch.no_grad():
@@ -143,7 +159,7 @@ class KernelCalibrationError(Loss):
             return KernelCalibrationError(self.weight, self.variant, self.norm, select_bandwidth(f))
 
     def _outcomes(self, p: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Return forecasts f [N, D] and what came true [N, D]."""
+        """Return forecasts f [N, D] and outcomes [N, D]."""
         if self.variant == "canonical":
             classes = torch.arange(p.shape[-1], device=p.device)
             return clamped(p), (classes == targets.unsqueeze(-1)).to(p.dtype)
@@ -154,12 +170,13 @@ class KernelCalibrationError(Loss):
 
 
 def clamped(p: Tensor) -> Tensor:
-    """Return probabilities kept away from 0 and 1."""
+    """Return probabilities clamped to [`SMALLEST`, 1 − `SMALLEST`]."""
     return p.clamp(SMALLEST, 1 - SMALLEST)
 
 
 def kernel_weights(f: Tensor, bandwidth: Tensor) -> Tensor:
-    """Return w [N, N]: row j weighs the samples i ≠ j by the Dirichlet kernel k(f_j; f_i)."""
+    """Return w [N, N]: row j holds the weights of the samples i ≠ j by the Dirichlet kernel k(f_j; f_i)."""
+    # Σ_k (α_ik − 1) log f_jk is a matrix product, because α_i − 1 = f_i/b
     log_kernel = (f.log() @ f.transpose(-1, -2)) / bandwidth + log_normaliser(f, bandwidth)
     return without_diagonal(log_kernel).softmax(-1)
 
@@ -175,7 +192,7 @@ def without_diagonal(log_kernel: Tensor) -> Tensor:
     return log_kernel.masked_fill(torch.eye(len(log_kernel), device=log_kernel.device, dtype=torch.bool), -math.inf)
 
 
-@functools.lru_cache(maxsize=16)  # copying them would stall a GPU's queue at every batch
+@functools.lru_cache(maxsize=16)  # a copy to the GPU at every batch would stall its queue
 def _bandwidths(dtype: torch.dtype, device: torch.device) -> Tensor:
     return BANDWIDTHS.to(dtype=dtype, device=device)
 
@@ -201,8 +218,13 @@ class MultiClassDifference(Loss):
 
     Args:
         weight: β; a negative one would reward miscalibration [Hebbalaguppe et al. 2022 search from 1 on].
-        gamma: of the focal loss that it is added to; a negative γ puts more weight on correctly classified samples [0:
-            cross-entropy; Hebbalaguppe et al. 2022 search 1 to 3].
+        gamma: γ of the focal loss; a negative γ puts more weight on correctly classified samples [0: cross-entropy;
+            Hebbalaguppe et al. 2022 search 1 to 3].
+
+    Example:
+        >>> logits, targets = torch.zeros(4, 2), torch.tensor([0, 0, 0, 1])  # mean p = 1/2, frequencies 3/4 and 1/4
+        >>> MultiClassDifference(weight=1.0)(logits, targets) - MultiClassDifference(weight=0.0)(logits, targets)
+        tensor(0.2500)
     """
 
     batch_coupled = True
