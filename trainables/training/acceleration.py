@@ -135,6 +135,7 @@ def training_forward(
 
 def laid_out(inputs: Tensor, settings: TrainingSettings) -> Tensor:
     """Return images [N, C, H, W] in the requested layout, and other inputs unchanged."""
+    # torch defines channels-last for 4-dimensional tensors only.
     if settings.memory_format != CHANNELS_LAST or inputs.dim() != 4:
         return inputs
     return inputs.contiguous(memory_format=torch.channels_last)
@@ -164,7 +165,7 @@ def acceleration_fault(configuration: Configuration, settings: TrainingSettings)
 
 def compiler_fault(settings: TrainingSettings) -> str | None:
     """Return why this machine cannot compile networks, or `None`."""
-    named = os.environ.get("CXX")
+    named = os.environ.get("CXX")  # torch's compiler prefers it to the usual names
     if not settings.compile or any(shutil.which(name) for name in ([named] if named else ["g++", "clang++", "c++"])):
         return None
     return (
@@ -206,7 +207,7 @@ def data_place(settings: TrainingSettings, size: int, device: str, share: float)
 def _rounded(forward: Callable[..., Tensor], device: str, *inputs: Any) -> Tensor:
     with torch.autocast(device, dtype=torch.bfloat16):
         logits = forward(*inputs)
-    return logits.float()
+    return logits.float()  # losses compute in float32
 
 
 class _Compiled:

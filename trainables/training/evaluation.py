@@ -219,6 +219,7 @@ def evaluate(
         rows[name].update(ood_columns(logits["test"], logits[name]))
     measured = {name: (logits[name], targets[name]) for name in splits}
     known = _fitting_data(model, measured, settings, dataset, predicting)
+    # A shift costs a pass over a whole data set, so only finished networks are measured on shifts.
     shifted = shifted_data(model, dataset, settings.shifts if stage == END else ())
     comparable = {name: (scores, classes) for name, (scores, classes, of) in shifted.items() if of.same_classes}
     recalibrated = measuring.posthoc_columns({**measured, **comparable}, known)
@@ -230,6 +231,7 @@ def evaluate(
     rows[FITTED_ON].update(**held_out, **curvature)
     for name, (scores, classes, shift) in shifted.items():
         rows[name] = {"split": name, "stage": stage, **recalibrated.get(name, {})}
+        # Data with other classes have no targets for metrics; they only test detection.
         if shift.same_classes:
             rows[name].update(measuring.metrics_row(scores, softmax64(scores), classes, bootstrap=0))
         rows[name].update(ood_columns(logits["test"], scores) if shift.detected and "test" in logits else {})
@@ -417,6 +419,7 @@ def curvature_columns(
     try:
         with as_unavailable("grouping the network's parameters by layer"):
             blocks = block_names(layer_numbers(model)) if settings.blocks else None
+        # Lanes that were measured together have put their results into this context.
         known = (_known.get() or {}).get(id(model))
         measured = known or measure_by_block(*given, settings=settings, seed=seed, blocks=blocks)
         for label, (values, rows) in measured.items():

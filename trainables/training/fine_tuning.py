@@ -143,6 +143,7 @@ def scale_by_depth(model: nn.Module, optimizer: torch.optim.Optimizer, decay: fl
         if parameter.requires_grad:
             held.setdefault(numbers[name], []).append(parameter)
     options = {key: value for key, value in plain.items() if key != "params"}
+    # The groups can be rebuilt, because the optimiser has no state before its first step.
     optimizer.param_groups.clear()
     for number, parameters in sorted(held.items()):
         optimizer.add_param_group({**options, "params": parameters, "lr_scale": decay ** (head - number)})

@@ -182,6 +182,7 @@ class Replicate:
         self.device = torch.device(device)
         self.recipe = dict(configuration["optimizer"])
         self._randomness = OwnRandomness(seed, self.device)
+        # A generator of its own for order and augmentation: dropout must not change the order of the data.
         self._order = torch.Generator().manual_seed(seed)
         with self.own_randomness():
             self.model = lay_out(build_for(dataset, configuration["architecture"]).to(self.device), training)
@@ -297,6 +298,7 @@ class Replicate:
 
     def end_epoch(self, train_loss: float, logits: Tensor, lr: float, metrics: Mapping[str, float]) -> EpochRow:
         """Complete an epoch with validation `logits` [N, K] and `metrics`; return its row without `seconds`."""
+        # AdaFocal updates its γ from the validation data after each epoch.
         self.loss.end_epoch(logits, self.dataset.val.targets)
         self.epoch += 1
         self._kept.keep_if_better(self.measured, self.epoch, metrics)
@@ -376,6 +378,7 @@ class Replicate:
         return value.detach()
 
     def _loss_of(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        # `hessian_trace` differentiates the network itself, so logits are not enough.
         if getattr(self.loss, "needs_model", False):
             return self.loss(self.model, inputs, targets)  # type: ignore[call-arg, arg-type]
         outputs = self._forward(inputs)

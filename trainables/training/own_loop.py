@@ -3,23 +3,23 @@
     class Loop(sweeper.TrainingLoop):
         def __init__(self, configuration, *, seed, device, max_epochs): ...
         def train_epoch(self): ...                     # → {"train_loss": 0.3, "grad_norm": 1.2}: columns of `epochs`
-        def predict(self, split): ...                  # → logits [N, K], targets [N]; `val` and `test` at least
-        predicts = "probabilities"                     # only where these are in the place of logits
+        def predict(self, split): ...                  # → logits [N, K], targets [N]; at least for `val` and `test`
+        predicts = "probabilities"                     # only if `predict` returns these instead of logits
         def state_dict(self): ...
         def load_state_dict(self, state): ...
 
-A search space names it, `loop: "my_code:Loop"`; then any names under `space:` are its hyperparameters. Its constructor
-takes all of them as `configuration`, or each by its own name, and then names and types are checked. Of `seed`,
-`device`, `max_epochs`, `dataset` (the search space's, where it names one) and `evaluation` (its settings) it gets what
-it asks for by name.
+A search space names it, `loop: "my_code:Loop"`; any names under `space:` are then its hyperparameters. The constructor
+takes all of them as `configuration`, or each by its own name, in which case names and types are checked. It also
+receives those of `seed`, `device`, `max_epochs`, `dataset` (if the search space names one) and `evaluation` (settings)
+that it has as arguments.
 
-What is measured of a network is measured here of what the loop predicts: its logits are a data set's inputs, the
-identity its network. Only curvature needs the network itself. What a loop measures by itself joins that:
+An evaluation measures the loop's predictions as if its logits were a data set's inputs and its network the identity.
+Only curvature needs the network itself. A loop can add its own measurements:
 
         measures = ("f1",)                             # columns of `evaluations`, fixed when a sweep starts
         def measure(self, split, stage): ...           # → {"f1": 0.9}
 
-A loop whose predictions are too large to keep has `measure` and no `predict`: then it measures everything.
+A loop whose predictions are too large to keep implements `measure` without `predict`, and measures everything itself.
 """
 
 from __future__ import annotations
@@ -64,57 +64,84 @@ from trainables.training.evaluation import (
 from trainables.training.loop import OwnRandomness
 from trainables.training.prediction import EpochRow, State, TrajectorySettings, epoch_metrics
 
-#: Arguments of a constructor that are no hyperparameters.
+#: Constructor arguments that are not hyperparameters.
 CONTEXT = ("seed", "device", "max_epochs", "dataset", "evaluation")
 
-#: Parts of a space that name components of this program wherever they are given.
+#: Parts of a space that always name components of this program.
 PARTS = ("loss", "architecture", "optimizer")
 
 REQUIRED = ("train_epoch", "predict", "state_dict", "load_state_dict")
 
-#: What an epoch's metrics may hold that every `epochs` table has a column for.
+#: Metrics with a column in every `epochs` table.
 STANDARD = ("train_loss", "lr")
 
-#: What a loop may predict.
+#: Kinds of predictions.
 LOGITS, PROBABILITIES = "logits", "probabilities"
 
-#: The stage at which a loop without `predict` is measured after each epoch, on validation data, and what is kept of it.
+#: Stage at which a loop without `predict` measures validation data after each epoch, and the metrics that are kept.
 EPOCH, EPOCH_METRICS = "epoch", ("nll", "accuracy", "ece")
 
-#: Lines that a loop may print in one call; the log of a sweep is for people. Our choice.
+#: Lines that a loop may print per call, because people read a sweep's log. Our choice.
 MOST_LINES = 10_000
 
 Given = TypeVar("Given")
 
 
 class TrainingLoop:
-    """A training loop of one's own, see the module's docstring. All state that training depends on is in its state.
+    """Base class for a user's own training loop; the module's docstring shows how to use it.
+
+    `state_dict` must return all state that training depends on.
 
     Attributes:
-        predicts: what `predict` returns: `logits`, or `probabilities`, whose logarithms are then the logits.
-        measures: the columns that `measure` fills.
+        predicts: kind of predictions: `logits`, or `probabilities`, whose logarithms then serve as logits.
+        measures: columns that `measure` fills.
+
+    Example:
+        >>> class Counter(TrainingLoop):
+        ...     def __init__(self, configuration, *, seed):
+        ...         self.bias = configuration["bias"]
+        ...
+        ...     def train_epoch(self):
+        ...         self.bias += 1.0
+        ...         return {"train_loss": 1 / self.bias}
+        ...
+        ...     def predict(self, split):
+        ...         return torch.tensor([[self.bias, 0.0], [0.0, self.bias]]), torch.tensor([0, 1])
+        ...
+        ...     def state_dict(self):
+        ...         return {"bias": self.bias}
+        ...
+        ...     def load_state_dict(self, state):
+        ...         self.bias = state["bias"]
+        >>> loop = Counter({"bias": 1.0}, seed=0)
+        >>> loop.train_epoch()
+        {'train_loss': 0.5}
+        >>> logits, targets = loop.predict("val")
+        >>> logits.argmax(dim=1).equal(targets)
+        True
     """
 
     predicts: str = LOGITS
     measures: tuple[str, ...] = ()
 
     def train_epoch(self) -> Mapping[str, float]:
-        """Train one epoch; return its metrics, the same names every time."""
+        """Train one epoch and return its metrics, with the same names in every epoch."""
         raise NotImplementedError
 
     def predict(self, split: str) -> tuple[Tensor, Tensor]:
-        """Return logits [N, K], or probabilities, and classes int64 [N] of a split, in the same order every time."""
+        """Return logits or probabilities [N, K] and int64 classes [N] of a split, always in the same order."""
         raise NotImplementedError
 
     def measure(self, split: str, stage: str) -> Mapping[str, float]:
-        """Return what the loop measures of a split by itself, at `stage` `rung` or `end`: some of `measures`.
+        """Return the loop's own measurements on a split, with names from `measures`, at `stage` `rung` or `end`.
 
-        Without `predict` also `nll` of `val` after each epoch, at stage `epoch`; `accuracy` and `ece` if it has them.
+        A loop without `predict` is also called for `val` after each epoch, at stage `epoch`, and must then return
+        `nll`, and may return `accuracy` and `ece`.
         """
         return {}
 
     def state_dict(self) -> Mapping[str, Any]:
-        """Return what decides how training continues: tensors, numbers, texts, lists and mappings of them."""
+        """Return all state that determines how training continues: tensors, numbers, texts, lists and mappings."""
         raise NotImplementedError
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -122,41 +149,41 @@ class TrainingLoop:
         raise NotImplementedError
 
     def network(self) -> nn.Module | None:
-        """Return the network, for curvature; `None` where there is none to show."""
+        """Return the network for curvature, or `None` if there is none."""
         return None
 
     def loss(self) -> Loss | None:
-        """Return the training loss; `None` takes the one that the space names, if it names one of this program's."""
+        """Return the training loss; `None` uses the loss in the space, if it is one of this program's."""
         return None
 
     def batches(self, split: str) -> Iterable[tuple[Tensor, Tensor]] | None:
-        """Return a split's (inputs, targets), as the network takes them and unaugmented; `None` where it cannot."""
+        """Return a split's unaugmented (inputs, targets) as the network takes them, or `None` if not available."""
         return None
 
     def close(self) -> None:
-        """Release what the loop holds. Called at the end of its trial."""
+        """Release the loop's resources. Called at the end of its trial."""
 
 
 class Imported(TrainingLoop):
-    """Stands for training elsewhere: somebody gives it each epoch's `predictions`, by split."""
+    """Represents training outside of the program; the importer sets each epoch's `predictions` by split."""
 
     def __init__(self, configuration: Mapping[str, Any]) -> None:
-        """Begin with none."""
+        """Start without predictions."""
         self.predictions: Mapping[str, tuple[Tensor, Tensor]] = {}
 
     def train_epoch(self) -> Mapping[str, float]:
-        """Return no metrics: what was measured there is not known."""
+        """Return no metrics, because imported predictions have none."""
         return {}
 
     def predict(self, split: str) -> tuple[Tensor, Tensor]:
-        """Return what was imported. Raises LookupError where nothing was."""
+        """Return the imported predictions. Raises LookupError if there are none."""
         if split not in self.predictions:
             raise LookupError("the sweep's predictions were imported, and nothing can be trained here")
         return self.predictions[split]
 
 
 class _Limited(io.TextIOBase):
-    """Passes on what is printed, up to MOST_LINES lines."""
+    """Passes printed text on, up to MOST_LINES lines."""
 
     def __init__(self, stream: TextIO, name: str) -> None:
         self._stream, self._name, self._lines = stream, name, 0
@@ -166,7 +193,7 @@ class _Limited(io.TextIOBase):
             self._stream.write(text)
             self._lines += text.count("\n")
             if self._lines > MOST_LINES:
-                self._stream.write(f"{self._name} printed more than {MOST_LINES:,} lines; the rest is left out\n")
+                self._stream.write(f"{self._name} printed more than {MOST_LINES:,} lines; the rest is omitted\n")
         return len(text)
 
     def flush(self) -> None:
@@ -174,11 +201,11 @@ class _Limited(io.TextIOBase):
 
 
 class LoopError(Exception):
-    """A training loop of the user's own that cannot go on: one sentence with the place in the user's file."""
+    """Raised when a user's training loop fails: one sentence with the place in the user's file."""
 
 
 def _own_loop(target: Any, path: str, name: str) -> Component:
-    if not isinstance(target, type) or any(not callable(getattr(target, each, None)) for each in REQUIRED):
+    if not isinstance(target, type) or any(not callable(getattr(target, method, None)) for method in REQUIRED):
         raise ExtensionError(
             f"{path} is {described(target)}; a training loop is a subclass of sweeper.TrainingLoop with "
             f"{', '.join(REQUIRED[:-1])} and {REQUIRED[-1]}"
@@ -192,45 +219,46 @@ def takes_all(target: Callable[..., object]) -> bool:
 
 
 def _by_name(target: type) -> Callable[..., object]:
-    """Return something with the signature of a loop's constructor, without what is no hyperparameter."""
+    """Return a stub with the signature of a loop's constructor, reduced to its hyperparameters."""
 
     def stub() -> None: ...
 
     signature = inspect.signature(target)
-    kept = [each for key, each in signature.parameters.items() if key not in (*CONTEXT, *PARTS)]
+    kept = [argument for key, argument in signature.parameters.items() if key not in (*CONTEXT, *PARTS)]
     stub.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]  # what `inspect` asks for
     stub.__annotations__ = typing.get_type_hints(target.__init__, include_extras=True)  # type: ignore[misc]  # a class's own
     return stub
 
 
 with suppress(ModuleNotFoundError):  # without torchvision, nothing imports it
-    register_missing_operators()  # a loop's libraries import it by themselves: Lightning, transformers, timm
+    register_missing_operators()  # loops import Lightning, transformers or timm, which import torchvision
 
 LOOPS = Registry("training loop", OwnFamily("loops", _own_loop))
 LOOPS.register(Component(IMPORTED, Imported))
 
 
 def _overrides(loop: object, method: str) -> bool:
+    # Loops need not inherit from TrainingLoop, so a missing method counts as not overridden.
     return getattr(type(loop), method, None) not in (None, getattr(TrainingLoop, method))
 
 
 def own_data() -> DataSet:
-    """Return what stands for the data of a loop that brings its own: one sample a split."""
+    """Return a placeholder data set, with one sample per split, for a loop that loads its own data."""
     one = Split(torch.zeros(1, 2), torch.zeros(1, dtype=torch.int64))
     return DataSet(OWN, one, one, one, 2, (2,), "")
 
 
 def build_loop(name: str, configuration: Mapping[str, Any], **context: Any) -> Any:
-    """Return a loop, built with what its constructor takes.
+    """Build a loop with the arguments that its constructor takes.
 
     Args:
-        name: its import path.
-        configuration: of a trial, see `own_values`.
-        context: each of `CONTEXT`.
+        name: import path of the loop.
+        configuration: trial configuration, see `own_values`.
+        context: a value for each name in `CONTEXT`.
     """
     target = LOOPS[name].build
     arguments, values = inspect.signature(target).parameters, own_values(configuration)
-    anything = any(each.kind is each.VAR_KEYWORD for each in arguments.values())
+    anything = any(argument.kind is argument.VAR_KEYWORD for argument in arguments.values())
     given = {key: value for key, value in context.items() if key in arguments or anything}
     if takes_all(target):
         return target(configuration=values, **given)
@@ -238,19 +266,20 @@ def build_loop(name: str, configuration: Mapping[str, Any], **context: Any) -> A
 
 
 def own_values(configuration: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration as the search space wrote it: without the parts that are the loop's own business."""
+    """Return a configuration as the search space wrote it, without the placeholders of parts that the loop owns."""
     return {key: value for key, value in configuration.items() if value != {"name": OWN} and key != "dataset"}
 
 
 class LoopReplicate:
-    """A training loop of the user's own with one seed, as trials train it.
+    """A user's own training loop with one seed, as a trial trains it.
 
-    Torch's, numpy's and Python's global generators are its own while it works, begin with its seed, and are saved.
+    While it works, the global generators of torch, numpy and Python have its own state, which starts from its seed and
+    is saved.
 
     Attributes:
-        epoch: completed epochs.
-        loop: the user's.
-        predicts: whether it predicts; else it measures everything by itself.
+        epoch: number of completed epochs.
+        loop: the user's loop.
+        predicts: whether the loop predicts; otherwise it measures everything itself.
     """
 
     def __init__(
@@ -268,14 +297,14 @@ class LoopReplicate:
         """Build the loop.
 
         Args:
-            name: its import path.
-            configuration: of the trial.
-            seed: of everything random in it.
-            dataset: the search space's; one of the name `OWN` where it has none.
-            max_epochs: the last epoch.
-            device: where it is to train.
-            evaluation: what is measured at rungs; its bins are those of an epoch's calibration error.
-            columns: what its epochs may measure; `None` for anything.
+            name: import path of the loop.
+            configuration: trial configuration.
+            seed: seed for all randomness in the loop.
+            dataset: data set of the search space, or the placeholder named `OWN`.
+            max_epochs: last epoch.
+            device: device for training.
+            evaluation: settings of evaluations, whose bins also apply to an epoch's calibration error.
+            columns: metrics that an epoch may return; `None` for any.
         """
         self.epoch = 0
         evaluation = evaluation or EvaluationSettings()
@@ -283,64 +312,67 @@ class LoopReplicate:
         self._columns = None if columns is None else {*columns, *STANDARD}
         self._named_loss = dict(configuration["loss"])
         self._randomness = OwnRandomness(seed, torch.device(device))
+        # numpy accepts seeds below 2³² only.
         self._host: tuple[Any, Any] = (random.Random(seed).getstate(), np.random.RandomState(seed % 2**32).get_state())
         self._predicted: dict[str, tuple[Tensor, Tensor]] = {}
         self._classes: int | None
         data = None if dataset.name == OWN else dataset
         context = {"seed": seed, "device": torch.device(device), "max_epochs": max_epochs, "dataset": data}
         context["evaluation"] = evaluation
-        self.loop = self._asked("__init__", lambda: build_loop(name, configuration, **context))
+        self.loop = self._call("__init__", lambda: build_loop(name, configuration, **context))
         self.predicts = _overrides(self.loop, "predict") or not _overrides(self.loop, "measure")
         self._classes = None if self.predicts else dataset.classes
 
     def train_epoch(self, after_step: Callable[[], None] | None = None) -> EpochRow:
-        """Train one epoch; return its row of the `epochs` table. Nothing is asked for between steps."""
+        """Train one epoch and return its row of the `epochs` table; `after_step` is never called."""
         started = time.perf_counter()
-        metrics = self._metrics(self._asked("train_epoch", self.loop.train_epoch))
+        metrics = self._metrics(self._call("train_epoch", self.loop.train_epoch))
         self.epoch += 1
         self._predicted.clear()
         if self.predicts:
             measured = epoch_metrics(*self.predicted(FITTED_ON), self._bins)
         else:
-            found = self._measured(FITTED_ON, EPOCH)
-            measured = {f"{FITTED_ON}_{key}": found[key] for key in EPOCH_METRICS if key in found}
+            own = self._measured(FITTED_ON, EPOCH)
+            measured = {f"{FITTED_ON}_{key}": own[key] for key in EPOCH_METRICS if key in own}
         return {"epoch": self.epoch, **metrics, **measured, "seconds": time.perf_counter() - started}
 
     def predicted(self, split: str) -> tuple[Tensor, Tensor]:
-        """Return logits float32 [N, K] and classes int64 [N] of a split, on the host; each once an epoch.
+        """Return float32 logits [N, K] and int64 classes [N] of a split on the host, predicted once per epoch.
 
-        Raises LoopError where they are none.
+        Raises LoopError if the predictions are not valid.
         """
         if split not in self._predicted:
-            found = self._looked("predict", lambda: self.loop.predict(split))
-            self._predicted[split] = self._checked(found, split)
+            predictions = self._call_measuring("predict", lambda: self.loop.predict(split))
+            self._predicted[split] = self._checked(predictions, split)
         return self._predicted[split]
 
-    def _looked(self, method: str, call: Callable[[], Given]) -> Given:
-        """Call what measures. When that is done changes no training: a DataLoader draws a number for each pass."""
+    def _call_measuring(self, method: str, call: Callable[[], Given]) -> Given:
+        """Call user code that measures, and restore the random state so that training does not depend on it."""
+        # A DataLoader draws a number in every pass, so the times of measurements would otherwise change training.
         generators = self._host, self._randomness.state_dict()
-        found = self._asked(method, call)
+        result = self._call(method, call)
         self._host = generators[0]
         self._randomness.load_state_dict(generators[1])
-        return found
+        return result
 
     def _measured(self, split: str, stage: str) -> dict[str, float]:
-        """Return what the loop measures of a split by itself. Raises LoopError for an undeclared column."""
+        """Return the loop's own measurements on a split. Raises LoopError for an undeclared column."""
         if not _overrides(self.loop, "measure"):
             return {}
         where = f"{self._name}: measure({split!r}, {stage!r})"
-        found = self._numbers("measure", self._looked("measure", lambda: self.loop.measure(split, stage)))
-        if unknown := [key for key in found if key not in getattr(self.loop, "measures", ())]:
+        own = self._numbers("measure", self._call_measuring("measure", lambda: self.loop.measure(split, stage)))
+        if unknown := [key for key in own if key not in getattr(self.loop, "measures", ())]:
             raise LoopError(f"{where} returns {', '.join(unknown)}; name each column in measures")
-        if stage == EPOCH and EPOCH_METRICS[0] not in found:
-            raise LoopError(f"{where} returns no {EPOCH_METRICS[0]}, and it has no predict")
-        return found
+        if stage == EPOCH and EPOCH_METRICS[0] not in own:
+            raise LoopError(f"{where} returns no {EPOCH_METRICS[0]}; return it, or implement predict")
+        return own
 
     def evaluate(self, settings: EvaluationSettings, stage: str) -> Evaluation:
-        """Return the full measurement of the present weights."""
+        """Measure everything that `settings` request, for the current weights."""
         own, named = {split: self._measured(split, stage) for split in settings.splits}, self._named_loss
         loss = self._part("loss") or (build_loss(**named) if named["name"] in LOSSES else None)
         if self.predicts:
+            # Curvature needs the loop's network and is measured below; shifts need inputs, which a loop does not show.
             plain = replace(settings, curvature=None, shifts=())
             done = evaluate(
                 nn.Identity(), loss or build_loss("cross_entropy"), self.predictions(settings), plain, stage=stage,
@@ -358,26 +390,27 @@ class LoopReplicate:
         return done
 
     def predictions(self, settings: EvaluationSettings) -> DataSet:
-        """Return what the loop predicts on every split that an evaluation looks at, logits as inputs."""
+        """Return a data set whose inputs are the logits predicted on every split that an evaluation uses."""
         fitted_on = [entry.get(SPLIT_KEY, FITTED_ON) for entry in settings.posthoc]
         splits = {n: Split(*self.predicted(n)) for n in dict.fromkeys((FITTED_ON, *settings.splits, *fitted_on))}
         none = Split(torch.empty(0, self._classes or 2), torch.empty(0, dtype=torch.int64))
         train, val, test = (splits.pop(name, none) for name in ("train", "val", "test"))
-        digest = hash_of_splits(*(each.targets.numpy() for each in (train, val, test)))
+        digest = hash_of_splits(*(split.targets.numpy() for split in (train, val, test)))
         return DataSet(OWN, train, val, test, self._classes or 2, (self._classes or 2,), digest, further=splits)
 
     def trajectory_row(self, settings: TrajectorySettings) -> EpochRow:
-        """Return nothing: curves against the epoch are the loop's own metrics."""
+        """Return no columns: a loop's own metrics are its curves against the epoch."""
         return {}
 
     def state_dict(self) -> State:
-        """Return the loop's state, and that of the generators it draws from."""
+        """Return the state of the loop and of the generators it draws from."""
         python, numpy = self._host
         return {
             "epoch": self.epoch,
-            "loop": dict(self._asked("state_dict", self.loop.state_dict)),
+            "loop": dict(self._call("state_dict", self.loop.state_dict)),
             "random": self._randomness.state_dict(),
             "python": python,
+            # A tensor, because checkpoints are loaded with `weights_only`, which refuses numpy arrays.
             "numpy": (numpy[0], torch.from_numpy(numpy[1].astype(np.int64)), *numpy[2:]),
         }
 
@@ -385,27 +418,27 @@ class LoopReplicate:
         """Continue from `state_dict()`'s result."""
         self.epoch = state["epoch"]
         self._predicted.clear()
-        self._asked("load_state_dict", lambda: self.loop.load_state_dict(state["loop"]))
+        self._call("load_state_dict", lambda: self.loop.load_state_dict(state["loop"]))
         self._randomness.load_state_dict(state["random"])
         name, keys, *rest = state["numpy"]
         self._host = state["python"], (name, keys.numpy().astype(np.uint32), *rest)
 
     def close(self) -> None:
-        """Let the loop release what it holds."""
+        """Let the loop release its resources."""
         if hasattr(self.loop, "close"):
-            self._asked("close", self.loop.close)
+            self._call("close", self.loop.close)
 
-    def _asked(self, method: str, call: Callable[[], Given]) -> Given:
-        """Call the user's code. Raises LoopError with the line that raised; running out of memory stays what it is."""
+    def _call(self, method: str, call: Callable[[], Given]) -> Given:
+        """Call user code. Raises LoopError with the line that failed; out-of-memory errors pass through unchanged."""
         try:
             printed = (_Limited(stream, f"{self._name}: {method}") for stream in (sys.stdout, sys.stderr))
             with self._in_place(), redirect_stdout(next(printed)), redirect_stderr(next(printed)):
                 return call()
         except (MemoryError, torch.OutOfMemoryError):
-            raise
+            raise  # the worker handles these itself: it may retry the trial on a larger share of the GPU
         except (Exception, SystemExit) as error:
             if getattr(error, "interrupts", False):
-                raise  # the watchdog's, which interrupts whatever hangs
+                raise  # from the watchdog, which interrupts a hanging trial
             where = f" after epoch {self.epoch}" if self.epoch else ""
             raise LoopError(f"{self._name} failed in {method}{where}: {describe_error(error, self._name)}") from error
 
@@ -422,83 +455,90 @@ class LoopReplicate:
             random.setstate(outside[0])
             np.random.set_state(outside[1])
 
-    def _numbers(self, method: str, found: object) -> dict[str, float]:
-        if not isinstance(found, Mapping):
-            raise LoopError(f"{self._name}: {method} returns a {type(found).__name__}; return a mapping of numbers")
+    def _numbers(self, method: str, returned: object) -> dict[str, float]:
+        if not isinstance(returned, Mapping):
+            raise LoopError(f"{self._name}: {method} returns a {type(returned).__name__}; return a mapping of numbers")
         try:
-            return {str(key): float(value) for key, value in found.items()}
+            return {str(key): float(value) for key, value in returned.items()}
         except (TypeError, ValueError) as error:
-            raise LoopError(f"{self._name}: {method} returns what is no number: {error}") from error
+            raise LoopError(f"{self._name}: {method} returns a value that is no number: {error}") from error
 
-    def _metrics(self, found: object) -> dict[str, float]:
-        metrics = self._numbers("train_epoch", found)
+    def _metrics(self, returned: object) -> dict[str, float]:
+        metrics = self._numbers("train_epoch", returned)
+        # The first epoch fixes the columns of the `epochs` table.
         unknown = [] if self._columns is None else [key for key in metrics if key not in self._columns]
         if unknown:
             raise LoopError(
-                f"{self._name}: train_epoch returns {', '.join(unknown)} in epoch {self.epoch + 1}, which it did not "
-                "in the first; return the same names in every epoch"
+                f"{self._name}: train_epoch returns {', '.join(unknown)} in epoch {self.epoch + 1}, but not in the "
+                "first; return the same names in every epoch"
             )
         return metrics
 
-    def _checked(self, found: object, split: str) -> tuple[Tensor, Tensor]:
+    def _checked(self, pair: object, split: str) -> tuple[Tensor, Tensor]:
         where = f"{self._name}: predict({split!r})"
-        if not isinstance(found, tuple) or len(found) != 2 or not all(isinstance(each, Tensor) for each in found):
-            raise LoopError(f"{where} returns {described(found)}; return two tensors, logits [N, K] and targets [N]")
-        logits, targets = (each.detach().cpu() for each in found)
+        if not isinstance(pair, tuple) or len(pair) != 2 or not all(isinstance(part, Tensor) for part in pair):
+            raise LoopError(f"{where} returns {described(pair)}; return two tensors, logits [N, K] and targets [N]")
+        logits, targets = (part.detach().cpu() for part in pair)
         shapes = f"{list(logits.shape)} and {list(targets.shape)}"
         if logits.dim() != 2 or targets.dim() != 1 or len(logits) != len(targets) or logits.shape[1] < 2:
-            raise LoopError(f"{where} returns shapes {shapes}; logits are [N, K] with K from 2, targets [N]")
+            raise LoopError(f"{where} returns shapes {shapes}; return logits [N, K], K ≥ 2, and targets [N]")
         if not len(targets):
-            raise LoopError(f"{where} returns no samples")
+            raise LoopError(f"{where} returns no samples; a split needs at least one")
         if targets.is_floating_point() or not logits.is_floating_point():
-            raise LoopError(f"{where} returns {logits.dtype} and {targets.dtype}; logits are floats, targets integers")
+            raise LoopError(
+                f"{where} returns {logits.dtype} and {targets.dtype}; return float logits and integer targets"
+            )
         low, high, classes = int(targets.min()), int(targets.max()), logits.shape[1]
         if low < 0 or high >= classes:
-            raise LoopError(f"{where} returns targets from {low} to {high}; with {classes} logits they lie below them")
+            raise LoopError(
+                f"{where} returns targets from {low} to {high}; with {classes} logits they must be 0 to {classes - 1}"
+            )
         if self._classes not in (None, classes):
-            raise LoopError(f"{where} returns {classes} logits a sample, and {self._classes} elsewhere")
+            raise LoopError(
+                f"{where} returns {classes} logits per sample but {self._classes} before; use the same classes"
+            )
         self._classes = classes
         return self._logits(logits, where), targets.long()
 
     def _logits(self, rows: Tensor, where: str) -> Tensor:
-        """Return logits float32 [N, K] of what a loop predicts. Raises LoopError where it says otherwise than it is."""
+        """Convert predictions to float32 logits [N, K]. Raises LoopError if they are not of the declared kind."""
         kind, sound = getattr(self.loop, "predicts", LOGITS), are_probabilities(rows.double().numpy())
         if kind not in (LOGITS, PROBABILITIES):
             raise LoopError(f"{self._name}: predicts = {kind!r} must be {LOGITS!r} or {PROBABILITIES!r}")
         if kind == PROBABILITIES and not sound and bool(torch.isfinite(rows).all()):
             rule = f"returns rows that are no probabilities, from {float(rows.min()):g} to {float(rows.max()):g}"
-            raise LoopError(f"{where} {rule}; none is negative, and each row sums to 1")
+            raise LoopError(f"{where} {rule}; probabilities are not negative, and each row sums to 1")
         if kind == LOGITS and sound:
             remedy = f'set predicts = "{PROBABILITIES}" in its class, or return the logits'
-            raise LoopError(f"{where} returns rows that sum to 1, probabilities in the place of logits; {remedy}")
+            raise LoopError(f"{where} returns rows that sum to 1, which are probabilities, not logits; {remedy}")
         return (rows.double().log() if kind == PROBABILITIES else rows).float()
 
     def _part(self, name: str) -> Any:
-        """Return an optional part: what its method returns, or the attribute that a loop has in its place."""
-        found = getattr(self.loop, name, None)
-        return found if found is None or isinstance(found, nn.Module | Loss) else self._asked(name, found)
+        """Return an optional part of the loop, from a method or an attribute of that name; `None` if missing."""
+        part = getattr(self.loop, name, None)
+        return part if part is None or isinstance(part, nn.Module | Loss) else self._call(name, part)
 
     def _curvature(
         self, settings: EvaluationSettings, loss: Loss | None, temperatures: Mapping[str, float]
     ) -> tuple[dict[str, Any], dict[str, list[Any]]]:
-        """Return the Hessian's columns, or the sentence that says what they lack; and the rows of its tables."""
-        network, wanted = self._part("network"), settings.curvature
+        """Return the Hessian's columns, or a column with the reason why there are none, and the rows of its tables."""
+        network, curvature = self._part("network"), settings.curvature
         shown = hasattr(self.loop, "batches") and network is not None
-        batches = self._asked("batches", lambda: self.loop.batches(FITTED_ON)) if shown else None
-        if batches is None or wanted is None:
+        batches = self._call("batches", lambda: self.loop.batches(FITTED_ON)) if shown else None
+        if batches is None or curvature is None:
             return {"hessian_unavailable": f"{self._name} has no network() and batches()"}, {}
-        pairs = self._asked("batches", lambda: [*batches])
+        pairs = self._call("batches", lambda: [*batches])
         if not pairs or not all(map(_is_pair, pairs)):
             yielded = ", ".join({described(pair) for pair in pairs if not _is_pair(pair)}) or "nothing"
-            rule = f"{self._name}: batches yields {yielded}; curvature takes pairs of tensors, inputs and targets"
+            rule = f"{self._name}: batches yields {yielded}; yield pairs of tensors, inputs and targets"
             return {"hessian_unavailable": rule}, {}
         inputs, targets = (torch.cat(parts) for parts in zip(*pairs, strict=True))
         val = Split(inputs, targets)
         dataset = DataSet(OWN, val, val, val, self._classes or 2, tuple(inputs.shape[1:]), "")
         if loss is None:
-            wanted = replace(wanted, losses=tuple(each for each in wanted.losses if each != "training"))
+            curvature = replace(curvature, losses=tuple(name for name in curvature.losses if name != "training"))
         plain = build_loss("cross_entropy")
-        return curvature_columns(network, loss or plain, dataset, wanted, self._seed, temperatures)
+        return curvature_columns(network, loss or plain, dataset, curvature, self._seed, temperatures)
 
 
 def _is_pair(batch: object) -> bool:

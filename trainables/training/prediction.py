@@ -1,9 +1,8 @@
-"""What a network says of whole splits, an epoch's cheap metrics, curves against the epoch, and the way to the host.
+"""Predictions on whole splits, cheap metrics per epoch, curves against the epoch, and transfers to the host.
 
-Curves are the small part of an evaluation that is made after each epoch, on training and test data: losses, entropies
-and norms (mukhoti Figs. 2, 3 and 10, for a linear model Fig. 7), and histograms of gradient norms at chosen epochs
-(Fig. 4b to d). Their values are columns of the `epochs` table, `<split>_<metric>`; a sweep that does not ask for them
-has no such columns.
+Curves are small measurements after each epoch, on training and test data: losses, entropies and norms (mukhoti Figs. 2,
+3 and 10, for a linear model Fig. 7), and histograms of gradient norms at chosen epochs (Fig. 4b to d). They are columns
+`<split>_<metric>` of the `epochs` table, which a sweep has only if it requests them.
 """
 
 from __future__ import annotations
@@ -30,36 +29,43 @@ from trainables.registry import Options
 #: A row of the `epochs` table: column → value.
 EpochRow = dict[str, Any]
 
-#: What a checkpoint keeps: tensors, numbers and states of parts by name.
+#: Content of a checkpoint: tensors, numbers and states of parts by name.
 State = Mapping[str, Any]
 
 
 def on_host(*tensors: Tensor) -> list[Tensor]:
-    """Return tensors on the host, those of a GPU by one transfer; what is there already stays as it is."""
+    """Return tensors on the host, with a single transfer from a GPU."""
+    # Every transfer waits for the GPU to finish, so all tensors travel as one.
     if all(tensor.device.type == "cpu" for tensor in tensors):
         return [*tensors]
     return parted(joined(tensors).cpu(), tensors)
 
 
 def joined(tensors: Sequence[Tensor]) -> Tensor:
-    """Return the bytes of tensors of any type and shape, one after the other, uint8 [sum of their sizes]."""
+    """Concatenate the bytes of tensors with any dtype and shape to one uint8 vector."""
     return torch.cat([tensor.detach().contiguous().flatten().view(torch.uint8) for tensor in tensors])
 
 
-def parted(together: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    """Return what `joined` has put together, by the types and shapes of `like`."""
-    parts = together.split([tensor.nbytes for tensor in like])
-    # A copy begins where its type may begin; a part may not.
+def parted(data: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    """Split the bytes from `joined` into tensors with the dtypes and shapes of `like`.
+
+    Example:
+        >>> tensors = [torch.tensor([1.5]), torch.tensor([[2, 3]])]
+        >>> parted(joined(tensors), like=tensors)
+        [tensor([1.5000]), tensor([[2, 3]])]
+    """
+    parts = data.split([tensor.nbytes for tensor in like])
+    # Copies are aligned for their dtype; a slice of the bytes may start anywhere, and `view` refuses that.
     return [part.clone().view(tensor.dtype).view(tensor.shape) for part, tensor in zip(parts, like, strict=True)]
 
 
 def placed(state: State, device: torch.device) -> State:
-    """Return a state with its tensors on `device`; other values as they are."""
+    """Return `state` with its tensors on `device` and other values unchanged."""
     return {key: value.to(device) if isinstance(value, Tensor) else value for key, value in state.items()}
 
 
 def random_state(device: torch.device) -> dict[str, Tensor]:
-    """Return the states of torch's global generators that computing on `device` draws from."""
+    """Return the states of torch's global generators that are used on `device`."""
     state = {"cpu": torch.get_rng_state()}
     if device.type == "cuda":
         state["cuda"] = torch.cuda.get_rng_state(device)
@@ -67,8 +73,9 @@ def random_state(device: torch.device) -> dict[str, Tensor]:
 
 
 def set_random_state(state: Mapping[str, Tensor]) -> None:
-    """Continue from what `random_state` returned."""
+    """Restore a result of `random_state`."""
     torch.set_rng_state(state["cpu"])
+    # A trial may continue on a machine without a GPU.
     if "cuda" in state and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["cuda"])
 
@@ -76,31 +83,38 @@ def set_random_state(state: Mapping[str, Tensor]) -> None:
 def shifted_data(
     model: nn.Module, dataset: DataSet, shifts: Iterable[Options]
 ) -> dict[str, tuple[np.ndarray, np.ndarray, EvaluationSplit]]:
-    """Return split → logits [N, K] in float32, classes [N] and what it belongs to, for every split of the shifts."""
-    found = {}
+    """Return split → float32 logits [N, K], classes [N] and its shift, for every split of the shifts."""
+    predictions = {}
     for shift in map(build_split, shifts):
         for name in shift.names:
             split = shift.split(dataset, name)
-            found[name] = (predict(model, split).float().cpu().numpy(), split.targets.cpu().numpy(), shift)
-    return found
+            predictions[name] = (predict(model, split).float().cpu().numpy(), split.targets.cpu().numpy(), shift)
+    return predictions
 
 
 @torch.no_grad()
 def predict(model: nn.Module, split: Split, batch_size: int = 1024) -> Tensor:
-    """Return the logits `[N, K]` of a whole split, in evaluation mode, on the model's device."""
+    """Return logits [N, K] for a whole split, in evaluation mode, on the model's device.
+
+    Example:
+        >>> split = Split(torch.eye(2), torch.tensor([0, 1]))
+        >>> predict(nn.Identity(), split)
+        tensor([[1., 0.],
+                [0., 1.]])
+    """
     model.eval()
     return torch.cat([model(inputs) for inputs, _ in evaluation_batches(split, batch_size)])
 
 
-#: An evaluation's mean feature norm is taken over the split's first so many samples, one batch.
+#: Number of samples for an evaluation's mean feature norm, the first ones of the split: one batch.
 FEATURE_SAMPLES = 1024
 
-#: Edges of the histogram of gradient norms: ten bins a decade from 1e-6 to 1e3, one below, one above; bins [l, u).
+#: Bin edges for gradient norms: ten bins [l, u) per decade from 1e-6 to 1e3, one below and one above.
 GRADIENT_NORM_EDGES: NDArray[np.float64] = np.concatenate([[0.0], np.logspace(-6, 3, 91), [np.inf]])
 
 
 def last_linear(model: nn.Module) -> nn.Linear | None:
-    """Return the network's last linear layer, or `None` where it has none."""
+    """Return the network's last linear layer, or `None` if it has none."""
     layers: Sequence[nn.Linear] = [m for m in model.modules() if isinstance(m, nn.Linear)]
     return layers[-1] if layers else None
 
@@ -109,23 +123,23 @@ def last_linear(model: nn.Module) -> nn.Linear | None:
 def features_and_logits(
     model: nn.Module, layer: nn.Linear | None, split: Split, batch_size: int = 1024
 ) -> Iterator[tuple[Tensor | None, Tensor, Tensor]]:
-    """Yield features [B, D] entering a linear layer, logits [B, K] and targets [B] of a split's batches.
+    """Yield the features [B, D] that enter a linear layer, logits [B, K] and targets [B] for a split's batches.
 
-    The network is in evaluation mode, without augmentation; without a layer the features are `None`.
+    The network is in evaluation mode, without augmentation. Without a layer, features are `None`.
     """
     model.eval()
     entered: list[Tensor] = []
     handle = None
 
     def keep(_: nn.Module, arguments: tuple[Tensor, ...], given: dict[str, Tensor]) -> None:
-        entered[:] = [next(iter((*arguments, *given.values()))).clone()]  # the network may go on with it in place
+        entered[:] = [next(iter((*arguments, *given.values()))).clone()]  # the network can change it in place
 
     if layer is not None:
         handle = layer.register_forward_pre_hook(keep, with_kwargs=True)
     try:
         for inputs, targets in evaluation_batches(split, batch_size):
             logits = model(inputs)
-            # A network may call the layer once for every node of a tree: the last call makes the logits.
+            # A Tree-LSTM calls the layer once per node of a tree; the last call computes the logits.
             features = entered[-1].flatten(1) if entered else None
             entered.clear()
             yield features, logits, targets
@@ -134,14 +148,14 @@ def features_and_logits(
             handle.remove()
 
 
-#: A network and a split → its logits [N, K] in float32 and norms, as `logits_and_norms` gives them.
+#: Function from a network and a split to float32 logits [N, K] and norms, such as `logits_and_norms`.
 Predicting = Callable[[nn.Module, Split], tuple[Tensor, dict[str, float]]]
 
 
 def logits_and_norms(model: nn.Module, split: Split) -> tuple[Tensor, dict[str, float]]:
-    """Return a split's logits [N, K] in float32 and, from the same pass, `last_layer_weight_norm` and `feature_norm`.
+    """Return a split's float32 logits [N, K] and, from the same pass, `last_layer_weight_norm` and `feature_norm`.
 
-    The latter is the mean over the first `FEATURE_SAMPLES`. There are no norms where there is no linear layer.
+    The feature norm is the mean over the first `FEATURE_SAMPLES`. A network without a linear layer has no norms.
     """
     layer = last_linear(model)
     parts, norm = [], None
@@ -154,17 +168,16 @@ def logits_and_norms(model: nn.Module, split: Split) -> tuple[Tensor, dict[str, 
 
 
 def last_layer_gradient_norms(features: Tensor, logits: Tensor, targets: Tensor, loss: Loss) -> Tensor:
-    """Return each sample's gradient norm of the loss by the last layer's weights [B].
-
-    The weights' gradient of one sample is the outer product of ∂ℓ/∂z and its features, so its norm is the product of
-    theirs. ∂ℓ/∂z is B times the mean loss's: for a loss that couples the batch, the sample's whole share of it.
+    """Return the norm [B] of each sample's loss gradient by the last layer's weights.
 
     Args:
-        features: [B, D], entering the last layer.
-        logits: [B, K].
-        targets: [B].
-        loss: the training loss; a regulariser around a loss counts as the loss alone.
+        features: features [B, D] that enter the last layer.
+        logits: logits [B, K].
+        targets: class indices [B].
+        loss: training loss; a regulariser around a loss is left out.
     """
+    # A sample's weight gradient is the outer product of ∂ℓ/∂z and its features, so its norm is the product of their
+    # norms. ∂ℓ/∂z is B times the mean loss's derivative, also for a loss that couples the samples of a batch.
     base = getattr(loss, "base", loss)
     with torch.enable_grad(), ComposedSoftmax():
         free = logits.detach().requires_grad_()
@@ -174,30 +187,36 @@ def last_layer_gradient_norms(features: Tensor, logits: Tensor, targets: Tensor,
 
 
 def gradient_norm_counts(norms: ArrayLike) -> list[int]:
-    """Return how many of the norms [N] fall into each bin of GRADIENT_NORM_EDGES; one that is not finite is in none."""
+    """Count the finite norms [N] per bin of GRADIENT_NORM_EDGES."""
     values = np.asarray(norms, dtype=np.float64)
     counts, _ = np.histogram(values[np.isfinite(values)], GRADIENT_NORM_EDGES)
     return [int(count) for count in counts]
 
 
-#: What is measured after every epoch.
+#: Columns measured after every epoch.
 EVERY_EPOCH = ("val_nll", "val_accuracy", "val_ece")
 
 
 def epoch_metrics(logits: Tensor, targets: Tensor, bins: int) -> dict[str, float]:
-    """Return an epoch's cheap validation metrics from logits `[N, K]`; not-a-number where these are not finite."""
+    """Return an epoch's cheap validation metrics for logits [N, K]; NaN if any logit is not finite.
+
+    Example:
+        >>> epoch_metrics(torch.tensor([[2.0, 0.0], [2.0, 0.0]]), torch.tensor([0, 1]), bins=15)["val_accuracy"]
+        0.5
+    """
     return epoch_metrics_of_lanes(logits[None], targets, bins)[0]
 
 
 def epoch_metrics_of_lanes(logits: Tensor, targets: Tensor, bins: int) -> list[dict[str, float]]:
-    """Return `epoch_metrics` of every lane of `logits` [L, N, K], for targets [N]."""
+    """Return `epoch_metrics` for every lane of `logits` [L, N, K], with targets [N]."""
     arrays, labels = finite_logits(logits.float().cpu().numpy()), targets.cpu().numpy()
-    with np.errstate(invalid="ignore"):  # a diverged lane's are not looked at
+    with np.errstate(invalid="ignore"):  # rows of diverged lanes are replaced by NaN below
         log_probabilities = log_softmax64(arrays)
     prediction = log_probabilities.argmax(axis=2)
     of_label = np.take_along_axis(log_probabilities, labels[None, :, None], axis=2)[:, :, 0]
     confidence = np.exp(np.take_along_axis(log_probabilities, prediction[:, :, None], axis=2)[:, :, 0])
     correct = (prediction == labels).astype(np.float64)
+    # All lanes are binned in one pass: each lane has its own range of bin numbers.
     index = equal_width_bin(confidence, bins) + bins * np.arange(len(arrays))[:, None]
     places, size = index.ravel(), bins * len(arrays)
     sums = sums_by_bin(places, (confidence - correct).ravel(), size).reshape(-1, bins)
@@ -208,20 +227,20 @@ def epoch_metrics_of_lanes(logits: Tensor, targets: Tensor, bins: int) -> list[d
     return [dict(zip(EVERY_EPOCH, row, strict=True)) for row in rows]
 
 
-#: The metrics of each split; those `EVERY_EPOCH` are in every epoch row anyway.
+#: Metrics per split; those in `EVERY_EPOCH` are part of every epoch row.
 TRAJECTORY_METRICS = (
     "nll", "nll_correct", "nll_wrong", "entropy_correct", "entropy_wrong", "accuracy", "ece", "confidence_wrong"
 )  # fmt: skip
 
-#: Means over a split of the norm of a sample's logits and of its features before the last linear layer.
+#: Mean norms over a split of the samples' logits and of their features before the last linear layer.
 TRAJECTORY_NORMS = ("logit_norm", "feature_norm")
 
 WEIGHT_NORM = "last_layer_weight_norm"
-#: Of the training split, at the requested epochs; the counts are of the bins of `GRADIENT_NORM_EDGES`.
+#: Columns for the training split at the requested epochs; counts are per bin of `GRADIENT_NORM_EDGES`.
 GRADIENT_MEAN, GRADIENT_COUNTS = "gradient_norm_mean", "gradient_norm_counts"
 
 
-#: What `trajectory.curvature` measures, see `edge_of_stability`.
+#: Columns of `trajectory.curvature`, see `edge_of_stability`.
 SHARPNESS_COLUMNS = {
     "sharpness": float, "sharpness_residual": float, "sharpness_times_lr": float, "sharpness_samples": int
 }  # fmt: skip
@@ -229,12 +248,12 @@ SHARPNESS_COLUMNS = {
 
 @dataclass(frozen=True)
 class SharpnessSettings:
-    """How λ_max of the training loss is measured along training.
+    """Settings for λ_max of the training loss during training.
 
     Attributes:
-        every: epochs from one measurement to the next.
-        samples: how many training samples; `None` takes as many as cost at most a tenth of an epoch.
-        products: the most Hessian-vector products.
+        every: epochs between measurements.
+        samples: number of training samples; `None` uses as many as cost at most a tenth of an epoch.
+        products: maximum Hessian-vector products per measurement.
     """
 
     every: int = 1
@@ -244,14 +263,14 @@ class SharpnessSettings:
 
 @dataclass(frozen=True)
 class TrajectorySettings:
-    """What is measured after which epochs.
+    """Settings for curves against the epoch.
 
     Attributes:
         splits: names of the data set's splits.
-        every: epochs from one measurement to the next.
+        every: epochs between measurements.
         gradient_norms: epochs after which the training samples' gradient norms are counted.
-        bins: of the calibration error.
-        curvature: how sharpness is measured; `None` for not at all.
+        bins: number of bins for the calibration error.
+        curvature: settings for sharpness; `None` for no sharpness.
     """
 
     splits: tuple[str, ...] = ("train", "test")
@@ -262,7 +281,7 @@ class TrajectorySettings:
 
     @staticmethod
     def from_mapping(values: Options, bins: int = 15) -> TrajectorySettings:
-        """Read the settings of a checked search space."""
+        """Return settings from a checked search space."""
         splits, epochs = values.get("splits", ("train", "test")), values.get("gradient_norms", ())
         sharpness = values.get("curvature")
         curvature = None if sharpness is None else SharpnessSettings(**sharpness)
@@ -270,7 +289,12 @@ class TrajectorySettings:
 
 
 def trajectory_columns(values: Options) -> dict[str, type]:
-    """Return the columns that the settings `values` add to the `epochs` table, with the type of their values."""
+    """Return column → type for the columns that settings `values` add to the `epochs` table.
+
+    Example:
+        >>> "test_nll" in trajectory_columns({"splits": ["test"]})
+        True
+    """
     settings = TrajectorySettings.from_mapping(values)
     measured = [f"{split}_{name}" for split in settings.splits for name in (*TRAJECTORY_METRICS, *TRAJECTORY_NORMS)]
     columns: dict[str, type] = dict.fromkeys([*(n for n in measured if n not in EVERY_EPOCH), WEIGHT_NORM], float)
@@ -281,10 +305,10 @@ def trajectory_columns(values: Options) -> dict[str, type]:
 def trajectory_row(
     model: nn.Module, loss: Loss, dataset: DataSet, settings: TrajectorySettings, epoch: int
 ) -> EpochRow:
-    """Return what the settings ask for after `epoch` completed epochs; `{}` where it is not their turn.
+    """Return the requested measurements after `epoch` completed epochs; `{}` if none is due.
 
-    The network's parameters, buffers and mode are left as they were found. A split on which the network's outputs
-    are not finite gives no values, a network without a linear layer no norms of features, weights and gradients.
+    The network's parameters, buffers and mode stay unchanged. A split with outputs that are not finite has no values;
+    a network without a linear layer has no norms of features, weights and gradients.
     """
     gradients = epoch in settings.gradient_norms
     if epoch % settings.every and not gradients:
@@ -292,8 +316,8 @@ def trajectory_row(
     was_training, layer = model.training, last_linear(model)
     row: EpochRow = {}
     for name in settings.splits if epoch % settings.every == 0 else ():
-        found = _measured(model, layer, dataset.splits[name], settings.bins)
-        row |= {f"{name}_{key}": value for key, value in found.items()}
+        measured = _measured(model, layer, dataset.splits[name], settings.bins)
+        row |= {f"{name}_{key}": value for key, value in measured.items()}
     if row and layer is not None:
         row[WEIGHT_NORM] = float(layer.weight.detach().norm())
     if gradients and layer is not None:
@@ -312,8 +336,9 @@ def _measured(model: nn.Module, layer: nn.Linear | None, split: Split, bins: int
     if not torch.isfinite(outputs).all():
         return {}
     scores = outputs.numpy()
-    found = evaluate_probabilities(softmax64(scores), targets, min(bins, len(targets)), logits=scores)
-    row = {name: found[name] for name in TRAJECTORY_METRICS}
+    # A split with fewer samples than bins still gets a calibration error.
+    metrics = evaluate_probabilities(softmax64(scores), targets, min(bins, len(targets)), logits=scores)
+    row = {name: metrics[name] for name in TRAJECTORY_METRICS}
     row["logit_norm"] = float(outputs.norm(dim=1).mean())
     return {**row, "feature_norm": float(feature_norms[0].mean())} if feature_norms else row
 

@@ -1,8 +1,8 @@
-"""How a network is trained: optimiser, learning-rate schedule, gradient clipping, and which checkpoint counts.
+"""Training recipes: optimiser, learning-rate schedule, gradient clipping, and the checkpoint rule.
 
 A recipe is the `optimizer` part of a configuration, e.g. `{name: sgd, lr: 0.1, momentum: 0.9, schedule: step,
 milestones: [150, 250], recipe_epochs: 350}`. With `recipe_epochs`, every epoch in the recipe is scaled by
-`max_epochs / recipe_epochs`: a 350-epoch recipe rehearsed in 7 drops its learning rate at epochs 3 and 5.
+`max_epochs / recipe_epochs`: a 350-epoch recipe rehearsed in 7 epochs drops its learning rate at epochs 3 and 5.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from trainables.registry import Hyperparameter, Options, Registry, hyperparamete
 
 OPTIMIZERS = Registry("optimizer", leading=["model"])
 
-EPOCH_TOLERANCE = 1e-6  # a milestone scaled in floating point still falls on its whole epoch
+EPOCH_TOLERANCE = 1e-6  # a milestone that was scaled in floating point still falls on its whole epoch
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What every optimiser's recipe may say besides the optimiser's own hyperparameters.
+    """Hyperparameters that every optimiser's recipe accepts in addition to the optimiser's own.
 
-    Those whose default is `None` change nothing where they are not named.
+    Options with the default `None` have no effect unless they are set.
 
     Attributes:
         batch_size: [mukhoti App. D, posterior, selective].
         milestones: a milestone is an epoch (1 or more) or a fraction of the run (below 1) [mukhoti App. D: 150 and 250
             of 350].
         decay: [mukhoti App. D].
-        recipe_epochs: the number of epochs for which the recipe's milestones were written.
-        warmup_start: a share of the learning rate [our choice].
+        recipe_epochs: number of epochs for which the recipe's milestones were written.
+        warmup_start: fraction of the learning rate at the start [our choice].
         final_factor: [Loshchilov & Hutter 2017, eta_min 0].
         gradient_clip: a bound of 0 would stop training; leave it out for no clipping [mukhoti's released code clips at
             2].
         reduction: [mukhoti's released code clips the gradient of the loss summed over the batch].
         checkpoint: [mukhoti App. D].
         checkpoint_after: [selective: 40 of 200, 20 of 90].
-        freeze: the number of layers frozen, from the input; 1 is the stem alone.
-        layer_decay: a layer's rate as a share of the next one's [BEiT (arXiv:2106.08254) app. H: 0.65 to 0.85].
-        ema: the share of the average that a step keeps [0.999 to 0.9999 are usual].
+        freeze: number of frozen layers, from the input; 1 is the stem alone.
+        layer_decay: ratio of a layer's rate to the next layer's [BEiT (arXiv:2106.08254) app. H: 0.65 to 0.85].
+        ema: fraction of the average that a step keeps [0.999 to 0.9999 are usual].
         sharpness: [arXiv:2010.01412, arXiv:2102.11600].
         rho: [0.05 for sam, 0.5 for asam; 0 takes plain steps].
         mixup: α, 0 for none [arXiv:1710.09412: 1, on ImageNet 0.1 to 0.4].
@@ -73,19 +73,24 @@ class Recipe:
 
 COMMON = hyperparameters_of(Recipe, "Recipe", [], ())
 
-#: Those of them that lanes do not know.
+#: Recipe options that lanes do not implement.
 ALONE = ("freeze", "layer_decay", "ema", "sharpness", "mixup", "cutmix")
 
 
 def build_optimizer(model: nn.Module, settings: Options) -> torch.optim.Optimizer:
-    """Build the optimiser that `settings["name"]` names over all trainable parameters of `model`.
+    """Build the optimiser `settings["name"]` for all trainable parameters of `model`.
 
     Args:
-        model: the network.
-        settings: `name` and the hyperparameters of that optimiser's component; absent ones take their defaults.
+        model: network.
+        settings: `name` and hyperparameters of the optimiser; missing ones take their defaults.
 
     Raises:
-        ValueError: unknown name, or every rule that the hyperparameters break.
+        ValueError: unknown name, or invalid hyperparameters; the message lists every fault.
+
+    Example:
+        >>> optimizer = build_optimizer(nn.Linear(2, 2), {"name": "adam", "lr": 0.01})
+        >>> type(optimizer).__name__, optimizer.defaults["lr"]
+        ('Adam', 0.01)
     """
     hyperparameters = {key: value for key, value in settings.items() if key != "name"}
     optimizer: torch.optim.Optimizer = OPTIMIZERS.build(settings["name"], model, **hyperparameters)
@@ -93,12 +98,18 @@ def build_optimizer(model: nn.Module, settings: Options) -> torch.optim.Optimize
 
 
 def learning_rate(settings: Options, epoch: float, max_epochs: int) -> float:
-    """Return the learning rate at `epoch`, counted from 0 and possibly fractional, of a run of `max_epochs`."""
+    """Return the learning rate at `epoch`, counted from 0 and possibly fractional, in a run of `max_epochs`.
+
+    Example:
+        >>> recipe = {"name": "sgd", "lr": 0.1, "schedule": "step", "milestones": [0.5]}
+        >>> [round(learning_rate(recipe, epoch, max_epochs=4), 3) for epoch in range(4)]
+        [0.1, 0.1, 0.01, 0.01]
+    """
     return float(setting(settings, "lr")) * learning_rate_factor(settings, epoch, max_epochs)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
-    """Give every parameter group of `optimizer` the learning rate `value`, or its `lr_scale` of it."""
+    """Set the learning rate of every parameter group to `value` times its `lr_scale`, if any."""
     for group in optimizer.param_groups:
         group["lr"] = value * group.get("lr_scale", 1.0)
 
@@ -107,19 +118,24 @@ def learning_rate_factor(settings: Options, epoch: float, max_epochs: int) -> fl
     """Return the schedule's factor on the learning rate.
 
     * `constant`: 1;
-    * `step`: `decay` to the power of the milestones reached; an epoch counted from 0 equal to a milestone is past
-      it, as in the papers ("150 epochs at 0.1, the next 100 at 0.01");
+    * `step`: `decay` to the power of the number of milestones reached; an epoch counted from 0 that equals a milestone
+      has reached it, as in the papers ("150 epochs at 0.1, the next 100 at 0.01");
     * `cosine`: from 1 at the end of the warm-up to `final_factor` at `max_epochs` (Loshchilov & Hutter 2017, Eq. 5);
-    * `inverse_sqrt`: the root of `warmup_epochs` over the epoch, after a warm-up (Vaswani et al. 2017, Eq. 3); it
-      changes with every step, not every epoch.
+    * `inverse_sqrt`: the square root of `warmup_epochs` / epoch, after a warm-up (Vaswani et al. 2017, Eq. 3); it
+      changes with every step instead of every epoch.
 
-    During the first `warmup_epochs` the factor is also multiplied by a line from `warmup_start` to 1
-    (Goyal et al. 2017, section 2.2).
+    During the first `warmup_epochs`, the factor is multiplied by a line from `warmup_start` to 1 (Goyal et al. 2017,
+    section 2.2).
 
     Args:
-        settings: the recipe.
-        epoch: epochs done, counted from 0; fractional for a schedule by step.
+        settings: recipe.
+        epoch: completed epochs; fractional for a schedule by step.
         max_epochs: length of the run.
+
+    Example:
+        >>> recipe = {"name": "sgd", "schedule": "cosine"}
+        >>> [round(learning_rate_factor(recipe, epoch, max_epochs=4), 3) for epoch in range(5)]
+        [1.0, 0.854, 0.5, 0.146, 0.0]
     """
     warmup = scaled_epoch(settings, setting(settings, "warmup_epochs"), max_epochs)
     factor = 1.0
@@ -139,21 +155,25 @@ def learning_rate_factor(settings: Options, epoch: float, max_epochs: int) -> fl
 
 
 def changes_by_step(settings: Options) -> bool:
-    """Return whether a recipe's learning rate is set before every step rather than every epoch."""
+    """Return whether a recipe changes the learning rate with every step instead of every epoch."""
     return bool(setting(settings, "schedule") == "inverse_sqrt")
 
 
 def milestones_reached(settings: Options, epoch: float, max_epochs: int) -> int:
-    """Count the milestones at or before `epoch` (counted from 0)."""
+    """Return the number of milestones at or before `epoch`, counted from 0."""
     points = (scaled_epoch(settings, point, max_epochs) for point in setting(settings, "milestones"))
     return sum(epoch >= point - EPOCH_TOLERANCE for point in points)
 
 
 def scaled_epoch(settings: Options, point: float, max_epochs: int) -> float:
-    """Turn an epoch of the recipe into an epoch of this run.
+    """Convert an epoch of the recipe to an epoch of this run.
 
-    Values below 1 are fractions of the run; others are epochs, scaled by `max_epochs / recipe_epochs` when the
-    recipe says for how many epochs it was written.
+    Values below 1 are fractions of the run. Others are epochs, scaled by `max_epochs / recipe_epochs` if the recipe has
+    `recipe_epochs`.
+
+    Example:
+        >>> scaled_epoch({"name": "sgd", "recipe_epochs": 350}, 150, max_epochs=7)
+        3.0
     """
     if point < 1:
         return point * max_epochs
@@ -164,8 +184,8 @@ def scaled_epoch(settings: Options, point: float, max_epochs: int) -> float:
 def prepare_gradients(parameters: Iterable[nn.Parameter], settings: Options, batch: int) -> None:
     """Scale and clip the gradients of a mean loss in place, before the optimiser's step.
 
-    With `reduction: sum` gradients are those of the loss summed over the batch: multiplied by `batch`. With
-    `gradient_clip` their joint Euclidean norm is then bounded (mukhoti's released code: sum, clip 2).
+    `reduction: sum` multiplies gradients by `batch`, which gives those of the summed loss. `gradient_clip` then limits
+    their joint Euclidean norm (mukhoti's released code: sum, clip 2).
     """
     clip = setting(settings, "gradient_clip")
     summed = setting(settings, "reduction") == "sum"
@@ -174,27 +194,34 @@ def prepare_gradients(parameters: Iterable[nn.Parameter], settings: Options, bat
     held = list(parameters)
     if summed:
         gradients = [parameter.grad for parameter in held if parameter.grad is not None]
+        # One call for all gradients. The function is private, but torch's own optimisers rely on it.
         torch._foreach_mul_(gradients, float(batch))
     if clip is not None:
         nn.utils.clip_grad_norm_(held, clip)
 
 
 def replaces_checkpoint(settings: Options, epoch: int, max_epochs: int, value: float, best: float | None) -> bool:
-    """Return whether the state after `epoch` completed epochs becomes the one that is evaluated at the end.
+    """Return whether the state after `epoch` completed epochs replaces the one to evaluate at the end.
 
-    `last` takes every epoch. The `best_…` rules take strict improvements among the epochs after
-    `checkpoint_after`; an epoch before it never counts, and so never blocks a later one.
+    The rule `last` always replaces. The `best_…` rules replace on strict improvements after `checkpoint_after`.
 
     Args:
-        settings: the recipe; `checkpoint` and `checkpoint_after` are read.
+        settings: recipe with `checkpoint` and `checkpoint_after`.
         epoch: completed epochs, counted from 1.
-        max_epochs: length of the run, to scale `checkpoint_after` with `recipe_epochs`.
-        value: the metric that `checkpoint_metric` names, after this epoch.
-        best: the value at the state kept so far; `None` when there is none.
+        max_epochs: length of the run, which scales `checkpoint_after`.
+        value: value after this epoch of the metric that `checkpoint_metric` names.
+        best: value of the kept state; `None` if there is none.
+
+    Example:
+        >>> recipe = {"name": "sgd", "checkpoint": "best_val_nll"}
+        >>> replaces_checkpoint(recipe, epoch=2, max_epochs=4, value=0.3, best=0.4)
+        True
     """
     metric = checkpoint_metric(settings)
     if metric is None:
         return True
+    # Epochs before `checkpoint_after` never count, not even as `best`: in the selective paper's released code, a
+    # minimum before the warm-up blocks later checkpoints.
     if epoch <= scaled_epoch(settings, setting(settings, "checkpoint_after"), max_epochs) or math.isnan(value):
         return False
     if best is None:
@@ -203,16 +230,20 @@ def replaces_checkpoint(settings: Options, epoch: int, max_epochs: int, value: f
 
 
 def checkpoint_metric(settings: Options) -> str | None:
-    """Return the epoch column that the checkpoint rule compares, or `None` when the last epoch counts."""
+    """Return the epoch column that the checkpoint rule compares, or `None` for the rule `last`."""
     rule = setting(settings, "checkpoint")
     return None if rule == "last" else rule.removeprefix("best_")
 
 
 def setting(settings: Options, name: str) -> Any:
-    """Return hyperparameter `name` of a recipe, its component's default when absent.
+    """Return hyperparameter `name` of a recipe, or the optimiser's default if the recipe does not set it.
 
     Raises:
         KeyError: the optimiser has no such hyperparameter.
+
+    Example:
+        >>> setting({"name": "sgd"}, "momentum")
+        0.9
     """
     value = settings.get(name)
     if value is not None:
@@ -224,22 +255,22 @@ def setting(settings: Options, name: str) -> Any:
 
 
 def alone_fault(settings: Options) -> str | None:
-    """Return why replicates with this recipe train one after the other, never as lanes of one network, or `None`."""
-    asked = [name for name in ALONE if settings.get(name)]
-    return f"{asked[0]} is not computed for lanes" if asked else None
+    """Return why replicates with this recipe cannot train as lanes of one network, or `None`."""
+    requested = [name for name in ALONE if settings.get(name)]
+    return f"{requested[0]} is not computed for lanes" if requested else None
 
 
 def check_recipe(values: Options) -> str | None:
-    """Return the rule that several hyperparameters of a recipe break together, or `None`."""
+    """Return the rule that a combination of hyperparameters breaks, or `None`."""
     if values.get("rho") is not None and values.get("sharpness") is None:
-        return "rho is the radius of a sharpness-aware step; give sharpness: sam or asam, or leave rho out"
+        return "rho is the radius of a sharpness-aware step; set sharpness: sam or asam, or leave rho out"
     if values.get("nesterov") and not values.get("momentum", 0.9):
         return "nesterov needs momentum above 0; set momentum, or leave nesterov out"
     if values.get("schedule") == "inverse_sqrt" and not values.get("warmup_epochs"):
-        return "schedule = inverse_sqrt begins to fall where the warm-up ends; give warmup_epochs above 0"
+        return "schedule = inverse_sqrt starts to fall at the end of the warm-up; set warmup_epochs above 0"
     points = list(values.get("milestones", ()))
     if points != sorted(points):
-        return f"milestones = {points} must rise"
+        return f"milestones = {points} must be in ascending order"
     after, length = values.get("checkpoint_after", 0), values.get("recipe_epochs")
     if length is not None and max([after, *points]) > length:
         return f"milestones and checkpoint_after must lie within recipe_epochs = {length:g}"
@@ -266,10 +297,10 @@ def sgd(
     weight_decay: Decay = 5e-4,
     **_: Any,
 ) -> torch.optim.Optimizer:
-    """Return SGD over the trainable parameters of `model`.
+    """Return SGD for the trainable parameters of `model`.
 
     Args:
-        model: the network.
+        model: network.
         lr: [mukhoti App. D].
         momentum: [mukhoti App. D].
         nesterov: [mukhoti App. D uses plain momentum].
@@ -288,10 +319,10 @@ def adam(
     weight_decay: Annotated[float, "[0, inf)", _KINGMA] = 0,
     **_: Any,
 ) -> torch.optim.Optimizer:
-    """Return Adam over the trainable parameters of `model`.
+    """Return Adam for the trainable parameters of `model`.
 
     Args:
-        model: the network.
+        model: network.
         lr: [mukhoti App. D, text].
     """
     return torch.optim.Adam(_trained(model), lr=lr, betas=(beta1, beta2), eps=epsilon, weight_decay=weight_decay)
@@ -307,10 +338,10 @@ def adamw(
     weight_decay: Decay = 0.01,
     **_: Any,
 ) -> torch.optim.Optimizer:
-    """Return AdamW over the trainable parameters of `model`.
+    """Return AdamW for the trainable parameters of `model`.
 
     Args:
-        model: the network.
+        model: network.
         lr: [Loshchilov & Hutter 2019].
         weight_decay: [PyTorch's default].
     """
@@ -319,10 +350,10 @@ def adamw(
 
 @OPTIMIZERS.add("adagrad", "AdaGrad", more=COMMON, check=check_recipe)
 def adagrad(model: nn.Module, lr: Rate = 0.05, weight_decay: Decay = 1e-4, **_: Any) -> torch.optim.Optimizer:
-    """Return AdaGrad over the trainable parameters of `model`.
+    """Return AdaGrad for the trainable parameters of `model`.
 
     Args:
-        model: the network.
+        model: network.
         lr: [mukhoti App. D, text].
         weight_decay: [mukhoti App. D, text].
     """

@@ -7,9 +7,9 @@
         def data(self, split):
             return {"val": val, "test": test}[split]
 
-Each epoch is one `Trainer.train`, which continues from the checkpoint of the one before: the Trainer's own folder, with
-optimiser, schedule, random states and its own state. A sweep's checkpoint holds that folder's files. What the Trainer
-logs becomes columns.
+Each epoch is one `Trainer.train` that continues from the previous epoch's checkpoint: the Trainer's own folder, with
+optimiser, schedule, random states and its own state. A sweep's checkpoint contains the files of that folder. The
+Trainer's logged values become columns.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from trainables.training.own_loop import TrainingLoop
 
-#: What the Trainer logs of a training step, and the columns for it.
+#: Logged value of a training step → column.
 LOGGED = {"loss": "train_loss", "learning_rate": "lr", "grad_norm": "grad_norm"}
 
-#: The file of weights that a Trainer looks for where there is no `model.safetensors`.
+#: Weights file that a Trainer reads if there is no `model.safetensors`.
 WEIGHTS = "pytorch_model.bin"
 
-#: Files of a checkpoint that a Trainer does not read again.
+#: Checkpoint files that a Trainer never reads.
 LEFT_OUT = ("training_args.bin",)
 
 
 class _EpochByEpoch(TrainerCallback):
-    """Stops training after the epoch, once its checkpoint is written; keeps what was logged."""
+    """Stops training after one epoch and its checkpoint, and collects the logged values."""
 
     def __init__(self) -> None:
         self.logged: dict[str, float] = {}
@@ -53,11 +53,9 @@ class _EpochByEpoch(TrainerCallback):
         return control
 
     def on_save(self, args: Any, state: Any, control: Any, model: Any = None, **others: Any) -> None:
-        """Write the weights under the names that the model has for them.
-
-        transformers 5 saves some models (ViT) under older names, which its Trainer does not find when it resumes: it
-        warns of missing keys and goes on from fresh weights.
-        """
+        """Write the weights under the model's own parameter names."""
+        # transformers 5 saves some models (ViT) under older names, which its Trainer does not find when it resumes: it
+        # warns of missing keys and continues from new random weights.
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         if (folder / "model.safetensors").exists():
             (folder / "model.safetensors").unlink()
@@ -65,7 +63,8 @@ class _EpochByEpoch(TrainerCallback):
 
 
 def _without_times(state: bytes) -> bytes:
-    """Return a Trainer's state without how long its evaluations took, which decides nothing and is never the same."""
+    """Return a Trainer's state without run times."""
+    # Run times differ between runs, so that equal checkpoints would have different bytes.
     values = json.loads(state)
     for logged in values["log_history"]:
         for name in [name for name in logged if name.endswith(("_runtime", "_per_second", "_preparation_time"))]:
@@ -74,16 +73,16 @@ def _without_times(state: bytes) -> bytes:
 
 
 class TrainerLoop(TrainingLoop):
-    """Trains a Trainer's model one epoch at a time; a subclass says which."""
+    """Trains a Trainer's model one epoch at a time; subclasses implement `trainer` and `data` (see the module)."""
 
     def __init__(self, configuration: Mapping[str, Any], *, seed: int, device: torch.device, max_epochs: int) -> None:
-        """Build the Trainer."""
+        """Build the Trainer for a configuration."""
         self.folder = tempfile.TemporaryDirectory(prefix="sweeper-trainer-")
         arguments = {
             "output_dir": self.folder.name,
             "num_train_epochs": max_epochs,
-            "seed": seed % 2**32,
-            "save_strategy": "no",  # the callback asks for it
+            "seed": seed % 2**32,  # the Trainer also seeds numpy, which accepts seeds below 2³² only
+            "save_strategy": "no",  # the callback requests each checkpoint
             "save_total_limit": 1,
             "logging_strategy": "epoch",
             "eval_strategy": "no",  # a sweep measures validation data itself
@@ -96,43 +95,48 @@ class TrainerLoop(TrainingLoop):
         self.hugging_face.add_callback(self.callback)
 
     def trainer(self, configuration: Mapping[str, Any], arguments: dict[str, Any]) -> Trainer:
-        """Return the Trainer, whose `TrainingArguments` begin with `arguments`."""
+        """Return a Trainer whose `TrainingArguments` include `arguments`."""
         raise NotImplementedError
 
     def data(self, split: str) -> Any:
-        """Return the data set of a split, as the Trainer's `predict` takes it."""
+        """Return the data set of a split for the Trainer's `predict`."""
         raise NotImplementedError
 
     def train_epoch(self) -> dict[str, float]:
-        """Train one epoch; return the mean loss and the last learning rate and gradient norm."""
+        """Train one epoch and return the mean loss and the last learning rate and gradient norm."""
         self.callback.logged = {}
         self.hugging_face.train(resume_from_checkpoint=get_last_checkpoint(self.folder.name))
         return self.callback.logged
 
     def predict(self, split: str) -> tuple[Tensor, Tensor]:
-        """Return logits and labels of a split."""
-        found = self.hugging_face.predict(self.data(split))
-        logits = found.predictions[0] if isinstance(found.predictions, tuple) else found.predictions
-        return torch.from_numpy(logits), torch.from_numpy(np.asarray(found.label_ids))
+        """Return logits [N, K] and labels [N] of a split."""
+        output = self.hugging_face.predict(self.data(split))
+        # Some models also return hidden states; the logits come first.
+        logits = output.predictions[0] if isinstance(output.predictions, tuple) else output.predictions
+        return torch.from_numpy(logits), torch.from_numpy(np.asarray(output.label_ids))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the files of the Trainer's newest checkpoint, as bytes."""
+        """Return the files of the Trainer's newest checkpoint as byte tensors."""
         newest = get_last_checkpoint(self.folder.name)
         if newest is None:
             return {"name": None, "files": {}}
         files = {path.name: path.read_bytes() for path in sorted(Path(newest).iterdir()) if path.name not in LEFT_OUT}
         files |= {name: _without_times(content) for name, content in files.items() if name == TRAINER_STATE_NAME}
+        # `frombuffer` refuses empty files, which a Trainer does not need.
         held = {
             name: torch.frombuffer(bytearray(content), dtype=torch.uint8) for name, content in files.items() if content
         }
         return {"name": Path(newest).name, "files": held}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from it; what is predicted before the next epoch is of its weights."""
+        """Continue from `state`, with its weights loaded for predictions before the next epoch."""
         if state["name"] is None:
             return
+        # A checkpoint from elsewhere could name files outside of the folder.
         if outside := [name for name in (state["name"], *state["files"]) if Path(name).name != name]:
-            raise ValueError(f"a checkpoint names {outside[0]!r}, which is outside its folder: it is not a Trainer's")
+            raise ValueError(
+                f"the checkpoint names {outside[0]!r}, which is outside its folder: it is not a Trainer's checkpoint"
+            )
         folder = Path(self.folder.name) / state["name"]
         folder.mkdir(exist_ok=True)
         for name, content in state["files"].items():
@@ -146,13 +150,13 @@ class TrainerLoop(TrainingLoop):
             self.hugging_face._load_from_checkpoint(str(folder))
 
     def network(self) -> nn.Module | None:
-        """Return nothing: the model takes named inputs, and curvature needs one tensor of them."""
+        """Return `None`: curvature needs a network with one input tensor, and the model takes named inputs."""
         return None
 
     def batches(self, split: str) -> Iterable[tuple[Tensor, Tensor]] | None:
-        """Return nothing, likewise."""
+        """Return `None`: there is no network for curvature."""
         return None
 
     def close(self) -> None:
-        """Remove the checkpoints; the sweep has them."""
+        """Remove the Trainer's checkpoints; the sweep has its own copies."""
         self.folder.cleanup()

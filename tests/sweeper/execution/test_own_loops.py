@@ -65,9 +65,9 @@ evaluation: {bootstrap: 0}
 """
 
 SAID = {
-    "shape": r"wrong:Wrong: predict('val') returns shapes [180] and [60]; logits are [N, K] with K from 2, targets [N]",
+    "shape": r"wrong:Wrong: predict('val') returns shapes [180] and [60]; return logits [N, K], K ≥ 2, and targets [N]",
     "nan": "val_nll of replicate 0 is nan in epoch 2",
-    "far": "wrong:Wrong: predict('val') returns targets from 5 to 7; with 3 logits they lie below them",
+    "far": "wrong:Wrong: predict('val') returns targets from 5 to 7; with 3 logits they must be 0 to 2",
     "raises": "RuntimeError: something broke (after 2 tries)",
     "hangs": "its process did no work for 5 s",
     "dies": "its process was ended by SIGKILL (after 2 tries)",

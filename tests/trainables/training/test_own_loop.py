@@ -190,10 +190,10 @@ def test_a_loop_without_predictions_measures_everything():
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ("text", "measure returns what is no number"),
+        ("text", "measure returns a value that is no number"),
         ("list", "measure returns a list; return a mapping of numbers"),
         ("other", r"measure\('val', 'epoch'\) returns wer; name each column in measures"),
-        ("none", r"measure\('val', 'epoch'\) returns no nll, and it has no predict"),
+        ("none", r"measure\('val', 'epoch'\) returns no nll"),
     ],
 )
 def test_what_is_wrong_with_a_measurement_is_named(how, said):
@@ -211,7 +211,7 @@ def test_curvature_is_measured_of_the_network_where_the_loop_shows_one():
         loop = replicate("Shown")
         loop.loop.batches = lambda split, batches=batches: iter(batches)
         reason = loop.evaluate(settings, "rung").rows[0]["hessian_unavailable"]
-        assert reason == f"looped:Shown: batches yields {said}; curvature takes pairs of tensors, inputs and targets"
+        assert reason == f"looped:Shown: batches yields {said}; yield pairs of tensors, inputs and targets"
     named = replicate("Shown", loss={"name": "focal", "gamma": 2.0}).evaluate(settings, "rung").rows[0]
     assert named["hessian_training_trace"] > 0
 
@@ -233,14 +233,14 @@ def test_a_state_continues_to_the_bit_with_the_generators_of_three_libraries():
         ("raises", r"Bad failed in train_epoch: .*looped.py:\d+: KeyError: 'no such thing'"),
         ("leaves", "SystemExit: 3"),
         ("list", "train_epoch returns a list; return a mapping of numbers"),
-        ("text", "train_epoch returns what is no number"),
-        ("other", "returns other in epoch 1, which it did not in the first"),
-        ("flat", r"predict\('val'\) returns shapes \[60\] and \[60\]; logits are \[N, K\]"),
+        ("text", "train_epoch returns a value that is no number"),
+        ("other", "returns other in epoch 1, but not in the first"),
+        ("flat", r"predict\('val'\) returns shapes \[60\] and \[60\]"),
         ("short", r"returns shapes \[60, 3\] and \[59\]"),
         ("none", "returns a NoneType; return two tensors"),
         ("empty", "returns no samples"),
-        ("far", "returns targets from 1 to 3; with 3 logits they lie below them"),
-        ("floats", "logits are floats, targets integers"),
+        ("far", "returns targets from 1 to 3; with 3 logits they must be 0 to 2"),
+        ("floats", "return float logits and integer targets"),
     ],
 )
 def test_what_is_wrong_is_a_sentence_with_its_place(how, said):
@@ -257,7 +257,7 @@ def test_probabilities_are_measured_as_they_are_with_zeros_and_not_taken_for_log
     assert (found["nll"], found["ece"]) == pytest.approx((expected["nll"], expected["ece"]), abs=1e-6)
     assert trained.predicted("val")[0].isneginf().sum() == 60
     assert math.isfinite(found["posthoc_temperature_nll"]) and math.isfinite(found["refinement_nll"])
-    with pytest.raises(LoopError, match=r"probabilities in the place of logits; set predicts = \"probabilities\""):
+    with pytest.raises(LoopError, match=r"probabilities, not logits; set predicts = \"probabilities\""):
         replicate("Forest", predicts="logits").train_epoch()
     with pytest.raises(LoopError, match="predicts = 'odds' must be 'logits' or 'probabilities'"):
         replicate("Forest", predicts="odds").train_epoch()
@@ -273,7 +273,7 @@ def test_logits_are_not_taken_for_probabilities():
 def test_splits_agree_on_the_number_of_classes():
     trained = replicate("Bad", how="two")
     trained.train_epoch()
-    with pytest.raises(LoopError, match=r"predict\('test'\) returns 2 logits a sample, and 3 elsewhere"):
+    with pytest.raises(LoopError, match=r"predict\('test'\) returns 2 logits per sample but 3 before"):
         trained.evaluate(SETTINGS, "rung")
 
 
@@ -285,7 +285,7 @@ def test_a_loop_that_prints_a_million_lines_fills_no_log(capsys):
     replicate("Bad", how="prints").train_epoch()
     printed = capsys.readouterr().out.splitlines()
     assert len(printed) == own_loop.MOST_LINES + 2
-    assert printed[-1] == "looped:Bad: train_epoch printed more than 10,000 lines; the rest is left out"
+    assert printed[-1] == "looped:Bad: train_epoch printed more than 10,000 lines; the rest is omitted"
 
 
 def test_a_loop_is_closed_and_an_attribute_may_stand_for_an_optional_part():

@@ -180,7 +180,7 @@ def test_frozen_parameters_are_left_out_and_the_learning_rate_can_be_set():
         ({"name": "sgd", "lr": 0}, "lr = 0 is outside"),
         ({"name": "sgd", "moment": 0.9}, "did you mean 'momentum'"),
         ({"name": "sgd", "nesterov": True, "momentum": 0.0}, "nesterov needs momentum"),
-        ({"name": "sgd", "milestones": [250, 150]}, "must rise"),
+        ({"name": "sgd", "milestones": [250, 150]}, "must be in ascending order"),
         ({"name": "sgd", "milestones": [150, 250], "recipe_epochs": 200}, "within recipe_epochs"),
         ({"name": "sgd", "schedule": "cosin"}, "did you mean 'cosine'"),
         ({"name": "adam", "gradient_clip": 0.0}, "leave it out"),

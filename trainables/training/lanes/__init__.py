@@ -1,6 +1,5 @@
-"""Lanes: networks trained side by side as one batched network, replicates of a trial or trials of several kinds.
+"""Lanes: networks trained together as one batched network, either replicates of a trial or different trials.
 
-A lane has its own loss, learning rate, momentum, decay, clipping, schedule, order of data and random numbers, and may
-be at another epoch than its neighbours. Lanes come and go between epochs. `trainables.worker` fills cohorts with
-trials.
+Each lane has its own loss, learning rate, momentum, decay, clipping, schedule, order of data and random numbers, and
+its own epoch. Lanes join and leave between epochs. `trainables.worker` fills cohorts with trials.
 """

@@ -1,9 +1,9 @@
-"""A cohort: up to W networks of several configurations, trained together epoch by epoch.
+"""A cohort: up to W networks with different configurations, trained together epoch by epoch.
 
-Lanes share nothing but the calls that compute them. On one thread a lane's bits depend on its own configuration, seed
-and epoch, on the width where convolutions are mapped, and on nothing else: neither on its place, nor on its neighbours'
-configurations, epochs or numbers, not even where these are not finite. Against the same network trained alone it is
-equal up to rounding: in float64 to 1e-8 after epochs, in float32 as two networks that differ in a last digit.
+Lanes share only the calls that compute them. On one thread, a lane's bits depend on its own configuration, seed and
+epoch, and, where convolutions are mapped, on the width. They do not depend on its place or on its neighbours'
+configurations, epochs or numbers, even if these are not finite. A lane equals the same network trained alone up to
+rounding: to 1e-8 after epochs in float64; in float32 they differ like two networks that differ in a last digit.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from trainables.training.loop import Replicate
 from trainables.training.prediction import EpochRow, epoch_metrics_of_lanes
 from trainables.training.recipe import changes_by_step, setting
 
-#: torch.nn.utils.clip_grad_norm_'s.
+#: The constant in torch.nn.utils.clip_grad_norm_, so that lanes clip exactly as networks trained alone.
 CLIP_EPSILON = 1e-6
 
 
 class Rule(ABC):
-    """The update rule of one kind of optimiser.
+    """The update rule of one kind of optimiser, for all lanes.
 
     Attributes:
-        memories: names of what torch's optimiser keeps of each parameter, each shaped like it.
-        hyperparameters: of the optimiser, but for the learning rate, which lanes have each their own.
+        memories: names of the tensors that torch's optimiser keeps per parameter, shaped like it.
+        hyperparameters: names of the optimiser's hyperparameters besides the learning rate.
         counts: whether torch's optimiser counts its steps.
     """
 
@@ -50,7 +50,7 @@ class Rule(ABC):
     counts = True
 
     def __init__(self, store: LaneStore) -> None:
-        """Update the lanes of `store`."""
+        """Prepare to update the lanes of `store`."""
         self._store = store
         self._numbers: dict[str, Tensor] = {}
         store.memories.update({key: torch.zeros_like(store.values) for key in self.memories})
@@ -59,19 +59,20 @@ class Rule(ABC):
         """Set every lane's hyperparameters for an epoch.
 
         Args:
-            recipes: the lanes' `optimizer` parts.
-            rates: the lanes' learning rates in this epoch.
-            steps: how many steps each lane has taken.
+            recipes: `optimizer` part per lane.
+            rates: learning rate per lane in this epoch.
+            steps: number of steps taken per lane.
         """
         self._numbers = {
             key: self.columns([float(setting(recipe, key)) for recipe in recipes]) for key in self.hyperparameters
         }
         self.set_rates(self.columns(rates))
         self._steps = self.columns(steps)
+        # Lanes without clipping get an infinite bound, so that one computation serves all.
         clips = [setting(recipe, "gradient_clip") or torch.inf for recipe in recipes]
         self._clip = None if min(clips) == torch.inf else self.columns(clips)
         summed = [setting(recipe, "reduction") == "sum" for recipe in recipes]
-        self._summed = self.columns([float(each) for each in summed]) if any(summed) else None
+        self._summed = self.columns([float(flag) for flag in summed]) if any(summed) else None
 
     def set_rates(self, rates: Tensor) -> None:
         """Set every lane's learning rate [L, 1]."""
@@ -79,10 +80,10 @@ class Rule(ABC):
 
     @abstractmethod
     def update(self, values: Tensor, gradients: Tensor, memories: Mapping[str, Tensor]) -> None:
-        """Take a step in place; `gradients` may be overwritten."""
+        """Take a step in place, possibly overwriting `gradients`."""
 
     def step(self, lanes: int, batch: int) -> None:
-        """Scale and clip the gradients of mean losses over `batch` samples of the first lanes, and take a step."""
+        """Scale and clip the first lanes' gradients of mean losses over `batch` samples, and take a step."""
         values, gradients = self._store.values[:lanes], self._store.gradients[:lanes]
         if self._summed is not None:
             gradients.mul_(1 + self._summed * (batch - 1))
@@ -93,7 +94,7 @@ class Rule(ABC):
         self.update(values, gradients, {key: flat[:lanes] for key, flat in self._store.memories.items()})
 
     def columns(self, values: Sequence[float] | Sequence[Sequence[float]]) -> Tensor:
-        """Return numbers of the lanes [..., L] as [..., L, 1] beside their parameters."""
+        """Return numbers per lane [..., L] as a tensor [..., L, 1] that broadcasts over parameters."""
         return torch.tensor(values, dtype=self._store.values.dtype, device=self._store.values.device).unsqueeze(-1)
 
 
@@ -104,6 +105,7 @@ class _Sgd(Rule):
     nesterov = False
 
     def update(self, values: Tensor, gradients: Tensor, memories: Mapping[str, Tensor]) -> None:
+        # torch starts its buffer with the first gradient; starting from zeros gives the same without dampening.
         momentum, buffer = self._numbers["momentum"], memories["momentum_buffer"]
         gradients.addcmul_(values, self._numbers["weight_decay"])
         buffer.mul_(momentum).add_(gradients)
@@ -149,7 +151,7 @@ class _Adagrad(Rule):
         values.sub_(gradients.div_(total.sqrt().add_(self.epsilon)).mul_(self._numbers["lr"]))
 
 
-#: Optimiser's name and whether its momentum is Nesterov's → its rule over lanes.
+#: Optimiser name and whether it uses Nesterov momentum → update rule.
 RULES: dict[tuple[str, bool], type[Rule]] = {
     ("sgd", False): _Sgd,
     ("sgd", True): _NesterovSgd,
@@ -160,46 +162,58 @@ RULES: dict[tuple[str, bool], type[Rule]] = {
 
 
 def rule_of(recipe: Options) -> tuple[str, bool]:
-    """Return the key into `RULES` of a configuration's `optimizer` part."""
+    """Return the key in `RULES` for a configuration's `optimizer` part.
+
+    Example:
+        >>> rule_of({"name": "sgd", "nesterov": True})
+        ('sgd', True)
+    """
     return recipe["name"], bool(recipe.get("nesterov", False))
 
 
 @contextmanager
 def curvature_together(lanes: Sequence[tuple[Replicate, str]], settings: EvaluationSettings) -> Iterator[None]:
-    """Within this context evaluations of replicates, each at its stage, share the work of measuring curvature.
+    """Within this context, evaluations of replicates use curvature that is measured here for all of them together.
 
-    They are of one `cohort_key`. Those that cannot share it, see `measure_lanes`, measure their own as ever.
+    The replicates have one `cohort_key`. Those that cannot be measured together (see `measure_lanes`) measure their
+    own.
+
+    Args:
+        lanes: replicates with the stage of their evaluation.
+        settings: settings of the evaluations.
     """
-    wanted, found = settings.curvature, dict[int, Curvature]()
-    if wanted is not None and TEMPERED not in wanted.losses and lanes:
+    curvature, known = settings.curvature, dict[int, Curvature]()
+    # `tempered` needs each network's fitted temperature, which only its evaluation knows.
+    if curvature is not None and TEMPERED not in curvature.losses and lanes:
         with ExitStack() as weights:
             for replicate, stage in lanes:
                 weights.enter_context(replicate.weights_of(stage))
-            held = [Lane(each.measured, curvature_losses(each.loss, wanted), each.seed) for each, _ in lanes]
-            data = curvature_subset(lanes[0][0].dataset.val, wanted.samples)
-            measured = measure_lanes(held, *data, settings=wanted)
-        found = {id(lane.model): own for lane, own in zip(held, measured, strict=True) if own is not None}
-    with known_curvature(found):
+            networks = [Lane(own.measured, curvature_losses(own.loss, curvature), own.seed) for own, _ in lanes]
+            data = curvature_subset(lanes[0][0].dataset.val, curvature.samples)
+            measured = measure_lanes(networks, *data, settings=curvature)
+        known = {id(lane.model): own for lane, own in zip(networks, measured, strict=True) if own is not None}
+    with known_curvature(known):
         yield
 
 
-PREDICTION_BATCH = 1024  # samples of all lanes together, as many as a single network predicts at a time
+PREDICTION_BATCH = 1024  # samples per pass over all lanes, as many as a single network predicts at a time
 
 
 class Cohort:
-    """Trains replicates of any configurations whose `cohort_key` is the same, as lanes of one network.
+    """Trains replicates of configurations with the same `cohort_key` as lanes of one network.
 
-    The replicates stay whole: their networks look into the lanes' numbers, their generators order the data, draw
-    augmentation and dropout, and their losses keep their state. Evaluate them as ever; save them after `settle`.
+    The replicates stay complete. Their networks are views of the lanes' parameters, their generators order the data and
+    draw augmentation and dropout, and their losses keep their state. Evaluate them as usual; save them after `settle`.
     """
 
     def __init__(self, first: Replicate, width: int) -> None:
-        """Make room for `width` lanes like `first`, which does not join yet."""
+        """Allocate `width` lanes for networks like that of `first`, which does not join yet."""
         self.width = width
         self._lanes: list[Replicate] = []
         self._dataset, self._device, self._training = first.dataset, first.device, first.training
         self._batch_size: int = first.recipe["batch_size"]
         self._turns: list[Callable[[], AbstractContextManager[None]]] = [_spare_turn] * width
+        # A copy that provides the architecture; computations use the store's parameters instead of its own.
         shell = copy.deepcopy(first.model)
         self._shell, self._store = shell, LaneStore(shell, width)
         self._networks = networks_of(shell, self._store, self._turns, first.training)
@@ -208,18 +222,18 @@ class Cohort:
 
     @property
     def lanes(self) -> Sequence[Replicate]:
-        """The replicates that train here, by lane."""
+        """Replicates that train here, by lane."""
         return self._lanes
 
     @property
     def room(self) -> int:
-        """How many replicates may join."""
+        """Number of free lanes."""
         return self.width - len(self._lanes)
 
     def join(self, replicate: Replicate) -> None:
-        """Take a replicate up, between two epochs, at whatever epoch it is. Raises IndexError in a full cohort."""
+        """Add a replicate between two epochs, whatever its own epoch. Raises IndexError if the cohort is full."""
         if not self.room:
-            raise IndexError(f"a cohort of {self.width} lanes is full")
+            raise IndexError(f"the cohort is full: all {self.width} lanes are taken")
         lane = len(self._lanes)
         own = {name: dict(replicate.optimizer.state.get(p, {})) for name, p in replicate.model.named_parameters()}
         self._store.take(lane, replicate.model)
@@ -231,7 +245,8 @@ class Cohort:
         self._turns[lane] = replicate.own_randomness
 
     def leave(self, replicate: Replicate) -> None:
-        """Let a replicate go; it continues alone as it would have here. The last lane takes its place."""
+        """Remove a replicate, which can continue alone exactly as it would here."""
+        # The last lane moves into the gap: computations run over the first lanes only.
         self.settle(replicate)
         lane, last = self._lanes.index(replicate), len(self._lanes) - 1
         self._store.release(replicate.model)
@@ -243,19 +258,20 @@ class Cohort:
         self._turns[last] = _spare_turn
 
     def settle(self, replicate: Replicate | None = None) -> None:
-        """Give a replicate's own optimiser, or every lane's, the state that it would have if it had trained alone."""
-        for each in self._lanes if replicate is None else [replicate]:
-            lane, steps = self._lanes.index(each), self._steps_taken(each)
-            keeps = [k for k in self._rule.memories if k != "momentum_buffer" or each.recipe.get("momentum", 0.9)]
+        """Write the optimiser state of a replicate, or of every lane, as if it had trained alone."""
+        for own in self._lanes if replicate is None else [replicate]:
+            lane, steps = self._lanes.index(own), self._steps_taken(own)
+            # torch's SGD without momentum keeps no buffer.
+            keeps = [k for k in self._rule.memories if k != "momentum_buffer" or own.recipe.get("momentum", 0.9)]
             for name in self._store.parameters if steps else ():
                 state: dict[str, Any] = self._store.memory_of(lane, name, keeps)
                 if self._rule.counts:
                     state["step"] = torch.tensor(float(steps))
                 if state:
-                    each.optimizer.state[each.model.get_parameter(name)] = state
+                    own.optimizer.state[own.model.get_parameter(name)] = state
 
     def train_epoch(self) -> list[EpochRow]:
-        """Train every lane's next epoch and return a row of the `epochs` table for each, `seconds` in equal shares."""
+        """Train every lane's next epoch and return a row per lane, with `seconds` in equal shares."""
         started, lanes = time.perf_counter(), self._lanes
         rates = [replicate.begin_epoch() for replicate in lanes]
         total = self.train_batches(rates)
@@ -270,10 +286,8 @@ class Cohort:
         return [{**row, "seconds": share} for row in rows]
 
     def train_batches(self, rates: Sequence[float]) -> Tensor:
-        """Take every step of the epoch that the lanes have begun; return the sums of their losses [L].
-
-        In between the host asks the device for no value.
-        """
+        """Take all steps of the lanes' current epoch; return the sums of their losses [L]."""
+        # No step reads a value from the device, so the host can queue steps ahead of the GPU.
         lanes = self._lanes
         self._rule.set([r.recipe for r in lanes], rates, [self._steps_taken(r) for r in lanes])
         losses = LaneLosses([getattr(replicate.loss, "base", replicate.loss) for replicate in lanes], self._device)
@@ -287,15 +301,15 @@ class Cohort:
         return total
 
     def predict(self, split: Split) -> Tensor:
-        """Return the logits [L, N, K] of a whole split, in evaluation mode."""
+        """Return logits [L, N, K] for a whole split, in evaluation mode."""
         lanes = len(self._lanes)
-        # the same for every number of lanes: products round by their shapes
+        # Independent of the number of lanes, because products round differently for other shapes.
         size = PREDICTION_BATCH if self._networks.elastic else max(1, PREDICTION_BATCH // self.width)
         parts = [self._networks.predict(inputs, lanes) for inputs, _ in evaluation_batches(split, size)]
         return torch.cat(parts, 1) if len(parts) > 1 else parts[0]
 
     def _rates_by_step(self) -> Tensor | None:
-        """Return the learning rates [S, L, 1] before each step of an epoch; `None` where no lane's changes in it."""
+        """Return learning rates [S, L, 1] for each step of an epoch, or `None` if no lane's changes within it."""
         if not any(changes_by_step(lane.recipe) for lane in self._lanes):
             return None
         before = range(0, len(self._dataset.train), self._batch_size)
@@ -306,30 +320,31 @@ class Cohort:
 
     def _step(self, inputs: Tensor, targets: Tensor, losses: LaneLosses) -> Tensor:
         """Take one step on inputs [L, B, ...] and targets [L, B]; return the losses [L]."""
-        found: list[Tensor] = []
+        losses_taken: list[Tensor] = []
 
         def slopes(logits: Tensor) -> Tensor:
             lanes = len(targets)
             values, gradients = losses.gradients(logits[:lanes], targets)
-            found.append(values)
+            losses_taken.append(values)
             if len(logits) == lanes:
                 return gradients
             return torch.cat([gradients, gradients.new_zeros((len(logits) - lanes, *gradients.shape[1:]))])
 
         if self._regularised:
-            found.append(self._third_order(inputs, targets, losses))
+            losses_taken.append(self._third_order(inputs, targets, losses))
         elif self._networks.elastic:
             self._networks.backward(inputs, slopes)
         else:
+            # Mapped convolutions round by the number of lanes, so idle lanes compute zeros to keep it constant.
             idle = inputs.new_zeros((self.width - len(inputs), *inputs.shape[1:]))
             self._networks.backward(torch.cat([inputs, idle]), slopes)
         with torch.no_grad():
             self._rule.step(len(targets), targets.shape[1])
-        return found[0]
+        return losses_taken[0]
 
     def _third_order(self, inputs: Tensor, targets: Tensor, losses: LaneLosses) -> Tensor:
-        """Leave the gradients of losses with a trace of the Hessian in the store; return the losses [L]."""
-        own = [each.loss for each in self._lanes if isinstance(each.loss, HessianTrace)]  # all: `cohort_key` says so
+        """Write the gradients of losses with a Hessian trace to the store; return the losses [L]."""
+        own = [lane.loss for lane in self._lanes if isinstance(lane.loss, HessianTrace)]  # all lanes, by `cohort_key`
         traced = not any(is_zero(loss.weight) for loss in own)
         logits, leaves = differentiable(self._shell, self._store, self._turns, inputs, thrice=traced)
         values = losses.values(logits, targets)
@@ -339,8 +354,9 @@ class Cohort:
         return values.detach()
 
     def _batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the lanes' next batches, inputs [L, B, ...] and targets [L, B], each in its own order."""
+        """Yield the lanes' next batches, inputs [L, B, ...] and targets [L, B], each lane in its own order."""
         split = self._dataset.train
+        # One reordered copy of a small data set per epoch replaces an index operation per batch and lane.
         whole = split.inputs.nbytes * len(self._lanes) <= WHOLE_COPY_BYTES * self.width
         if split.augmentation is not None or split.streamed or not whole or split.inputs.nbytes > WHOLE_COPY_BYTES:
             for own in zip(*(replicate.training_batches() for replicate in self._lanes), strict=True):
@@ -355,17 +371,17 @@ class Cohort:
 
 
 class Lanes(Cohort):
-    """Replicates of one configuration as a cohort of their own: each takes the steps that it would take alone.
+    """A cohort of replicates with one configuration; each takes the same steps as alone.
 
-    In float64 the weights agree after epochs; in float32 one step agrees to rounding, and that is all: batch
-    normalisation amplifies a last digit to some 1e-2 of the weights within three epochs, as it does between two
-    networks that are trained alone and differ in a last digit. Compare distributions over seeds, not weights.
+    In float64 the weights agree after epochs. In float32 only one step agrees up to rounding: batch normalisation
+    amplifies a last digit to about 1e-2 of the weights within three epochs, just as between two networks that are
+    trained alone and differ in a last digit. Compare distributions over seeds, not weights.
     """
 
     def __init__(self, replicates: Sequence[Replicate], width: int = 0) -> None:
-        """Take up replicates at the same epoch, in a cohort of `width` lanes at least.
+        """Add replicates at the same epoch to a cohort with at least `width` lanes.
 
-        Raises CannotCompileError where they are to be compiled and each lane draws its own random numbers.
+        Raises CannotCompileError if compilation is requested and each lane draws its own random numbers.
         """
         super().__init__(replicates[0], max(width, len(replicates)))
         for replicate in replicates:
@@ -373,7 +389,7 @@ class Lanes(Cohort):
 
 
 def _prepared(split: Split, stored: Tensor) -> Tensor:
-    """Turn stored inputs [L, B, ...] into network inputs."""
+    """Convert stored inputs [L, B, ...] to network inputs."""
     if split.preprocessing is None:
         return stored
     inputs = split.prepare(stored.flatten(0, 1))
@@ -381,6 +397,6 @@ def _prepared(split: Split, stored: Tensor) -> Tensor:
 
 
 def _spare_turn() -> AbstractContextManager[None]:
-    """Leave the global generator as it was after what an idle lane draws."""
+    """Return a context that restores the global generator after an idle lane's draws."""
     turn: AbstractContextManager[None] = torch.random.fork_rng(devices=[])
     return turn

@@ -1,8 +1,8 @@
-"""The losses of all lanes: those of one family share one computation, with hyperparameters of each lane's own.
+"""The losses of all lanes. Losses of one family share one computation, with separate hyperparameters per lane.
 
-A family is a kind of loss with all that decides how it computes: its texts, flags and counts, and which of its numbers
-are 0, for losses leave out work for a zero. Its other numbers (γ, coverage, ν, smoothing, a weight) are a value a lane.
-A user's own loss finds its numbers as it keeps them: it may compare them in Python, and only replicates share a family.
+A family is a kind of loss with the settings that determine its computation: texts, flags, counts, and which numbers are
+0, because losses skip work for a zero. Its other numbers (γ, coverage, ν, smoothing, a weight) are vectors with a value
+per lane. A user's own loss keeps plain numbers, because it may compare them in Python; only replicates share a family.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from trainables.losses.selective_risk import SelectiveRisk
 
 
 class LaneLosses:
-    """The losses of all lanes, and their gradients by the logits."""
+    """Computes the losses of all lanes and their gradients by the logits."""
 
     def __init__(self, losses: Sequence[Loss], device: torch.device | str) -> None:
-        """Sort the lanes' losses into families, after `begin_epoch`: a schedule may have changed a number.
+        """Group the lanes' losses into families; call it after `begin_epoch`, which can change a loss's numbers.
 
-        All numbers are brought to `device` here, so that no step waits for one.
+        Numbers move to `device` here, so that no training step waits for a transfer.
         """
         by_family: dict[object, list[int]] = {}
         for lane, loss in enumerate(losses):
@@ -35,10 +35,8 @@ class LaneLosses:
         self._families = [_Family([losses[lane] for lane in lanes], lanes, device) for lanes in by_family.values()]
 
     def gradients(self, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the lanes' losses [L] and their gradients [L, N, K], at logits [L, N, K] and targets [L, N].
-
-        Each family differentiates its own lanes: what is not finite in one stays there.
-        """
+        """Return the lanes' losses [L] and their gradients [L, N, K], at logits [L, N, K] and targets [L, N]."""
+        # Each family differentiates its own lanes, so that NaN in one family does not reach another.
         if len(self._families) == 1:
             return self._families[0].gradients(logits, targets)
         values, slopes = logits.new_empty(len(logits)), torch.empty_like(logits)
@@ -48,7 +46,7 @@ class LaneLosses:
         return values, slopes
 
     def values(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the lanes' losses [L], to be differentiated through logits [L, N, K]."""
+        """Return the lanes' losses [L] with their graph through logits [L, N, K]."""
         if len(self._families) == 1:
             return self._families[0].values(logits, targets)
         parts = [family.values(logits[family.places], targets[family.places]) for family in self._families]
@@ -57,11 +55,12 @@ class LaneLosses:
 
 
 class _Family:
-    """Lanes whose losses compute alike."""
+    """Lanes whose losses share one computation."""
 
     def __init__(self, losses: Sequence[Loss], lanes: Sequence[int], device: torch.device | str) -> None:
         self.places = torch.tensor(lanes, device=device)
         self._losses = losses
+        # A copy, because its numbers are replaced by tensors while it computes.
         self._mapped = copy.copy(losses[0])
         self._numbers = {
             key: torch.tensor([float(getattr(loss, key)) for loss in losses], dtype=torch.float64, device=device)
@@ -82,21 +81,21 @@ class _Family:
         """Return the losses [L]."""
         first = self._mapped
         if not (first.batch_coupled or self._states) and not self._numbers:
-            # A mean of independent terms without numbers of its own: the samples of all lanes are one batch.
+            # A mean of independent terms without numbers per lane: the samples of all lanes form one batch.
             return first.per_sample(logits.flatten(0, 1), targets.flatten()).view(targets.shape).mean(1)
         if first.takes_lanes:
             return self._broadcast(logits, targets)
         numbers = {key: values.to(widened(logits[:0]).dtype) for key, values in self._numbers.items()}
         values: Tensor = vmap(self._value)(numbers, self._states, logits, targets)
         if self._counting:
-            # It counts what passes through it, but stores nothing under vmap.
+            # `SelectiveRisk` counts the samples it sees, but under vmap it cannot store the counts itself.
             for own, seen in zip(self._losses, logits.detach(), strict=True):
                 own.observe(seen)  # type: ignore[attr-defined]  # only `SelectiveRisk` counts
             self._states = self._stacked_states()
         return values
 
     def _broadcast(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the losses of a kind that takes leading dimensions."""
+        """Return the losses [L] of a kind that accepts leading dimensions."""
         with full_precision(logits):
             wide = widened(logits)
             for key, numbers in self._numbers.items():
@@ -106,7 +105,7 @@ class _Family:
     def _value(
         self, numbers: Mapping[str, Tensor], state: Mapping[str, Tensor], logits: Tensor, targets: Tensor
     ) -> Tensor:
-        """Return one lane's loss; to be mapped over lanes."""
+        """Return one lane's loss, for mapping over lanes."""
         for key, number in numbers.items():
             setattr(self._mapped, key, number)
         if state:
@@ -114,7 +113,7 @@ class _Family:
         return self._mapped(logits, targets)
 
     def _stacked_states(self) -> dict[str, Tensor]:
-        """Return the lanes' states, each entry [L, ...], but for numbers, which are mapped anyway."""
+        """Return the tensors of the lanes' states, stacked to [L, ...]; plain numbers are mapped separately."""
         own = [loss.state_dict() for loss in self._losses]
         return {
             key: torch.stack([torch.as_tensor(state[key]) for state in own])
@@ -124,13 +123,13 @@ class _Family:
 
 
 def _family(loss: Loss) -> object:
-    """Return what two losses have in common that compute alike."""
+    """Return a key that is equal for losses with the same computation."""
     fixed = {key: value for key, value in vars(loss).items() if not isinstance(value, Tensor)}
     return type(loss), loss.name, repr({k: "a value a lane" if _is_number(loss, k, v) else v for k, v in fixed.items()})
 
 
 def _is_number(loss: Loss, key: str, value: object) -> bool:
-    """Return whether an attribute of a loss is one of its numbers that are a value a lane."""
+    """Return whether an attribute of a loss is a number that can differ between lanes of a family."""
     if LOSSES.is_own(loss.name):
         return False
     if isinstance(value, int) and not isinstance(value, bool):
@@ -140,11 +139,9 @@ def _is_number(loss: Loss, key: str, value: object) -> bool:
 
 
 def with_trace(values: Tensor, held: Sequence[Tensor], losses: Sequence[HessianTrace]) -> Tensor:
-    """Return values [L] plus τ·Tr(H) of each lane (curvature Eq. 33), its probes drawn by its own loss.
-
-    Lanes are independent, so the gradient of the sum is the stack of their gradients: the two backward passes of
-    Hutchinson's estimate serve all lanes at once.
-    """
+    """Return values [L] plus τ·Tr(H) per lane (curvature Eq. 33), with probes drawn by each lane's own loss."""
+    # Lanes are independent, so the gradient of the sum is the stack of their gradients: the two backward passes of
+    # Hutchinson's estimate serve all lanes at once.
     gradients = torch.autograd.grad(values.sum(), held, create_graph=True, allow_unused=True)
     drawn = [loss.draw([stacked[lane] for stacked in held]) for lane, loss in enumerate(losses)]
     trace = torch.zeros_like(values)
@@ -156,9 +153,13 @@ def with_trace(values: Tensor, held: Sequence[Tensor], losses: Sequence[HessianT
 
 
 def lane_inner(left: Sequence[Tensor | None], right: Sequence[Tensor]) -> Tensor:
-    """Return the inner products [L] of two sequences of tensors [L, ...], summed over everything but lanes.
+    """Return inner products [L] of two sequences of tensors [L, ...], summed over all dimensions but lanes.
 
     `None` stands for zeros.
+
+    Example:
+        >>> lane_inner([torch.tensor([[1.0, 2.0]]), None], [torch.tensor([[3.0, 4.0]]), torch.ones(1)])
+        tensor([11.])
     """
     total = right[0].new_zeros(len(right[0]))
     for a, b in zip(left, right, strict=True):

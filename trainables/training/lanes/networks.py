@@ -1,11 +1,11 @@
-"""The lanes' networks: their numbers, their forward pass, one training step and one prediction of all.
+"""The lanes' networks: parameters, forward pass, training step and prediction for all lanes together.
 
-One row of a matrix holds all parameters of a lane, and each lane's own network looks into it. Perceptrons are written
-out: their products, in buffers whose lanes all begin at multiples of 64 bytes, so that a lane's bits depend neither on
-its place nor on how many there are. Everything else is mapped, forward and backward, over all lanes of the cohort, idle
-ones too: convolutions choose how they add by the number of lanes. Mapping costs tens of microseconds an operation, as
-much as a small network's arithmetic. Functions that draw random numbers, and embeddings with a padding row, need help
-under `torch.func.vmap`, so that a lane does what it would alone.
+One row of a matrix holds all parameters of a lane, and each lane's own network has views into it. Perceptrons are
+written out as matrix products, in buffers whose lanes start at multiples of 64 bytes, so that a lane's bits depend
+neither on its place nor on the number of lanes. Other networks are mapped, forward and backward, over all lanes of the
+cohort including idle ones, because convolutions choose their order of addition by the number of lanes. Mapping costs
+tens of microseconds per operation, as much as a small network's arithmetic. Functions that draw random numbers, and
+embeddings with a padding row, need replacements under `torch.func.vmap` to compute as they would alone.
 """
 
 from __future__ import annotations
@@ -25,26 +25,28 @@ from torch.overrides import TorchFunctionMode
 from trainables.losses.hessian_trace import ComposedNormalisation
 from trainables.training.acceleration import BFLOAT16, CannotCompileError, TrainingSettings, training_forward
 
-#: Elements to which a parameter's place in its row is rounded up. A product of matrices rounds by their addresses
-#: modulo 64 bytes, too: with this every lane has the same, so a lane's bits do not depend on its place.
+#: Multiple of elements at which each parameter starts in its row. The rounding of a matrix product also depends on the
+#: operands' addresses modulo 64 bytes; with this, they are equal for all lanes, so bits do not depend on the place.
 ALIGNMENT = 64
 
 
 class LaneStore:
-    """Parameters, gradients and the optimiser's memory of up to W lanes, [W, P] each, and buffers [W, ...].
+    """Parameters, gradients and optimiser memory [W, P] and buffers [W, ...] for up to W lanes.
 
-    Parameters and buffers of a lane's network become views into its row: a change of either is seen in both.
+    Parameters and buffers of a lane's network become views into its row, so changes are visible in both.
 
     Attributes:
-        width: W.
-        values, gradients: [W, P], padded with zeros between parameters.
-        parameters, slopes: parameter name → view [W, *shape] into `values` and into `gradients`.
-        memories: what the optimiser keeps of the parameters, by its names, [W, P] each.
-        fixed: buffers and parameters that are not trained, by name, [W, ...].
+        width: number of lanes W.
+        values: parameters [W, P], padded with zeros in between.
+        gradients: gradients [W, P], padded with zeros in between.
+        parameters: parameter name → view [W, *shape] into `values`.
+        slopes: parameter name → view [W, *shape] into `gradients`.
+        memories: optimiser memory by torch's name [W, P].
+        fixed: buffers and frozen parameters by name [W, ...].
     """
 
     def __init__(self, template: nn.Module, width: int) -> None:
-        """Make room for `width` networks of the template's architecture, in its types and on its device."""
+        """Allocate `width` lanes for the template's architecture, with its dtypes and device."""
         self.width = width
         self._places: dict[str, tuple[int, torch.Size]] = {}
         end = 0
@@ -61,13 +63,14 @@ class LaneStore:
         self.fixed = {name: tensor.detach().new_zeros((width, *tensor.shape)) for name, tensor in kept.items()}
 
     def views(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return each parameter's part of [L, P], as [L, *shape]."""
+        """Return parameter name → view [L, *shape] into `flat` [L, P]."""
         return {
             name: flat[:, at : at + prod(shape)].view(len(flat), *shape) for name, (at, shape) in self._places.items()
         }
 
     def take(self, lane: int, model: nn.Module) -> None:
-        """Copy a network's numbers into row `lane` and make its parameters and buffers views of it."""
+        """Copy a network's parameters and buffers into row `lane` and make them views of that row."""
+        # The row may hold a lane that left; also the padding must be 0, because gradient norms include it.
         self.values[lane] = self.gradients[lane] = 0
         for memory in self.memories.values():
             memory[lane] = 0
@@ -77,35 +80,36 @@ class LaneStore:
         self.show(lane, model)
 
     def show(self, lane: int, model: nn.Module) -> None:
-        """Let a network look into row `lane`."""
+        """Make a network's parameters and buffers views of row `lane`."""
+        # Assigning `data` keeps the Parameter objects, which the optimiser's state uses as keys.
         for name, stacked in {**self.parameters, **self.fixed}.items():
             _tensor(model, name).data = stacked[lane]
 
     def move(self, source: int, target: int, model: nn.Module) -> None:
-        """Move a lane and its network to another row."""
+        """Move a lane and its network from row `source` to row `target`."""
         for flat in (self.values, self.gradients, *self.memories.values(), *self.fixed.values()):
             flat[target] = flat[source]
         self.show(target, model)
 
     def release(self, model: nn.Module) -> None:
-        """Give a network numbers of its own again; its row is free."""
+        """Copy a network's parameters and buffers out of its row, which is then free."""
         for name in (*self.parameters, *self.fixed):
             own = _tensor(model, name)
             own.data = own.detach().clone()
 
     @torch.no_grad()
     def take_gradients(self, gradients: Sequence[Tensor | None]) -> None:
-        """Take over the gradients of all parameters, in their order, by those of the first lanes [L, ...]."""
+        """Store the first lanes' gradients [L, ...] of all parameters, in order; `None` stands for zeros."""
         for place, gradient in zip(self.slopes.values(), gradients, strict=True):
             place.zero_() if gradient is None else place[: len(gradient)].copy_(gradient)
 
     def memory_of(self, lane: int, name: str, keys: Sequence[str]) -> dict[str, Tensor]:
-        """Return copies of what the optimiser keeps of a lane's parameter, by key."""
+        """Return copies of the optimiser's memory for a lane's parameter, by key."""
         at, shape = self._places[name]
         return {key: self.memories[key][lane, at : at + prod(shape)].view(shape).clone() for key in keys}
 
     def remember(self, lane: int, name: str, key: str, value: Tensor) -> None:
-        """Take over what an optimiser keeps of a lane's parameter."""
+        """Store an optimiser's memory for a lane's parameter."""
         at, shape = self._places[name]
         self.memories[key][lane, at : at + prod(shape)] = value.reshape(-1).to(self.values)
 
@@ -116,21 +120,21 @@ def _tensor(model: nn.Module, name: str) -> Tensor:
     return tensor
 
 
-#: One context manager a lane, within which torch's global generator is that lane's.
+#: Function per lane that returns a context in which torch's global generator has that lane's state.
 Turns = Sequence[Callable[[], Any]]
 
-#: The lanes' parameters and buffers by name, each [L, ...].
+#: Parameters and buffers of all lanes by name [L, ...].
 Weights = Mapping[str, Tensor]
 
 _WRITTEN_OUT = (nn.Flatten, nn.Linear, nn.ReLU)
 
 
 def lane_forward(network: nn.Module, turns: Turns) -> Callable[[Weights, Tensor, bool], Tensor]:
-    """Return the forward pass of `network`'s architecture: weights, inputs, whether these differ by lane → logits.
+    """Return a function from weights, inputs and whether inputs differ by lane to logits, for an architecture.
 
     Args:
-        network: called in the mode, training or evaluation, that it is in.
-        turns: the lanes' generators, for dropout.
+        network: network with the architecture, called in its current mode (training or evaluation).
+        turns: contexts with the lanes' generators, for dropout.
     """
     if isinstance(network, nn.Sequential) and all(type(layer) in _WRITTEN_OUT for layer in network):
         return lambda weights, inputs, by_lane: _perceptron(network, weights, inputs, by_lane)
@@ -141,9 +145,9 @@ def lane_forward(network: nn.Module, turns: Turns) -> Callable[[Weights, Tensor,
         return logits
 
     def mapped(weights: Weights, inputs: Tensor, by_lane: bool) -> Tensor:
-        # What else is random, stochastic depth for one, must not be the same in all lanes.
+        # Other random operations must not draw the same numbers in all lanes.
         lanes = vmap(one, in_dims=(0, 0 if by_lane else None), randomness="different")
-        # Lane functions cost a microsecond for every function that a network calls.
+        # The replacements cost a microsecond per function call, so they are installed only if needed.
         with LaneFunctions(turns) if helped and network.training else nullcontext():
             logits: Tensor = lanes(weights, inputs)
         return logits
@@ -152,7 +156,7 @@ def lane_forward(network: nn.Module, turns: Turns) -> Callable[[Weights, Tensor,
 
 
 def _perceptron(network: nn.Sequential, weights: Weights, inputs: Tensor, by_lane: bool) -> Tensor:
-    """Return the logits of a stack of linear layers and ReLUs as batched matrix products."""
+    """Return the logits of a stack of linear layers and ReLUs, computed by batched matrix products."""
     hidden = inputs
     for name, layer in network.named_children():
         if isinstance(layer, nn.Flatten):
@@ -167,13 +171,13 @@ def _perceptron(network: nn.Sequential, weights: Weights, inputs: Tensor, by_lan
 
 
 class _Draw(torch.autograd.Function):
-    """`draw(lane)` for each lane of a tensor, in that lane's turn; defined under one `vmap` only."""
+    """Calls `draw(lane)` for each lane of a tensor with that lane's generator; works only under one `vmap`."""
 
     generate_vmap_rule = False
 
     @staticmethod
     def forward(inputs: Tensor, draw: Callable[[Tensor], Tensor], turns: Turns) -> Tensor:
-        raise RuntimeError("random numbers in lanes are drawn under vmap only")
+        raise RuntimeError("random numbers for lanes can only be drawn under vmap")
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -192,25 +196,25 @@ class _Draw(torch.autograd.Function):
 
 
 def _drawn(inputs: Tensor, draw: Callable[[Tensor], Tensor], turns: Turns) -> Tensor:
-    """Return the draws of `draw` for each lane of `inputs`."""
+    """Return `draw(lane)` for each lane of `inputs`, stacked."""
     drawn: Tensor = _Draw.apply(inputs, draw, turns)  # type: ignore[no-untyped-call]  # torch leaves `apply` untyped
     return drawn
 
 
 class LaneFunctions(TorchFunctionMode):
-    """Within this context some functions do under `vmap` what they do for one network.
+    """Within this context, some functions compute under `vmap` as they do for one network.
 
-    Dropout, and the Bernoulli draws of stochastic depth, draw for each lane in its turn. An embedding's padding row
-    gets no gradient, which mapping forgets.
+    Dropout and the Bernoulli draws of stochastic depth use each lane's own generator. An embedding's padding row gets
+    no gradient, a rule that `vmap` does not apply.
     """
 
     def __init__(self, turns: Turns) -> None:
-        """Let lane number l draw within `turns[l]()`."""
+        """Draw for lane l within the context `turns[l]()`."""
         super().__init__()
         self._turns = turns
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Replace calls of these functions; leave all others unchanged."""
+        """Replace calls of these functions and pass all other calls on."""
         if func is functional.dropout:
             return self._dropout(*args, **(kwargs or {}))
         if func is torch.Tensor.bernoulli_:
@@ -222,7 +226,7 @@ class LaneFunctions(TorchFunctionMode):
     def _dropout(self, inputs: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
         if not training or p == 0:
             return inputs
-        # Dropout of ones: its factors 0 or 1/(1 − p), from the numbers that it would take for the lane's inputs.
+        # Dropout of ones gives the factors 0 or 1/(1 − p), from the same random numbers as dropout of the inputs.
         factors = _drawn(inputs.detach(), lambda lane: functional.dropout(torch.ones_like(lane), p), self._turns)
         return inputs * factors
 
@@ -234,12 +238,18 @@ def _embedding(indices: Tensor, weight: Tensor, padding_idx: int | None = None, 
     rows = functional.embedding(indices, weight, padding_idx, *others, **named)
     if padding_idx is None:
         return rows
+    # `detach` stops the gradient at padding tokens, as torch's own backward does.
     padding = padding_idx if padding_idx >= 0 else len(weight) + padding_idx
     return torch.where((indices == padding).unsqueeze(-1), rows.detach(), rows)
 
 
 def needs_lane_functions(model: nn.Module) -> bool:
-    """Return whether a network drops anything at random while it trains, or has an embedding with padding."""
+    """Return whether a network uses dropout or stochastic depth in training, or an embedding with padding.
+
+    Example:
+        >>> needs_lane_functions(nn.Sequential(nn.Dropout(0.5))), needs_lane_functions(nn.Linear(1, 1))
+        (True, False)
+    """
     return any(
         (isinstance(module, nn.Dropout) and module.p > 0)
         or getattr(module, "drop_prob", 0)  # timm's stochastic depth
@@ -248,7 +258,7 @@ def needs_lane_functions(model: nn.Module) -> bool:
     )
 
 
-#: Logits [L, B, K] → the gradients of the lanes' losses by them, [L, B, K].
+#: Function from logits [L, B, K] to the gradients of the lanes' losses by them [L, B, K].
 Slopes = Callable[[Tensor], Tensor]
 
 
@@ -256,29 +266,29 @@ class LaneNetworks(ABC):
     """The networks of a cohort.
 
     Attributes:
-        elastic: whether a lane's bits do not depend on how many lanes compute, so that idle ones need not.
+        elastic: whether a lane's bits are independent of the number of lanes, so that idle lanes can be left out.
     """
 
     elastic: bool
 
     @abstractmethod
     def backward(self, inputs: Tensor, slopes: Slopes) -> None:
-        """Leave in the store the gradients at inputs [L, B, ...]."""
+        """Write the gradients at inputs [L, B, ...] to the store."""
 
     @abstractmethod
     def predict(self, inputs: Tensor, lanes: int) -> Tensor:
-        """Return logits [L, B, K] of the first lanes at inputs [B, ...] that all share, in evaluation mode."""
+        """Return the first lanes' logits [L, B, K] for shared inputs [B, ...], in evaluation mode."""
 
 
 def networks_of(shell: nn.Module, store: LaneStore, turns: Turns, training: TrainingSettings) -> LaneNetworks:
-    """Return the networks whose architecture is that of `shell` and whose numbers are in `store`.
+    """Return the networks with the architecture of `shell` and the parameters in `store`.
 
-    Raises CannotCompileError where they are to be compiled and each lane draws its own random numbers.
+    Raises CannotCompileError if compilation is requested and each lane draws its own random numbers.
     """
     if training.compile and needs_lane_functions(shell):
         raise CannotCompileError(
-            "compile = true cannot translate lanes that draw dropout or stochastic depth each in its turn, or have "
-            "padded embeddings; choose packing: sequential, or compile: false"
+            "compile = true does not support lanes with dropout, stochastic depth or padded embeddings; choose "
+            "packing: sequential, or compile: false"
         )
     if is_perceptron(shell) and not training.compile and training.precision != BFLOAT16:
         return Perceptrons(shell, store)
@@ -286,7 +296,12 @@ def networks_of(shell: nn.Module, store: LaneStore, turns: Turns, training: Trai
 
 
 def is_perceptron(network: nn.Module) -> bool:
-    """Return whether a network is nothing but linear layers, all of them trained, and ReLUs between them."""
+    """Return whether a network consists only of trainable linear layers with ReLUs in between.
+
+    Example:
+        >>> is_perceptron(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2)))
+        True
+    """
     if not isinstance(network, nn.Sequential) or not all(type(layer) in _WRITTEN_OUT for layer in network):
         return False
     kinds = [type(layer) for layer in network if not isinstance(layer, nn.Flatten)]
@@ -296,19 +311,19 @@ def is_perceptron(network: nn.Module) -> bool:
 
 
 class Perceptrons(LaneNetworks):
-    """Stacks of linear layers and ReLUs: products of matrices, batched over lanes, and their gradients by hand."""
+    """Stacks of linear layers and ReLUs: matrix products batched over lanes, with gradients written out."""
 
     elastic = True
 
     def __init__(self, shell: nn.Module, store: LaneStore) -> None:
-        """Compute with the numbers in `store`."""
+        """Compute with the parameters in `store`."""
         self._store = store
         self._layers = [name for name, layer in shell.named_children() if isinstance(layer, nn.Linear)]
         self._buffers: dict[tuple[object, ...], Tensor] = {}
 
     @torch.no_grad()
     def backward(self, inputs: Tensor, slopes: Slopes) -> None:
-        """Leave in the store the gradients at inputs [L, B, ...]."""
+        """Write the gradients at inputs [L, B, ...] to the store."""
         lanes = len(inputs)
         hidden = [inputs.flatten(2)]
         for depth, name in enumerate(self._layers):
@@ -323,16 +338,16 @@ class Perceptrons(LaneNetworks):
             if depth:
                 weight = self._store.parameters[f"{name}.weight"][:lanes]
                 passed = torch.bmm(slope, weight, out=self._buffer(("back", depth), below.shape))
-                # What a ReLU did not pass on has no part in the gradient.
+                # The gradient is 0 where the ReLU output 0; this fused operation works in place.
                 slope = torch.ops.aten.threshold_backward.grad_input(passed, below, 0, grad_input=passed)
 
     @torch.no_grad()
     def predict(self, inputs: Tensor, lanes: int) -> Tensor:
-        """Return logits [L, B, K] of the first lanes at inputs [B, ...] that all share."""
+        """Return the first lanes' logits [L, B, K] for shared inputs [B, ...]."""
         hidden = inputs.flatten(1).expand(lanes, -1, -1)
         for depth, name in enumerate(self._layers):
             hidden = self._linear(name, depth, hidden, lanes, last=depth == len(self._layers) - 1)
-        return hidden.clone()
+        return hidden.clone()  # the buffer is overwritten by the next call
 
     def _linear(self, name: str, depth: int, rows: Tensor, lanes: int, *, last: bool) -> Tensor:
         weight = self._store.parameters[f"{name}.weight"][:lanes].transpose(1, 2)
@@ -345,7 +360,7 @@ class Perceptrons(LaneNetworks):
         return place if last else place.relu_()
 
     def _buffer(self, name: object, shape: torch.Size) -> Tensor:
-        """Return a buffer [L, B, D] whose lanes begin at multiples of 64 bytes, the same one for the same request."""
+        """Return a buffer [L, B, D] whose lanes start at multiples of 64 bytes, reused for equal arguments."""
         key = (name, *shape)
         if key not in self._buffers:
             size = prod(shape[1:])
@@ -355,20 +370,21 @@ class Perceptrons(LaneNetworks):
 
 
 class MappedNetworks(LaneNetworks):
-    """Any network, under `torch.func.vmap`, with automatic differentiation back through it."""
+    """Any network, mapped by `torch.func.vmap` and differentiated by autograd."""
 
     elastic = False
 
     def __init__(self, shell: nn.Module, store: LaneStore, turns: Turns, training: TrainingSettings) -> None:
-        """Compute with the numbers in `store`, while training as `training` says."""
+        """Compute with the parameters in `store`, and with the arithmetic of `training` in training steps."""
         self._shell, self._store = shell, store
         self._forward = lane_forward(shell, turns)
         self._training_forward = training_forward(self._forward, training, store.values.device)
         self._weights = leaves_of(store, store.width)
 
     def backward(self, inputs: Tensor, slopes: Slopes) -> None:
-        """Leave in the store the gradients at inputs [W, B, ...]."""
+        """Write the gradients at inputs [W, B, ...] to the store."""
         self._shell.train()
+        # The leaves share memory with the store, so they are made once and always have the current values.
         leaves = self._weights
         logits = self._training_forward({**leaves, **self._store.fixed}, inputs, True)
         gradients = torch.autograd.grad(logits, list(leaves.values()), slopes(logits.detach()), allow_unused=True)
@@ -376,20 +392,20 @@ class MappedNetworks(LaneNetworks):
 
     @torch.no_grad()
     def predict(self, inputs: Tensor, lanes: int) -> Tensor:
-        """Return logits [L, B, K] of the first lanes at inputs [B, ...] that all share."""
+        """Return the first lanes' logits [L, B, K] for shared inputs [B, ...]."""
         self._shell.eval()
         return self._forward({**self._store.parameters, **self._store.fixed}, inputs, False)[:lanes]
 
 
 def leaves_of(store: LaneStore, lanes: int) -> dict[str, Tensor]:
-    """Return the parameters of the first lanes as leaves of a graph, sharing memory with the store."""
+    """Return the first lanes' parameters as graph leaves that share memory with the store."""
     return {name: stacked[:lanes].detach().requires_grad_() for name, stacked in store.parameters.items()}
 
 
 def differentiable(
     shell: nn.Module, store: LaneStore, turns: Turns, inputs: Tensor, *, thrice: bool
 ) -> tuple[Tensor, list[Tensor]]:
-    """Return logits [L, B, K] with their graph, and its leaves, for losses that need the network itself."""
+    """Return logits [L, B, K] with their graph and its leaves, for losses that need the network itself."""
     shell.train()
     leaves = leaves_of(store, len(inputs))
     fixed = {name: stacked[: len(inputs)] for name, stacked in store.fixed.items()}

@@ -1,14 +1,12 @@
-"""Which configurations can be lanes, and how replicates and trials share a processor: in turn, or as lanes of one net.
+"""Packing: which configurations can be lanes, and whether replicates and trials train in sequence or as lanes.
 
-For the project's own networks and losses tests show what can be a lane. A user's own are tried where they train: a loss
-that looks at its values in Python cannot be mapped, one that keeps its state elsewhere than in `state_dict` would be
-mapped wrongly.
+Tests show which of the project's own networks and losses can be lanes. A user's own are tried where they train, because
+a loss that inspects its values in Python cannot be mapped, and one with state outside of `state_dict` would be mapped
+wrongly.
 
-`sequential`, `fused` and a number of lanes are rules, `auto` measures.
-
-How many lanes are fastest is measured: lanes save the cost of calling many small operations, and lose where an
-operation on several stacked networks is slower than one after the other, as grouped convolutions often are on a CPU;
-wide cohorts cost memory and caches.
+`sequential`, `fused` and a number of lanes are fixed choices; `auto` measures. Lanes save the cost of calling many
+small operations. They lose if an operation on stacked networks is slower than one network after the other, as grouped
+convolutions often are on a CPU, and wide cohorts take more memory and cache.
 """
 
 from __future__ import annotations
@@ -36,21 +34,29 @@ from trainables.training.loop import Replicate
 from trainables.training.prediction import EpochRow
 from trainables.training.recipe import alone_fault
 
-#: Steps an epoch of a trial; with two epochs a wrong gradient or a lost state shows in the second one's losses.
+#: Steps per epoch of a lane check. Two epochs, because a wrong gradient or lost state shows in the second one's losses.
 STEPS = 3
 
 EPOCHS = 2
 
-#: Of losses and states after six steps. Lanes round otherwise, by some 1e-6 a step; a wrong gradient, or a state that
-#: is not each lane's own, shows in the first digits.
+#: Relative tolerance for losses and states after six steps. Lanes round differently, by about 1e-6 per step, whereas a
+#: wrong gradient, or state that lanes share, changes the first digits.
 TOLERANCE = 0.01
 
 
 def unmappable(configuration: Configuration, training: TrainingSettings = PLAIN) -> tuple[str, str] | None:
-    """Return what of a configuration cannot be a lane at all, network, loss or recipe, and why; or `None`."""
+    """Return the part of a configuration (network, loss or recipe) that cannot be a lane and the reason, or `None`.
+
+    Example:
+        >>> configuration = {"architecture": {"name": "mlp"}, "loss": {"name": "focal"}, "optimizer": {"name": "sgd"}}
+        >>> unmappable(configuration) is None
+        True
+        >>> unmappable({**configuration, "optimizer": {"name": "sgd", "ema": 0.999}})
+        ('a recipe', 'ema is not computed for lanes')
+    """
     network, loss = configuration["architecture"]["name"], configuration["loss"]["name"]
     if training.memory_format == CHANNELS_LAST:
-        return network, "lanes are channels of one network, whose layout cannot be channels_last"
+        return network, "lanes become channels of one network, whose layout cannot be channels_last"
     if (alone := alone_fault(configuration.get("optimizer", {}))) is not None:
         return "a recipe", alone
     for registry, name in ((ARCHITECTURES, network), (LOSSES, loss)):
@@ -60,29 +66,29 @@ def unmappable(configuration: Configuration, training: TrainingSettings = PLAIN)
 
 
 def is_own(configuration: Configuration) -> bool:
-    """Return whether the network or the loss of a configuration is the user's own."""
+    """Return whether a configuration's network or loss is the user's own."""
     return ARCHITECTURES.is_own(configuration["architecture"]["name"]) or LOSSES.is_own(configuration["loss"]["name"])
 
 
 def cohort_fault(configuration: Configuration, training: TrainingSettings = PLAIN) -> str | None:
-    """Return why a configuration cannot be a lane beside other configurations, or `None`."""
-    if (found := unmappable(configuration, training)) is not None:
-        return found[1]
+    """Return why a configuration cannot be a lane in a cohort of several configurations, or `None`."""
+    if (fault := unmappable(configuration, training)) is not None:
+        return fault[1]
     if training.compile:
         return "a cohort is not compiled"
     if training.precision != PLAIN.precision:
         return f"a cohort computes in float32, not in {training.precision}"
     for registry, part in ((ARCHITECTURES, "architecture"), (LOSSES, "loss")):
         if registry.is_own(name := configuration[part]["name"]):
-            return f"{name} is your own {registry.kind}: its lanes would have to be tried first (packing: fused does)"
+            return f"{name} is your own {registry.kind}: lanes must be tried for it first, which packing: fused does"
     return None
 
 
 def cohort_key(configuration: Configuration, training: TrainingSettings = PLAIN) -> str | None:
-    """Return what the lanes of one cohort have in common, as text; `None` where a configuration cannot be a lane.
+    """Return a key that is equal for configurations that can share a cohort, or `None` if it cannot be a lane.
 
-    It is the data set, the network with all its hyperparameters, the batch size and the kind of optimiser: what decides
-    the shapes. A loss that differentiates three times shares a cohort with its like alone.
+    The key contains what determines shapes: the data set, the network with all hyperparameters, the batch size and the
+    kind of optimiser. Losses that differentiate three times share a cohort only with each other.
     """
     if cohort_fault(configuration, training) is not None:
         return None
@@ -95,41 +101,41 @@ def cohort_key(configuration: Configuration, training: TrainingSettings = PLAIN)
 
 
 def few_batches(dataset: DataSet, batch_size: int, steps: int = STEPS) -> DataSet:
-    """Return the data set cut to a few batches for training, and one for validation."""
+    """Return the data set reduced to `steps` training batches and one validation batch."""
     return replace(dataset, train=dataset.train.first(steps * batch_size), val=dataset.val.first(batch_size))
 
 
 def lane_fault(
     build: Callable[[int, DataSet], Replicate], seeds: Sequence[int], dataset: DataSet, batch_size: int
 ) -> str | None:
-    """Return why replicates do not train as lanes what they train alone, or `None` when they do.
+    """Return why replicates train differently as lanes than alone, or `None` if they train equally.
 
     Args:
-        build: makes a replicate from a seed, to train on the data set given.
-        seeds: of two replicates or more; two are tried.
-        dataset: on the device.
-        batch_size: of the recipe.
+        build: function from a seed and a data set to a replicate.
+        seeds: seeds of at least two replicates, of which two are tried.
+        dataset: data set on the device.
+        batch_size: batch size of the recipe.
     """
     few = few_batches(dataset, batch_size)
     alone, together = ([build(seed, few) for seed in seeds[:2]] for _ in range(2))
-    expected = [[each.train_epoch() for each in alone] for _ in range(EPOCHS)]
+    expected = [[replicate.train_epoch() for replicate in alone] for _ in range(EPOCHS)]
     try:
         lanes = Lanes(together)
-        found = [lanes.train_epoch() for _ in range(EPOCHS)]
+        measured = [lanes.train_epoch() for _ in range(EPOCHS)]
         lanes.settle()
     except Exception as error:
-        # torch.func names what it cannot map over lanes in many ways, and a user's code may fail in others.
+        # torch.func raises many kinds of errors for operations it cannot map, and user code can raise others.
         words = " ".join(str(error).split())
         return f"it cannot be mapped over lanes ({type(error).__name__}: {words[:200]})"
-    for mine, theirs in zip(expected, found, strict=True):
+    for mine, theirs in zip(expected, measured, strict=True):
         for lane, (left, right) in enumerate(zip(mine, theirs, strict=True)):
             for column in ("train_loss", "val_nll"):
                 if not _close(left[column], right[column]):
                     return (
-                        f"as lane {lane} its {column} is {right[column]:.6g}, alone {left[column]:.6g}, in epoch "
-                        f"{left['epoch']}"
+                        f"its {column} in epoch {left['epoch']} is {right[column]:.6g} as lane {lane} but "
+                        f"{left[column]:.6g} alone"
                     )
-    return _state_fault([each.loss.state_dict() for each in alone], [each.loss.state_dict() for each in together])
+    return _state_fault([own.loss.state_dict() for own in alone], [own.loss.state_dict() for own in together])
 
 
 def _state_fault(alone: Sequence[Mapping[str, Any]], together: Sequence[Mapping[str, Any]]) -> str | None:
@@ -137,56 +143,58 @@ def _state_fault(alone: Sequence[Mapping[str, Any]], together: Sequence[Mapping[
         for key, value in left.items():
             mine, theirs = torch.as_tensor(value).double(), torch.as_tensor(right[key]).double()
             if mine.shape != theirs.shape or not torch.allclose(mine, theirs, rtol=TOLERANCE, atol=1e-6):
-                return f"the loss's state {key!r} is not the same after training in lanes"
+                return f"the loss's state {key!r} differs after training in lanes"
     return None
 
 
 def _close(left: float, right: float) -> bool:
+    # A configuration that diverges must diverge as a lane, too.
     same = math.isnan(left) and math.isnan(right)
     return same or math.isclose(left, right, rel_tol=TOLERANCE, abs_tol=1e-6)
 
 
-#: Widths that are tried, as long as each is faster than the one before.
+#: Widths to try, in this order, as long as each is faster than the one before.
 WIDTHS = (4, 8, 16, 32, 64)
 
-#: The same on a card, which is full much later: an H200 still gained 2.7 times from 64 to 256 small perceptrons.
+#: Widths to try on a GPU, which saturates much later: an H200 still gained 2.7 times from 64 to 256 small perceptrons.
 CARD_WIDTHS = (*WIDTHS, 128, 256)
 
-#: Epochs that are timed; the fastest counts, the first one warms up.
+#: Timed epochs, of which the fastest counts; the first one warms up caches and kernels.
 ROUNDS = 3
 
-#: A wider cohort must take at most this share of the time a lane, and a cohort of any width of the time alone.
+#: Largest accepted ratio of times per lane, of a wider cohort to a narrower one and of a cohort to training alone.
 GAIN = 0.95
 
-#: A first width that takes so many times as long as training alone ends the search: wider ones share what a step costs
-#: whatever its width, and that would have to be most of a step to win.
+#: If the first width takes this many times as long per lane as training alone, the search ends: wider cohorts only
+#: share a step's fixed cost further, which would have to be most of the step for them to win.
 HOPELESS = 1.1
 
-#: Copies of a lane's parameters that a cohort holds: values, gradients, two memories, and two in passing.
+#: Copies of a lane's parameters in a cohort: values, gradients, two optimiser memories, and two temporaries.
 COPIES = 6
 
-#: Of the memory that is free, what all cohorts of a machine may take together.
+#: Share of free memory that all cohorts on a machine may take together.
 MEMORY_SHARE = 0.25
 
 
 def measured_width(build: Callable[[int], Replicate], device: str, most: int, processes: int = 1) -> int:
-    """Return the best of `WIDTHS` up to `most` lanes, or 0 where the best is not clearly faster than one lane alone."""
+    """Return the fastest width up to `most` lanes, or 0 if none is clearly faster than training alone."""
     weight = sum(p.numel() * p.element_size() for p in build(0).model.parameters())
     free = float(free_memory() if device == "cpu" else torch.cuda.mem_get_info()[0])
+    # Every process with a cohort takes its part of the free memory.
     limit = min(most, free * MEMORY_SHARE / processes / max(1, COPIES * weight))
     return best_width(seconds_of_widths(build, device, _tried(limit, WIDTHS if device == "cpu" else CARD_WIDTHS)))
 
 
 def seconds_of_widths(build: Callable[[int], Replicate], device: str, widths: Iterable[int]) -> dict[int, float]:
-    """Return by lanes the seconds that an epoch takes one of them, 0 standing for training alone.
+    """Return width → seconds of an epoch per lane, with width 0 for training alone.
 
-    Wider ones are tried while they gain. A network that cannot run in lanes, or not in the memory, has no more widths.
+    Wider cohorts are tried while they gain, and until one cannot be mapped or does not fit in memory.
     """
     seconds = {0: _fastest(build(0).train_epoch, device)}
     for width in widths:
         try:
             seconds[width] = _fastest(Lanes([build(lane) for lane in range(width)]).train_epoch, device) / width
-        except (MemoryError, RuntimeError):  # torch says so where it cannot allocate, or map
+        except (MemoryError, RuntimeError):  # torch raises RuntimeError if it cannot allocate or map
             break
         if not is_promising(seconds):
             break
@@ -197,7 +205,11 @@ def is_promising(seconds: Mapping[int, float]) -> bool:
     """Return whether a wider cohort than the last one measured may be faster.
 
     Args:
-        seconds: by lanes, in the order in which they were measured, of an epoch of one lane; 0 stands for none.
+        seconds: width → seconds of an epoch per lane, in measured order, beginning with width 0 for training alone.
+
+    Example:
+        >>> is_promising({0: 1.0, 4: 0.5}), is_promising({0: 1.0, 4: 0.5, 8: 0.6})
+        (True, False)
     """
     *before, last = seconds.values()
     if len(before) == 1:
@@ -206,16 +218,21 @@ def is_promising(seconds: Mapping[int, float]) -> bool:
 
 
 def best_width(seconds: Mapping[int, float]) -> int:
-    """Return the fewest lanes that are hardly slower than the best; 0 where training alone is as fast.
+    """Return the smallest width that is nearly as fast as the best, or 0 if training alone is as fast.
 
     Args:
-        seconds: by lanes, of an epoch of one lane; 0 stands for none.
+        seconds: width → seconds of an epoch per lane, with width 0 for training alone.
+
+    Example:
+        >>> best_width({0: 1.0, 4: 0.5, 8: 0.49})
+        4
     """
-    wide = {lanes: each for lanes, each in seconds.items() if lanes}
+    wide = {lanes: time_per_lane for lanes, time_per_lane in seconds.items() if lanes}
     best = min(wide.values(), default=float("inf"))
     if best > GAIN * seconds[0]:
         return 0
-    return min(lanes for lanes, each in wide.items() if GAIN * each <= best)
+    # Among equally fast widths the smallest needs the least memory and fills soonest.
+    return min(lanes for lanes, time_per_lane in wide.items() if GAIN * time_per_lane <= best)
 
 
 def _tried(limit: float, widths: Sequence[int]) -> list[int]:
@@ -225,12 +242,13 @@ def _tried(limit: float, widths: Sequence[int]) -> list[int]:
 
 
 def _fastest(train: Callable[[], object], device: str) -> float:
-    # With one thread the processor's time is what counts: waiting for other trials says nothing about a width.
+    # With one thread, processor time is measured: waiting for other trials would distort wall-clock time.
     clock = time.process_time if device == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
     times = []
     for _ in range(ROUNDS):
         started = clock()
         train()
+        # Kernels run asynchronously: without this, only their launch would be timed.
         if device != "cpu":
             torch.cuda.synchronize()
         times.append(clock() - started)
@@ -239,7 +257,7 @@ def _fastest(train: Callable[[], object], device: str) -> float:
 
 FUSED, SEQUENTIAL, AUTO, TRIALS, COHORT = "fused", "sequential", "auto", "trials", "cohort"
 
-#: Steps of an epoch that is timed.
+#: Steps per timed epoch.
 MEASURED_STEPS = 3
 
 Build = Callable[[int, DataSet], Replicate]
@@ -249,13 +267,13 @@ _mappable: dict[str, bool] = {}
 
 
 class Packed(Protocol):
-    """Replicates that train together."""
+    """Replicates that train epoch by epoch, in sequence or as lanes."""
 
     def train_epoch(self) -> list[EpochRow]:
-        """Train one epoch and return a row for each replicate, in order."""
+        """Train one epoch and return a row per replicate, in order."""
 
     def settle(self) -> None:
-        """Bring everything that training keeps elsewhere back into the replicates, to save or regroup them."""
+        """Write all training state back to the replicates, so that they can be saved or regrouped."""
 
 
 class Sequential:
@@ -264,33 +282,33 @@ class Sequential:
     def __init__(
         self, replicates: Sequence[Task], after_step: Callable[[], None] | None = None, trained: Sequence[EpochRow] = ()
     ) -> None:
-        """Take up replicates of one configuration at the same epoch.
+        """Prepare to train replicates of one configuration at the same epoch.
 
         Args:
-            replicates: to train.
-            after_step: called after each step of any of them.
-            trained: rows of the first replicates, where those have trained the epoch that the others are in.
+            replicates: replicates to train.
+            after_step: function called after each step of any replicate.
+            trained: rows of the first replicates, if these have already trained the current epoch.
         """
         self._replicates, self._after_step = replicates, after_step
         self.trained = [*trained]
 
     def train_epoch(self) -> list[EpochRow]:
-        """Train one epoch and return a row for each replicate, in order."""
+        """Train one epoch and return a row per replicate, in order."""
         for replicate in self._replicates[len(self.trained) :]:
             self.trained.append(replicate.train_epoch(self._after_step))
         rows, self.trained = self.trained, []
         return rows
 
     def settle(self) -> None:
-        """Nothing is kept elsewhere."""
+        """Do nothing: all state is in the replicates."""
 
 
 def packing_fault(configuration: Configuration, packing: str, training: TrainingSettings = PLAIN) -> str | None:
-    """Return why a configuration's replicates cannot be packed as asked, or `None`."""
-    found = unmappable(configuration, training)
-    if packing != FUSED or found is None:
+    """Return why a configuration's replicates cannot be packed as requested, or `None`."""
+    fault = unmappable(configuration, training)
+    if packing != FUSED or fault is None:
         return None
-    name, reason = found
+    name, reason = fault
     return f"{name} cannot be trained with packing = fused: {reason}; choose sequential"
 
 
@@ -304,30 +322,29 @@ def chosen_packing(
     training: TrainingSettings = PLAIN,
     choices: Path | None = None,
 ) -> str:
-    """Return `fused`, `sequential` or `trials`: the requested one, or for `auto` the faster of the first two here.
+    """Return `fused`, `sequential` or `trials`: the requested one, or for `auto` the faster of the first two.
 
-    `auto` never chooses `trials`, which pays where one network fills a GPU: a process sees only its own share of
-    the machine, so what replicates would gain from separate processes cannot be measured in one.
+    `auto` never chooses `trials`, which pays if one network fills a GPU: a process sees only its own share of the
+    machine, so it cannot measure the gain from separate processes.
 
-    The answer is kept for each network, loss, optimiser, batch size, number of replicates, shape of the data, device
-    and arithmetic: in this process, and in `choices` for all processes of the sweep, where the first one to have
-    measured decides. Measuring trains replicates that are thrown away, and draws from their generators alone.
+    The answer is kept per network, loss, optimiser, batch size, number of replicates, data shape, device and
+    arithmetic: in this process, and in `choices` for all processes of the sweep, where the first answer counts.
+    Measuring trains temporary replicates, which draw only from their own generators.
+
+    Replicates with a user's own network or loss are fused only if a check shows that lanes train equally.
 
     Args:
         packing: `fused`, `sequential`, `trials` or `auto`.
-        build: makes a replicate from a seed, to train on the data set given.
-        configuration: of the trial.
-        seeds: of the replicates.
-        dataset: on the device.
+        build: function from a seed and a data set to a replicate.
+        configuration: trial configuration.
+        seeds: seeds of the replicates.
+        dataset: data set on the device.
         device: `cpu` or `cuda`.
-        training: how training steps are computed.
-        choices: the sweep's folder of answers, or `None` where no folder is shared.
-
-    Replicates with a network or loss of the user's own are fused only where a trial shows that lanes train what each
-    trains alone.
+        training: arithmetic of training steps.
+        choices: folder of the sweep for answers; `None` if no folder is shared.
 
     Raises:
-        ValueError: the architecture cannot be packed as asked.
+        ValueError: the configuration cannot be packed as requested.
     """
     batch_size = configuration["optimizer"]["batch_size"]
     fault = packing_fault(configuration, packing, training)
@@ -353,8 +370,8 @@ def chosen_packing(
 
 
 def _mappable_here(build: Build, configuration: Configuration, seeds: Sequence[int], dataset: DataSet) -> bool:
-    """Return whether lanes train what their replicates train alone; tried once a process for each kind of both."""
-    # A number hardly changes whether a loss can be mapped; a text, a flag or a count may.
+    """Return whether lanes train as their replicates do alone; tried once per process and kind of configuration."""
+    # A floating-point number hardly changes whether a loss can be mapped; a text, a flag or a count may.
     parts = [{k: v for k, v in configuration[part].items() if not isinstance(v, float)} for part in configuration]
     key = json.dumps([parts, dataset.input_shape, dataset.classes], sort_keys=True, default=str)
     if key not in _mappable:
@@ -373,19 +390,19 @@ def chosen_width(
     processes: int,
     choices: Path | None,
 ) -> int:
-    """Return the lanes with which most epochs a second are trained; 0 where one after the other is as fast.
+    """Return the width with the most epochs per second, or 0 if training in sequence is as fast.
 
-    The answer is kept for each `cohort_key`, device and arithmetic, in `choices` for all processes of the sweep.
+    The answer is kept per `cohort_key`, device and arithmetic, in `choices` for all processes of the sweep.
 
     Args:
-        build: makes a replicate of the configuration from a seed, to train on the data set given.
-        configuration: one that can be a lane.
-        dataset: on the device.
+        build: function from a seed and a data set to a replicate of the configuration.
+        configuration: configuration that can be a lane.
+        dataset: data set on the device.
         device: `cpu` or `cuda`.
-        training: how training steps are computed.
-        most: lanes that the sweep could fill.
-        processes: that have cohorts on this machine.
-        choices: the sweep's folder of answers, or `None` where no folder is shared.
+        training: arithmetic of training steps.
+        most: maximum number of lanes that the sweep can fill.
+        processes: number of processes with cohorts on this machine.
+        choices: folder of the sweep for answers; `None` if no folder is shared.
     """
     key = json.dumps(["cohort", cohort_key(configuration), most, *_computed_by(device, training)])
 
@@ -404,6 +421,6 @@ def _key(configuration: Configuration, count: int, dataset: DataSet, device: str
 
 
 def _computed_by(device: str, training: TrainingSettings) -> tuple[str, str, int]:
-    """Return by what and how steps are computed, which decides what is fastest."""
+    """Return device, arithmetic and threads, which determine the fastest choice."""
     card = device if device == "cpu" else torch.cuda.get_device_name()
     return card, training.described, torch.get_num_threads()

@@ -146,7 +146,7 @@ def test_a_full_cohort_takes_no_more():
     replicate = Replicate(configuration(), seed=0, dataset=digits(), max_epochs=1)
     cohort = Cohort(replicate, 1)
     cohort.join(replicate)
-    with pytest.raises(IndexError, match="1 lanes is full"):
+    with pytest.raises(IndexError, match="cohort is full"):
         cohort.join(replicate)
 
 
