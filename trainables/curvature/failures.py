@@ -112,18 +112,13 @@ def samples_mix(network: nn.Module, original: nn.Module, inputs: Tensor) -> bool
     logits = network(inputs)
     if not isinstance(logits, Tensor):
         raise CurvatureUnavailable(f"the network returns a {type(logits).__name__}, not a tensor of logits [N, K]")
-    if {*map(id, graph_leaves(logits))} & {*map(id, original.parameters())}:
+    ends: list[Any] = [node for node in graph_uses([logits]) if short_name(node) == "AccumulateGrad"]
+    if {id(end.variable) for end in ends} & {*map(id, original.parameters())}:
         raise CurvatureUnavailable("a copy of the network computes with the original's parameters, not its own")
     if not _equal(network(inputs), logits):
         raise CurvatureUnavailable("the network's outputs vary between calls even in evaluation mode")
     half = (len(inputs) + 1) // 2
     return not _equal(network(inputs[:half]), logits[:half])
-
-
-def graph_leaves(output: Tensor) -> list[Tensor]:
-    """Return the leaf tensors of the graph behind `output`."""
-    ends: list[Any] = [node for node in graph_uses([output]) if short_name(node) == "AccumulateGrad"]
-    return [end.variable for end in ends]
 
 
 def _equal(logits: Tensor, expected: Tensor) -> bool:

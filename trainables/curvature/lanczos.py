@@ -144,7 +144,7 @@ def lanczos_run(
         diagonal.append(float(vector.double() @ image.double()))
         # Full reorthogonalisation: without it, converged eigenvalues reappear as copies (Golub & Van Loan, Matrix
         # Computations, §10.3).
-        image = _project_out(image, basis[: step + 1])
+        image = project_out(image, basis[: step + 1])
         remainder = float(image.norm())
         scale = max(map(abs, diagonal + off_diagonal))
         # An invariant subspace: the run continues in a random direction, so that eigenvectors orthogonal to `start`
@@ -169,12 +169,12 @@ def gradient_start(gradient: Tensor, generator: torch.Generator) -> Tensor:
     return gradient / norm + 0.1 * drawn if float(norm) > 0 else drawn
 
 
-def _project_out(vector: Tensor, basis: Tensor) -> Tensor:
-    """Return `vector` without its components along the orthonormal rows of `basis`."""
+def project_out(vectors: Tensor, basis: Tensor) -> Tensor:
+    """Return a vector [P] or rows [m, P] without the components along the orthonormal rows of `basis`."""
     # Twice is enough (Kahan and Parlett): one pass leaves rounding errors as large as the remainder.
     for _ in range(2):
-        vector = vector - (basis @ vector) @ basis
-    return vector
+        vectors = vectors - (vectors @ basis.T) @ basis
+    return vectors
 
 
 def _unit(vector: Tensor, basis: Tensor, generator: torch.Generator) -> Tensor:
@@ -183,7 +183,7 @@ def _unit(vector: Tensor, basis: Tensor, generator: torch.Generator) -> Tensor:
     if norm > 0:
         return vector / norm
     drawn = torch.randn(vector.numel(), generator=generator, dtype=torch.float64).to(vector)
-    drawn = _project_out(drawn, basis)
+    drawn = project_out(drawn, basis)
     direction: Tensor = drawn / drawn.norm()
     return direction
 

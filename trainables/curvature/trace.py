@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from trainables.curvature.hessian import HessianOperator
+from trainables.curvature.lanczos import project_out
 
 Products = Callable[[Tensor], Tensor]  # rows [m, P] → images [m, P]
 Sums = Callable[[Tensor], Tensor]  # rows [m, P] → sums over blocks of parameters [m, B]
@@ -157,6 +158,13 @@ def hutch_plus_plus(
     a sixth of the products. Arguments are those of `hutchinson`.
 
     Source: Meyer, Musco, Musco & Woodruff 2021, arXiv:2010.09649, Algorithm 1.
+
+    Example:
+        >>> matrix, generator = torch.diag(torch.tensor([5.0, 1.0, 1.0])), torch.Generator().manual_seed(0)
+        >>> effort = Effort(6, None, 0.0, 100)
+        >>> estimate = hutch_plus_plus(lambda rows: rows @ matrix, torch.empty(0, 3), 0.0, effort, generator)
+        >>> round(estimate.value, 3), estimate.probes
+        (7.0, 2)
     """
     most = effort.max_products
     width = max(1, (most // 4 if effort.precision is not None else min(effort.probes, most)) // 3)
@@ -171,14 +179,6 @@ def hutch_plus_plus(
     deflated = known + float((frame * of_frame).sum())
     both = None if images is None else torch.cat([images, of_frame.to(images)])
     return hutchinson(products, torch.cat([basis, frame]), deflated, left, generator, both, sums)
-
-
-def project_out(vectors: Tensor, basis: Tensor) -> Tensor:
-    """Return rows `vectors` [m, P] without their components along the orthonormal rows of `basis`."""
-    # The second pass removes what the rounding of the first leaves.
-    for _ in range(2):
-        vectors = vectors - (vectors @ basis.T) @ basis
-    return vectors
 
 
 def mean_and_error(values: list[float]) -> tuple[float, float]:

@@ -34,7 +34,8 @@ from trainables.training.loop import Replicate
 from trainables.training.prediction import EpochRow
 from trainables.training.recipe import alone_fault
 
-#: Steps per epoch of a lane check. Two epochs, because a wrong gradient or lost state shows in the second one's losses.
+#: Steps per epoch of a lane check and of a timing. A check takes two epochs, because a wrong gradient or lost state
+#: shows in the second one's losses.
 STEPS = 3
 
 EPOCHS = 2
@@ -85,10 +86,15 @@ def cohort_fault(configuration: Configuration, training: TrainingSettings = PLAI
 
 
 def cohort_key(configuration: Configuration, training: TrainingSettings = PLAIN) -> str | None:
-    """Return a key that is equal for configurations that can share a cohort, or `None` if it cannot be a lane.
+    """Return a key that is equal for configurations that can share a cohort, or `None` if one cannot be a lane.
 
     The key contains what determines shapes: the data set, the network with all hyperparameters, the batch size and the
     kind of optimiser. Losses that differentiate three times share a cohort only with each other.
+
+    Example:
+        >>> configuration = {"architecture": {"name": "mlp"}, "loss": {"name": "focal"}, "optimizer": {"name": "sgd"}}
+        >>> cohort_key(configuration) == cohort_key({**configuration, "loss": {"name": "brier"}})
+        True
     """
     if cohort_fault(configuration, training) is not None:
         return None
@@ -257,9 +263,6 @@ def _fastest(train: Callable[[], object], device: str) -> float:
 
 FUSED, SEQUENTIAL, AUTO, TRIALS, COHORT = "fused", "sequential", "auto", "trials", "cohort"
 
-#: Steps per timed epoch.
-MEASURED_STEPS = 3
-
 Build = Callable[[int, DataSet], Replicate]
 
 _choices: dict[str, str] = {}
@@ -360,7 +363,7 @@ def chosen_packing(
     key = _key(configuration, len(seeds), dataset, device, training)
 
     def measure() -> str:
-        few = few_batches(dataset, batch_size, MEASURED_STEPS)
+        few = few_batches(dataset, batch_size)
         lanes = best_width(seconds_of_widths(lambda lane: build(seeds[lane], few), device, (len(seeds),)))
         return FUSED if lanes else SEQUENTIAL
 
@@ -407,7 +410,7 @@ def chosen_width(
     key = json.dumps(["cohort", cohort_key(configuration), most, *_computed_by(device, training)])
 
     def measure() -> str:
-        few = few_batches(dataset, configuration["optimizer"]["batch_size"], MEASURED_STEPS)
+        few = few_batches(dataset, configuration["optimizer"]["batch_size"])
         return str(measured_width(lambda seed: build(seed, few), device, most, processes))
 
     return int(measure() if choices is None else kept_choice(choices, key, measure))
