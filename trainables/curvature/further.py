@@ -14,6 +14,18 @@ loss; differences of cross-entropy's G between networks are due to the networks.
 arXiv:2010.01412, Eq. 2): L(w + ε) − L(w) with ε = ρ·g/‖g‖. ASAM's (Kwon et al. 2021, arXiv:2102.11600, Eq. 4) uses
 ε = ρ·T²g/‖Tg‖. Here T = |w| for every parameter and η = 0, as in Andriushchenko et al. 2023 (arXiv:2302.07011,
 section 3). Rescaling a unit's weights without changing the function then leaves the value unchanged.
+
+A network with two parameters, logits w·x, at w = 0, where H = G = F and mean x²·(¼ + ¼) = 1 is their trace:
+
+    >>> from trainables.curvature import CurvatureSettings, measure_curvature
+    >>> network = torch.nn.Linear(1, 2, bias=False)
+    >>> _ = torch.nn.init.zeros_(network.weight)
+    >>> losses = {"nll": torch.nn.functional.cross_entropy}
+    >>> data = torch.tensor([[1.0], [1.0], [2.0]]), torch.tensor([0, 1, 1])
+    >>> settings = CurvatureSettings(statistics=("gauss_newton", "sharpness", "fisher"))
+    >>> measured = measure_curvature(network, *data, losses, settings=settings, seed=0)["nll"]
+    >>> {name: round(measured[name], 4) for name in ("gauss_newton_trace", "residual_trace", "fisher_trace", "sam")}
+    {'gauss_newton_trace': 1.0, 'residual_trace': 0.0, 'fisher_trace': 1.0, 'sam': 0.0248}
 """
 
 from __future__ import annotations

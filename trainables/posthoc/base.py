@@ -281,7 +281,12 @@ def fit_many(
 
 
 def parameter_names(name: str) -> tuple[str, ...]:
-    """Return the keys of `Calibrator.parameters` for method `name`, in order. Raises ValueError if it is unknown."""
+    """Return the keys of `Calibrator.parameters` for method `name`, in order. Raises ValueError if it is unknown.
+
+    Example:
+        >>> parameter_names("temperature")
+        ('temperature', 'converged', 'at_bound')
+    """
     unknown = POSTHOC.fault(name)
     if unknown:
         raise ValueError(unknown)
@@ -305,6 +310,12 @@ def cross_fitted(
 
     Raises:
         PosthocUnavailable: there are fewer samples than folds, or the method cannot be fitted on the other folds.
+
+    Example:
+        >>> logits = np.tile([[2.0, 0.0], [0.0, 1.0], [1.0, 0.0]], (5, 1))
+        >>> probabilities, exact = cross_fitted("temperature", logits, [0, 1, 1] * 5, {})
+        >>> probabilities.shape, exact
+        ((15, 2), None)
     """
     values, labels = np.asarray(logits), np.asarray(targets)
     if len(labels) < FOLDS:

@@ -120,7 +120,12 @@ def region_columns(probabilities: Floats, loss: Mapping[str, object]) -> dict[st
 
 
 def binary_focal_margin(margin: ArrayLike, gamma: float) -> Floats:
-    """Return ln(FC_γ/(1 − FC_γ)), the logit difference after Ψ^γ on (σ(s), 1 − σ(s)), for any shape of s = `margin`."""
+    """Return ln(FC_γ/(1 − FC_γ)), the logit difference after Ψ^γ on (σ(s), 1 − σ(s)), for any shape of s = `margin`.
+
+    Example:
+        >>> binary_focal_margin([1.0], gamma=1.0).round(4)
+        array([1.7781])
+    """
     s = np.asarray(margin, dtype=np.float64)
     flat = s.ravel()
     log_first, log_second = -np.logaddexp(0.0, -flat), -np.logaddexp(0.0, flat)
@@ -170,6 +175,12 @@ def simplex_logits(classes: int, reach: float | None = None, step: float | None 
 
     Both maps depend only on differences of logits and treat classes alike, so this grid represents all logits in
     [−reach, reach], whose differences reach −2·reach.
+
+    Example:
+        >>> simplex_logits(2, reach=1.0, step=1.0)
+        array([[ 0.,  0.],
+               [ 0., -1.],
+               [ 0., -2.]])
     """
     reach, step = reach or REACH[classes], step or STEPS[classes]
     below = -np.arange(0, round(2 * reach / step) + 1) * step
@@ -202,7 +213,13 @@ def closest_temperature(gamma: float, logits: Floats) -> ClosestTemperature:
 
 
 def line_through(fits: Sequence[ClosestTemperature]) -> tuple[float, float]:
-    """Return slope and intercept of the least-squares line of 1/T on γ."""
+    """Return slope and intercept of the least-squares line of 1/T on γ (properness Figs. 2 and 6).
+
+    Example:
+        >>> fits = [closest_temperature(gamma, simplex_logits(2)) for gamma in (1.0, 2.0)]
+        >>> [round(value, 2) for value in line_through(fits)]
+        [0.9, 0.88]
+    """
     slope, intercept = np.polyfit([fit.gamma for fit in fits], [fit.inverse_temperature for fit in fits], 1)
     return float(slope), float(intercept)
 
@@ -222,7 +239,12 @@ def theoretical_bounds(gamma: float) -> TemperatureBounds:
 
 
 def measured_bounds(gamma: float, reach: float = REACH[2], step: float = 0.001) -> TemperatureBounds:
-    """Return the tightest bounds over logits in (0, reach] for γ ≥ 0; by symmetry they hold for negative logits."""
+    """Return the tightest bounds over logits in (0, reach] for γ ≥ 0; by symmetry they hold for negative logits.
+
+    Example:
+        >>> measured_bounds(1.0)
+        TemperatureBounds(gamma=1.0, lower=0.508..., upper=0.564...)
+    """
     # At each logit s exactly one temperature equals the map, 1/T = logit(Ψ)/s: the bounds are its extremes.
     s = np.arange(1, round(reach / step) + 1) * step
     inverse = binary_focal_margin(s, gamma) / s
@@ -238,6 +260,10 @@ def confidence_after(top: Floats, gamma: float, classes: int) -> Floats:
         top: confidences [N] in (1/classes, 1).
         gamma: γ in the focal loss.
         classes: number of classes, at least 2.
+
+    Example:
+        >>> confidence_after(np.array([0.6]), gamma=3.0, classes=10).round(3)
+        array([0.899])
     """
     values = np.asarray(top, dtype=np.float64)
     rest = np.repeat(((1.0 - values) / (classes - 1))[:, None], classes - 1, axis=1)
@@ -248,6 +274,10 @@ def largest_overconfident_gamma(classes: int) -> float | None:
     """Return the γ above which no prediction is over-confident with K classes, or `None` if that holds for every γ.
 
     A top confidence is at least 1/K and over-confident up to τ_oc(γ), which falls as γ grows (posterior Thm. 8).
+
+    Example:
+        >>> largest_overconfident_gamma(4), round(largest_overconfident_gamma(10), 2)
+        (None, 2.18)
     """
     from scipy.optimize import brentq
 

@@ -31,7 +31,12 @@ PARAMETERS = ("threshold", "temperature", "converged", "at_bound", "accepted")
 
 
 def entropy(logits: Floats) -> Floats:
-    """Return the entropies −Σ_k p_k ln p_k [N], in nats, of p = softmax(logits) for logits [N, K]."""
+    """Return the entropies −Σ_k p_k ln p_k [N], in nats, of p = softmax(logits) for logits [N, K].
+
+    Example:
+        >>> entropy(np.zeros((1, 2))).round(4)
+        array([0.6931])
+    """
     log_p = log_softmax64(logits)
     return np.asarray(-np.einsum("nk,nk->n", np.exp(log_p), log_p))
 

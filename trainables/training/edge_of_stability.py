@@ -155,7 +155,12 @@ def step_scales(parameters: Sequence[nn.Parameter], optimizer: torch.optim.Optim
 
 
 def momentum_factor(optimizer: torch.optim.Optimizer) -> float | None:
-    """Return the factor by which momentum moves the edge, or `None` if it is unknown for the optimiser."""
+    """Return the factor by which momentum moves the edge, or `None` if it is unknown for the optimiser.
+
+    Example:
+        >>> momentum_factor(torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1, momentum=0.9))
+        1.9
+    """
     group = optimizer.param_groups[0]
     if isinstance(optimizer, torch.optim.SGD):
         beta = float(group["momentum"])

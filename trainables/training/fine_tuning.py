@@ -350,12 +350,24 @@ class Mixing:
 
 
 def mixup(own: Tensor, partners: Tensor, share: float, random: np.random.RandomState) -> tuple[Tensor, float]:
-    """Return λx + (1 − λ)x' and λ (Zhang et al. 2018)."""
+    """Return λx + (1 − λ)x' and λ (Zhang et al. 2018).
+
+    Example:
+        >>> mixup(torch.ones(1), torch.zeros(1), share=0.75, random=np.random.RandomState(0))
+        (tensor([0.7500]), 0.75)
+    """
     return own * share + partners * (1 - share), share
 
 
 def cutmix(own: Tensor, partners: Tensor, share: float, random: np.random.RandomState) -> tuple[Tensor, float]:
-    """Return x [B, C, H, W] with a box of x' pasted in, and the remaining share of x (Yun et al. 2019, Eqs. 1, 2)."""
+    """Return x [B, C, H, W] with a box of x' pasted in, and the remaining share of x (Yun et al. 2019, Eqs. 1, 2).
+
+    Example:
+        >>> images, partners = torch.ones(1, 1, 2, 2), torch.zeros(1, 1, 2, 2)
+        >>> mixed, share = cutmix(images, partners, share=0.5, random=np.random.RandomState(0))
+        >>> mixed.mean().item() == share
+        True
+    """
     height, width = own.shape[-2:]
     slices = []
     for size in (height, width):
@@ -373,7 +385,12 @@ KINDS = {"mixup": mixup, "cutmix": cutmix}
 
 
 def mixes(recipe: Options) -> str | None:
-    """Return the hyperparameter that requests mixed samples, or `None` if none has α above 0."""
+    """Return the hyperparameter that requests mixed samples, or `None` if none has α above 0.
+
+    Example:
+        >>> mixes({"name": "sgd", "mixup": 0.2})
+        'mixup'
+    """
     return next((name for name in KINDS if recipe.get(name)), None)
 
 

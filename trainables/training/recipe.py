@@ -160,7 +160,12 @@ def changes_by_step(settings: Options) -> bool:
 
 
 def milestones_reached(settings: Options, epoch: float, max_epochs: int) -> int:
-    """Return the number of milestones at or before `epoch`, counted from 0."""
+    """Return the number of milestones at or before `epoch`, counted from 0.
+
+    Example:
+        >>> milestones_reached({"name": "sgd", "milestones": [150, 250]}, 150, max_epochs=350)
+        1
+    """
     points = (scaled_epoch(settings, point, max_epochs) for point in setting(settings, "milestones"))
     return sum(epoch >= point - EPOCH_TOLERANCE for point in points)
 
@@ -261,7 +266,12 @@ def alone_fault(settings: Options) -> str | None:
 
 
 def check_recipe(values: Options) -> str | None:
-    """Return the rule that a combination of hyperparameters breaks, or `None`."""
+    """Return the rule that a combination of hyperparameters breaks, or `None`.
+
+    Example:
+        >>> check_recipe({"milestones": [250, 150]})
+        'milestones = [250, 150] must be in ascending order'
+    """
     if values.get("rho") is not None and values.get("sharpness") is None:
         return "rho is the radius of a sharpness-aware step; set sharpness: sam or asam, or leave rho out"
     if values.get("nesterov") and not values.get("momentum", 0.9):
