@@ -186,18 +186,20 @@ def _untracked(name: str, place: str) -> bool:
 def import_(
     file: str | Path,
     *,
+    labels: str | Path | None = None,
     set: arguments.Settings = None,
     name: str | None = None,
     output: arguments.Output = None,
     tracking_uri: arguments.Tracking = None,
     mlflow: arguments.Mlflow = True,
 ) -> FinishedRun:
-    """Import predictions made elsewhere as a sweep.
+    """Import predictions made elsewhere as a sweep: how calibrated they are, and which post-hoc method helps.
 
     All commands that read sweeps read it.
 
     Args:
-        file: Parquet file of predictions.
+        file: NumPy archive (.npz, .npy), CSV or Parquet file of logits or probabilities.
+        labels: File of the class indices, if they are not in the first one.
         name: Name of the sweep. (default: the file's name, numbered)
 
     Raises:
@@ -209,7 +211,8 @@ def import_(
     place = output_folder(output)
     uri = arguments.tracking_address(tracking_uri, place) if mlflow else None
     options = RunOptions(place, tracker=uri, progress=arguments.progress_view())
-    return FinishedRun(import_predictions(Path(file), overrides(set), name, options), place, options.timings)
+    targets = None if labels is None else Path(labels)
+    return FinishedRun(import_predictions(Path(file), overrides(set), name, options, targets), place, options.timings)
 
 
 def plan(

@@ -1,4 +1,4 @@
-"""A Parquet file of predictions that were made elsewhere becomes a sweep, see `predictions_file`.
+"""A file of predictions that were made elsewhere becomes a sweep, see `predictions_file`.
 
 What it predicts is measured as that of a training loop of the user's own, and reported to a driver that judges,
 journals and writes tables as ever: so whatever reads a sweep reads this one, too.
@@ -107,7 +107,9 @@ class _FromFile(Executor):
         return replicate
 
 
-def import_predictions(file: Path, overrides: Sequence[str], name: str | None, options: RunOptions) -> Outcome:
+def import_predictions(
+    file: Path, overrides: Sequence[str], name: str | None, options: RunOptions, labels: Path | None = None
+) -> Outcome:
     """Make a sweep of a file's predictions.
 
     Args:
@@ -115,11 +117,12 @@ def import_predictions(file: Path, overrides: Sequence[str], name: str | None, o
         overrides: `key=value` of the search space that is made for it, such as `evaluation.posthoc=[…]`.
         name: of the sweep; by default the file's, numbered.
         options: of a run.
+        labels: the file of the targets, where they are in another one.
 
     Raises:
         SweeperError: what the file lacks, or what is wrong in it.
     """
-    found = read_predictions(file)
+    found = read_predictions(file, labels)
     spec = load_spec(found.space(), overrides)
     facts = found.facts()
     manifest = {
@@ -140,6 +143,7 @@ def import_predictions(file: Path, overrides: Sequence[str], name: str | None, o
     sweep = create_sweep(spec, file.stem, name, place.folder, manifest, place.has)
     own = Configurations(len(found.configurations), found.configurations.__getitem__, sweep.paths.journal)
     try:
-        return first_attempt(replace(sweep, configurations=own), dataset, options, place, _FromFile(found))
+        done = first_attempt(replace(sweep, configurations=own), dataset, options, place, _FromFile(found))
     except LoopError as error:
         raise SweeperError(f"{file}: {error}") from error
+    return replace(done, notes=[*found.notes, *done.notes])

@@ -1,4 +1,4 @@
-"""A Parquet file of predictions that were made elsewhere: what it has to hold, and everything that is wrong in one.
+"""A table of predictions that were made elsewhere: what it has to hold, and everything that is wrong in one.
 
 A row is a sample: `split`, `target`, `logits` or `probabilities`, and where there are several, `seed` (a replicate),
 `epoch`, and `sample` (its place in the split; else rows are in order). Every other column is a hyperparameter, with
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +22,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from sweeper.core.errors import Fault, InvalidSearchSpace, SweeperError
+from sweeper.execution.prediction_tables import predictions_table
 from sweeper.space.catalogue import installed_registries
 from sweeper.space.components import WORD
 from trainables.datasets.base import hash_of_splits
@@ -44,6 +46,12 @@ PLAIN = (*NUMBERS, *TEXTS, _IS.is_boolean, _IS.is_null)
 
 #: Hyperparameters that a search space has another meaning for.
 RESERVED = {"dataset": "own_dataset"}
+
+#: Post-hoc methods that are compared; of many runs the first alone, since others take seconds each.
+METHODS = ["temperature", "vector", "isotonic"]
+
+#: Further metrics of two classes: those of the probability of class 1.
+BINARY = ["ece_positive", "calibration_slope", "calibration_intercept"]
 
 #: Faults of one kind that are told.
 TOLD = 5
@@ -84,6 +92,7 @@ class Predictions:
         logits: of all samples, float32 [N, K].
         targets: int64 [N].
         rows: configuration, seed and epoch → split → its rows.
+        notes: what the file does not say and was assumed, one sentence each.
     """
 
     configurations: Sequence[Values]
@@ -93,6 +102,7 @@ class Predictions:
     logits: NDArray[np.float32]
     targets: NDArray[np.int64]
     rows: Mapping[Place, Mapping[str, Rows]]
+    notes: Sequence[str] = ()
 
     def space(self) -> Values:
         """Return a search space whose configurations can be these."""
@@ -108,7 +118,12 @@ class Predictions:
             "scheduler": {"name": "none", "max_epochs": self.epochs[-1]},
             "samples": len(self.configurations),
             "replicates": {"count": len(self.seeds), "seeds": [*self.seeds]},
-            "evaluation": {"curvature": False, "posthoc": ["temperature"], "splits": [*self.splits]},
+            "evaluation": {
+                "curvature": False,
+                "splits": [*self.splits],
+                "posthoc": METHODS[: None if len(self.rows) == 1 else 1],
+                "metrics": BINARY if self.logits.shape[1] == 2 else [],
+            },
             "space": {**named, **_choices(rest)},
         }
 
@@ -120,10 +135,14 @@ class Predictions:
         return {"samples": sizes, "classes": self.logits.shape[1], "split_hash": digest}
 
 
-def read_predictions(file: Path) -> Predictions:
-    """Read a file of predictions. Raises SweeperError with everything that it lacks or that is wrong in it."""
+def read_predictions(file: Path, labels: Path | None = None) -> Predictions:
+    """Read a file of predictions, whose targets may be in another file, `labels`.
+
+    Raises:
+        SweeperError: everything that the file lacks or that is wrong in it.
+    """
     faults = _Faults(file)
-    table = _table(file, faults)
+    table, notes = _table(file, labels, faults)
     own = [name for name in table.column_names if name not in KNOWN]
     _check_names(table, own, faults)
     logits = _logits(table, faults)
@@ -140,22 +159,23 @@ def read_predictions(file: Path) -> Predictions:
     faults.raise_any()
     splits = sorted(next(iter(rows.values())), key=lambda name: (name != FITTED_ON, name))
     seeds, epochs = (sorted({at[place] for at in rows}) for place in (1, 2))
-    return Predictions(_nested(configurations), seeds, epochs, splits, logits, targets, rows)
+    return Predictions(_nested(configurations), seeds, epochs, splits, logits, targets, rows, notes)
 
 
-def _table(file: Path, faults: _Faults) -> pa.Table:
-    """Return the file's table with every column that can be read of it at all, in the samples' order."""
+def _table(file: Path, labels: Path | None, faults: _Faults) -> tuple[pa.Table, list[str]]:
+    """Return every column of the file that can be read, in the samples' order, and what was assumed."""
     try:
-        if not file.is_file():
-            raise FileNotFoundError("there is no such file")
-        names = pq.read_schema(file).names
+        for path in filter(None, (file, labels)):
+            if not path.is_file():
+                raise FileNotFoundError(f"there is no file {path}")
+        names = pq.read_schema(file).names if file.suffix == ".parquet" else []
         for name in [name for name, count in Counter(names).items() if count > 1]:
             faults.add(f"has several columns called {name!r}", "give each column its own name")
         faults.raise_any()
-        table = pq.read_table(file)
+        table, notes = predictions_table(file, labels)
         columns = {name: _decoded(table.column(number)) for number, name in enumerate(table.column_names)}
-    except (OSError, pa.ArrowException, ValueError) as error:
-        raise SweeperError(f"{file} cannot be read as Parquet: {(str(error).splitlines() or [''])[0]}") from error
+    except (OSError, pa.ArrowException, ValueError, BadZipFile) as error:
+        raise SweeperError(f"{file} cannot be read: {(str(error).splitlines() or [''])[0]}") from error
     given = [name for name in (LOGITS, PROBABILITIES) if name in columns]
     needed = f"it needs {', '.join(REQUIRED)} and {LOGITS} or {PROBABILITIES}; a row is a sample"
     for name in [*REQUIRED, *([] if given else [f"{LOGITS} or {PROBABILITIES}"])]:
@@ -172,7 +192,7 @@ def _table(file: Path, faults: _Faults) -> pa.Table:
     faults.raise_any()
     columns |= {name: pa.array(np.full(len(table), usual)) for name, usual in OPTIONAL.items() if name not in columns}
     whole = pa.table(columns)
-    return whole.sort_by(SAMPLE) if SAMPLE in columns else whole
+    return whole.sort_by(SAMPLE) if SAMPLE in columns else whole, notes
 
 
 def _decoded(column: pa.ChunkedArray) -> pa.Array:

@@ -51,7 +51,7 @@ MEASURED_OPERATIONS = 1e12
 IMBALANCED = 1.25
 
 #: For how long each architecture is trained.
-MEASURED_SECONDS = 1.0
+MEASURED_SECONDS = 0.5
 
 
 def measured_plan(spec: SweepSpec, workers: int | Callable[[Mapping[str, Cost]], int] | None = None) -> Plan:

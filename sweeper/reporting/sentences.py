@@ -34,6 +34,7 @@ from sweeper.reporting.first_screen import (
     Question,
 )  # fmt: skip
 from sweeper.results.estimators import Judgement
+from trainables.registry import OWN
 
 #: Largest number of names in a sentence; for more it gives the number.
 MOST_NAMED = 4
@@ -68,6 +69,8 @@ def recommendation(answer: Answer) -> str:
     who, measured = name(answer.leader), numbers(answer)
     if answer.state == UNFINISHED:
         return f"None was trained to the end. {who} leads at epoch {answer.leader.epoch}: {measured}."
+    if answer.state == ALONE and answer.leader.network == OWN:  # imported, or of a loop that names no parts
+        return f"{measured[0].upper()}{measured[1:]}."
     if answer.state == ALONE:
         return f"Use {who}, the only finalist: {measured}."
     if answer.state == NOT_JUDGED:

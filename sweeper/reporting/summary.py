@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.measure import Measurement
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from sweeper.core.cells import int_of, text_of
-from sweeper.core.labels import plural
+from sweeper.core.labels import label, plural
 from sweeper.core.statistics.equivalence import HIGHER, LOWER, NO_DIFFERENCE, OPEN
 from sweeper.reporting.first_screen import BEST, STOPPED, WORSE, Answer, FirstScreen, first_screen
 from sweeper.reporting.sentences import (
@@ -26,6 +26,7 @@ from sweeper.reporting.sentences import (
     settings,
     signed,
 )
+from sweeper.reporting.tables import posthoc_tables
 from sweeper.results import Results
 from sweeper.results.estimators import ESTIMATORS, Judgement
 from sweeper.results.leaderboard import front, leaderboard, searcher
@@ -46,11 +47,29 @@ def summary(results: Results) -> RenderableType:
         board, counts = leaderboard(snapshot), overview(snapshot)
         answered, pareto = first_screen(snapshot, board, counts), front(snapshot)
         packed, failed = [*packing_lines(snapshot), *searcher_lines(snapshot)], failure_lines(snapshot)
+        methods = posthoc_methods(snapshot)
     parts = [part for mark in results.marks for part in (Text(mark, style="bold red"), Text())]
-    after = [Text(), Text(count_line(counts)), *(Text(line, style="red") for line in failed)]
+    after = [] if methods is None else [Text(), methods]
+    after += [Text(), Text(count_line(counts)), *(Text(line, style="red") for line in failed)]
     after += map(Text, pareto.lines() if pareto is not None else ())
     after += [Text(line, style="dim") for line in packed]
     return Group(*parts, terminal(answered), *after)
+
+
+def posthoc_methods(results: Results) -> RenderableType | None:
+    """Return test metrics by post-hoc method, a row each, for a sweep of one configuration; None for another.
+
+    The leaderboard answers which of several configurations is best; of one, the methods are the question.
+    """
+    found = posthoc_tables(results)
+    if found is None or len(found.tables[0].rows) != 1 or len(found.tables[0].methods) < 3:
+        return None
+    heads = (Column(label(table.metric), justify="right") for table in found.tables)
+    shown = Table("test", *heads, box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    for at, method in enumerate(found.tables[0].methods):
+        cells = [table.rows[0][2][at] for table in found.tables]
+        shown.add_row(method, *(Text(cell.text, style="bold" if cell.best else "") for cell in cells))
+    return shown
 
 
 def failure_lines(results: Results) -> list[str]:

@@ -187,6 +187,7 @@ class CellText(NamedTuple):
 class MetricTable(NamedTuple):
     """One metric's table: its methods, rows (trial, configuration in words, cells), and lettered notes."""
 
+    metric: str
     heading: str
     methods: list[str]
     rows: list[tuple[str, str, list[CellText]]]
@@ -232,7 +233,9 @@ def table_of(measured: Posthoc, metric: str, bins: int) -> MetricTable:
         lines.append((trial, measured.names[trial], texts))
     counted = f", {plural(bins, 'bin')}" if metric in BINNED else ""
     heading = f"{HEADINGS[metric]}{counted} · {plural(replicates, 'replicate')}"
-    return MetricTable(heading, [v.label for v in variants], lines, [(letter(at), n) for at, n in enumerate(notes)])
+    return MetricTable(
+        metric, heading, [v.label for v in variants], lines, [(letter(at), n) for at, n in enumerate(notes)]
+    )
 
 
 def cell_of(rows: Rows, metric: str) -> MethodCell:

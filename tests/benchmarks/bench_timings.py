@@ -5,6 +5,12 @@
 48 configurations of the quickstart's space, one replicate, no curvature, as `bench_peers`; `--full`: as it ships.
 `--against` names another checkout: both take turns, and what that one does not print is left out. Everything is on:
 tables, report, MLflow. Fixed cost is what passes before the first report and after the last.
+
+    python -m tests.benchmarks.bench_timings --parts [--full]
+
+says instead where the processor's seconds of one run go, by process and part: py-spy, which has to be installed, looks
+at all processes fifty times a second. What waits for a core counts as busy, as MLflow's process at low priority does
+while trials train. `TIMELINE.md` has such a table.
 """
 
 from __future__ import annotations
@@ -31,6 +37,33 @@ LIGHT = tuple(
 LINE = re.compile(r"^ (?P<phase>\S.*?)\s+(?P<took>[\d.]+)\s+(?P<at>[\d.]+)\s*$")
 PHASES = ("first report", "last report")
 
+PROCESSES = {"trainables.worker.fork_server": "trials", "sweeper.tracking.sync": "MLflow", "sweeper run": "driver"}
+"""What is in a process's command, the innermost process first, and its name in the table."""
+
+PARTS = {
+    "MLflow: store": ("Projection.prepare ",),
+    "imports": ("<frozen importlib",),
+    "curvature": ("curvature_columns ",),
+    "post-hoc methods": ("posthoc_columns ", "cross_fitted_columns "),
+    "standard errors": ("bootstrap_standard_error ", "standard_errors "),
+    "other metrics": ("metrics_row ", "refinement_columns "),
+    "predictions to evaluate": ("Trial._evaluate ",),
+    "validation after an epoch": ("validation_logits ",),
+    "training: backward": ("Tensor.backward ",),
+    "training: forward and loss": ("Replicate._loss_of ",),
+    "training: the rest": ("train_epoch ",),
+    "checkpoints": ("Trial.save ", "CheckpointWriter"),
+    "report": ("write_report ",),
+    "summary": ("_print_run ",),
+    "tables": ("tables/",),
+    "space and plan": ("load_spec ", "_run_spec "),
+    "MLflow: runs": ("Projection.advance ",),
+    "MLflow: files": ("Projection.attach ",),
+}
+"""Parts by what a stack has in it; the first that matches counts."""
+
+SAMPLES_A_SECOND = 50
+
 
 def run(checkout: Path, arguments: list[str], output: Path) -> tuple[float, dict[str, float]]:
     """Run the sweep from `checkout`; return its wall time and the end of each phase, in seconds from its start."""
@@ -43,7 +76,41 @@ def run(checkout: Path, arguments: list[str], output: Path) -> tuple[float, dict
     wall = time.perf_counter() - began
     if done.returncode:
         raise SystemExit(done.stdout + done.stderr)
-    return wall, {found["phase"]: float(found["at"]) for found in map(LINE.match, done.stdout.splitlines()) if found}
+    return wall, {match["phase"]: float(match["at"]) for match in map(LINE.match, done.stdout.splitlines()) if match}
+
+
+def parts_of(stacks: list[str]) -> dict[tuple[str, str], float]:
+    """Return (process, part) → seconds of processor time, from py-spy's collapsed stacks."""
+    seconds: dict[tuple[str, str], float] = {}
+    for line in stacks:
+        stack, _, samples = line.rstrip().rpartition(" ")
+        if not samples.isdigit():  # a command of several lines
+            continue
+        frames = stack.split(";")
+        command = next((frame for frame in reversed(frames) if frame.startswith("process ")), frames[0])
+        process = next((name for text, name in PROCESSES.items() if text in command), "others")
+        part = next((name for name, texts in PARTS.items() if any(text in stack for text in texts)), "the rest")
+        seconds[process, part] = seconds.get((process, part), 0.0) + int(samples) / SAMPLES_A_SECOND
+    return seconds
+
+
+def show_parts(arguments: list[str]) -> None:
+    """Print the table of parts of one run as Markdown."""
+    with tempfile.TemporaryDirectory() as folder:
+        stacks, output = Path(folder) / "stacks", Path(folder) / "results"
+        subprocess.run(
+            ["py-spy", "record", "--subprocesses", "--rate", str(SAMPLES_A_SECOND), "--format", "raw",
+             "--output", str(stacks), "--", sys.executable, "-m", "sweeper", "run", "quickstart",
+             "--output", str(output), *arguments],
+            env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, capture_output=True,
+        )  # fmt: skip
+        seconds = parts_of(stacks.read_text().splitlines())
+    print(f"{hardware()}\n\n| process | part | seconds | share |\n|---|---|---|---|")
+    whole = sum(seconds.values())
+    for (process, part), took in sorted(seconds.items(), key=lambda item: -item[1]):
+        if took >= 0.2:
+            print(f"| {process} | {part} | {took:.1f} | {took / whole:.1%} |")
+    print(f"| all | | {whole:.1f} | |")
 
 
 def show(label: str, walls: list[float], phases: list[dict[str, float]]) -> None:
@@ -55,11 +122,11 @@ def show(label: str, walls: list[float], phases: list[dict[str, float]]) -> None
 
     print(f"{label}: seconds from the command")
     for phase in phases[0]:
-        line(phase, [each[phase] for each in phases])
+        line(phase, [ends[phase] for ends in phases])
     line("exit", walls)
     if phases[0]:
         first, last = PHASES
-        line("fixed cost", [wall - each[last] + each[first] for wall, each in zip(walls, phases, strict=True)])
+        line("fixed cost", [wall - ends[last] + ends[first] for wall, ends in zip(walls, phases, strict=True)])
 
 
 def main() -> None:
@@ -69,8 +136,12 @@ def main() -> None:
     parser.add_argument("--executor", default="auto", choices=("auto", "local", "ray"))
     parser.add_argument("--full", action="store_true", help="fresh seeds and curvature, as the quickstart ships")
     parser.add_argument("--against", type=Path, help="another checkout, run in turns")
+    parser.add_argument("--parts", action="store_true", help="processor time by process and part, of one run")
     options = parser.parse_args()
     arguments = ["--executor", options.executor, *(() if options.full else LIGHT)]
+    if options.parts:
+        show_parts(arguments)
+        return
     checkouts = {"this checkout": ROOT, **({str(options.against): options.against} if options.against else {})}
     walls: dict[str, list[float]] = {label: [] for label in checkouts}
     phases: dict[str, list[dict[str, float]]] = {label: [] for label in checkouts}

@@ -31,7 +31,8 @@ def without(*names):
             lambda row: True,
             "rows of .* have 3, 4 logits",
         ),
-        (lambda row: {**row, "logits": 1.0}, lambda row: True, "logits of .* are double"),
+        (lambda row: {**row, "logits": "1, 2"}, lambda row: True, "logits of .* are string"),
+        (lambda row: {**row, "logits": 1.0}, lambda row: True, "target is 2|target is 3"),
         (lambda row: {**row, "layers": [1, 2]}, lambda row: True, "'layers' of .* is no hyperparameter"),
         (lambda row: row, lambda row: row["split"] != "val", "has no split val"),
         (
@@ -51,9 +52,9 @@ def test_what_a_file_lacks_is_one_sentence(tmp_path, change, keep, sentence):
 
 def test_no_parquet_is_one_sentence(tmp_path):
     (tmp_path / "bad.parquet").write_text("lr,target\n")
-    with pytest.raises(SweeperError, match="cannot be read as Parquet"):
+    with pytest.raises(SweeperError, match="cannot be read"):
         read_predictions(tmp_path / "bad.parquet")
-    with pytest.raises(SweeperError, match=r"none\.parquet cannot be read as Parquet"):
+    with pytest.raises(SweeperError, match=r"none\.parquet cannot be read"):
         read_predictions(tmp_path / "none.parquet")
 
 

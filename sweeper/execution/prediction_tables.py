@@ -1,0 +1,197 @@
+"""Predictions in NumPy archives, CSV and Parquet files, as a table with the columns of `predictions_file`.
+
+A name says what an array or column holds: `logits` or `probabilities` and `labels`, before or after the split's name
+(`val_logits`, `labels_test`); in CSV one column a class (`logits_0`, `logits_1`, …). One number a sample is the logit
+or the probability of class 1 of two classes, whose logits are then 0 and z. Scores under another name are probabilities
+where each row sums to 1 (one number: lies in [0, 1]), else logits.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from sweeper.core.errors import SweeperError
+from trainables.metrics.base import are_probabilities
+from trainables.training.evaluation import FITTED_ON
+from trainables.training.own_loop import LOGITS, PROBABILITIES
+
+SPLIT, TARGET, SAMPLE = "split", "target", "sample"
+
+#: Other names of scores; None: the values say what they are.
+SCORES = {
+    **dict.fromkeys((LOGITS, "logit"), LOGITS),
+    **dict.fromkeys((PROBABILITIES, "probability", "probs", "prob", "proba", "p"), PROBABILITIES),
+    **dict.fromkeys(("scores", "score", "predictions", "preds", "outputs"), None),
+}
+LABELS = (TARGET, "targets", "labels", "label", "y", "y_true")
+SPLITS = {"valid": FITTED_ON, "validation": FITTED_ON}
+
+#: A column of a class's score: `logits_3`, `p3`.
+WIDE = re.compile(rf"({'|'.join(SCORES)})_?(\d+)")
+
+Array = NDArray[np.generic]
+
+FORMS = "give .npz, .npy, .csv or .parquet"
+
+
+def predictions_table(file: Path, labels: Path | None = None) -> tuple[pa.Table, list[str]]:
+    """Read predictions in any of the forms.
+
+    Args:
+        file: the predictions.
+        labels: the file of their targets, where these are in another one.
+
+    Returns:
+        The table, and a sentence on each thing that the file does not say and was assumed.
+
+    Raises:
+        SweeperError: the file has another form, or its arrays do not belong together.
+        OSError, ValueError, pa.ArrowException: it cannot be read.
+    """
+    if file.suffix in (".npz", ".npy"):
+        arrays = _arrays(file)
+        if labels is not None:
+            arrays[TARGET] = _labels(labels)
+        table = _from_arrays(arrays, file)
+    else:
+        table = _columns(_read(file))
+        if labels is not None:
+            table = _with(table, TARGET, _labels(labels), labels)
+    return _halved(table)
+
+
+def _read(file: Path) -> pa.Table:
+    """Read a table. Raises SweeperError for another suffix."""
+    readers: dict[str, Callable[[Path], pa.Table]] = {".csv": pyarrow.csv.read_csv, ".parquet": pq.read_table}
+    if file.suffix not in readers:
+        raise SweeperError(f"{file} is no file of predictions that is known", FORMS)
+    return readers[file.suffix](file)
+
+
+def _arrays(file: Path) -> dict[str, Array]:
+    """Return the arrays of a NumPy file by name; pickled objects, which are programs, are refused."""
+    loaded = np.load(file, allow_pickle=False)
+    return {"scores": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
+
+
+def _labels(file: Path) -> Array:
+    """Return the targets [N] of a file that holds nothing else; one-hot rows [N, K] as the classes that they mark."""
+    if file.suffix in (".npz", ".npy"):
+        held = _arrays(file)
+    else:
+        held = {name: column.to_numpy() for name, column in zip(*_named(_read(file)), strict=True)}
+    chosen = [array for name, array in held.items() if name in LABELS] or [*held.values()]
+    if len(chosen) != 1:
+        raise SweeperError(f"{file} holds {', '.join(held)}", f"name the column or array of the labels {LABELS[2]!r}")
+    return _classes(chosen[0])
+
+
+def _named(table: pa.Table) -> tuple[list[str], list[pa.ChunkedArray]]:
+    return table.column_names, table.columns
+
+
+def _classes(targets: Array) -> Array:
+    """Return class indices [N], of one-hot rows [N, K] or of a column [N, 1], too."""
+    if targets.ndim == 2 and targets.shape[1] == 1:
+        return targets[:, 0]
+    return targets.argmax(axis=1) if targets.ndim == 2 else targets
+
+
+def _from_arrays(arrays: Mapping[str, Array], file: Path) -> pa.Table:
+    """Return the table of named arrays, split after split."""
+    scores, targets = dict[str, tuple[str | None, Array]](), dict[str, Array]()
+    for name, array in arrays.items():
+        words = name.lower().split("_")
+        split = "_".join(word for word in words if word not in SCORES and word not in LABELS)
+        split = SPLITS.get(split, split)
+        if any(word in LABELS for word in words):
+            targets[split] = _classes(array)
+        elif kind := next((word for word in words if word in SCORES), None):
+            scores[split] = (SCORES[kind], array)
+    if not scores or scores.keys() != targets.keys():
+        rule = f"{file} holds {', '.join(arrays)}: scores of {_said(scores)}, labels of {_said(targets)}"
+        raise SweeperError(rule, "name arrays val_logits, val_labels, test_logits, …, or give --labels FILE")
+    parts = []
+    for split, (kind, array) in scores.items():
+        if len(array) != len(targets[split]):
+            rule = f"{file} has {len(array):,} rows of scores and {len(targets[split]):,} labels"
+            raise SweeperError(rule, "give as many, in the same order")
+        columns = {} if not split else {SPLIT: pa.array([split] * len(array))}
+        parts.append(pa.table({**columns, TARGET: pa.array(targets[split]), **_scores(kind, array)}))
+    return pa.concat_tables(parts, promote_options="permissive")
+
+
+def _said(splits: Mapping[str, object]) -> str:
+    return ", ".join(split or "all samples" for split in splits) or "nothing"
+
+
+def _scores(kind: str | None, values: Array) -> dict[str, pa.Array]:
+    """Return the column of scores [N, K], [N, 1] or [N] with the name that says what they are."""
+    known = np.asarray(values, np.float64)
+    if known.ndim == 1 or known.shape[1] == 1:
+        one = known.reshape(-1)
+        # NaN, as of a seed that failed, is neither.
+        kind = kind or (PROBABILITIES if ((one >= 0) & (one <= 1) | np.isnan(one)).all() else LOGITS)
+        known = np.stack([1 - one if kind == PROBABILITIES else np.zeros_like(one), one], axis=1)
+    elif known.ndim != 2:
+        raise SweeperError(f"scores have the shape {list(known.shape)}", "give a row a sample, a column a class")
+    kind = kind or (PROBABILITIES if are_probabilities(known[~np.isnan(known).any(axis=1)]) else LOGITS)
+    return {kind: pa.FixedSizeListArray.from_arrays(pa.array(known.reshape(-1)), known.shape[1])}
+
+
+def _columns(table: pa.Table) -> pa.Table:
+    """Return a table with one column of labels and one of scores, from a column a class or one number a sample, too."""
+    names = table.column_names
+    if TARGET not in names and (other := [name for name in names if name in LABELS]):
+        table = table.rename_columns([TARGET if name == other[0] else name for name in names])
+    candidates = [name for name in (LOGITS, PROBABILITIES) if name in names] or [
+        name for name in names if name in SCORES
+    ]
+    wide = {int(match[2]): match for name in names if (match := WIDE.fullmatch(name))}
+    if len(wide) > 1 and [*sorted(wide)] == [*range(len(wide))]:
+        taken = [wide[number][0] for number in sorted(wide)]
+        values = np.stack([table[name].to_numpy() for name in taken], axis=1)
+        return _with(table.drop_columns(taken), "", _scores(SCORES[wide[0][1]], values))
+    for name in candidates[:1]:  # another one is a hyperparameter: a dropout's `p`
+        kind = table.schema.field(name).type
+        if pa.types.is_floating(kind) or pa.types.is_integer(kind):
+            return _with(table.drop_columns([name]), "", _scores(SCORES[name], table[name].to_numpy()))
+    return table
+
+
+def _with(table: pa.Table, name: str, values: Array | Mapping[str, pa.Array], file: Path | None = None) -> pa.Table:
+    """Return a table with one column more, or with several by name. Raises SweeperError for another length."""
+    columns = values if isinstance(values, Mapping) else {name: pa.array(values)}
+    for key, column in columns.items():
+        if len(column) != len(table):
+            rule = f"{file} has {len(column):,} labels for {len(table):,} rows"
+            raise SweeperError(rule, "give as many, in the same order")
+        table = table.append_column(key, column)
+    return table
+
+
+def _halved(table: pa.Table) -> tuple[pa.Table, list[str]]:
+    """Return the table with a random half of its samples as `val`, the other as `test`, where it has one set only."""
+    own = {*table.column_names} - {TARGET, LOGITS, PROBABILITIES, SAMPLE}
+    named = SPLIT in own
+    if (
+        own - {SPLIT}
+        or not len(table)
+        or (named and (len(table[SPLIT].unique()) > 1 or table[SPLIT][0].as_py() == FITTED_ON))
+    ):
+        return table, []  # several runs or splits: which rows belong together is theirs to say
+    fitted = np.random.default_rng(0).permutation(len(table)) < len(table) // 2
+    names = pa.array(np.where(fitted, FITTED_ON, "test"))
+    said = (
+        f"the file has one set of samples: a random half of them, {FITTED_ON}, fits post-hoc methods, the other, test, "
+        "measures"
+    )
+    return (table.drop_columns([SPLIT]) if named else table).append_column(SPLIT, names), [said]
