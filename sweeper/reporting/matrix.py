@@ -68,16 +68,6 @@ class Measured:
             self._compared[place, epoch] = trials, None if spread_of_seeds is None else Comparisons(spread_of_seeds)
         return self._compared[place, epoch]
 
-    @property
-    def judged(self) -> bool:
-        """Whether differences can be judged at any epoch: a configuration has replicates that differ."""
-        return any(len({*values.values()}) > 1 for epochs in self.values.values() for values in epochs.values())
-
-    @property
-    def repeated(self) -> bool:
-        """Whether a configuration has more than one replicate."""
-        return any(len(values) > 1 for epochs in self.values.values() for values in epochs.values())
-
     def best_of(self, values: Sequence[Spread | None]) -> int | None:
         """Return the index of the best mean, the first of equal ones; None if there is none."""
         means = {at: value.mean for at, value in enumerate(values) if value is not None}
@@ -131,22 +121,9 @@ class Matrix:
         """The data set's settings in words; one empty string if they do not vary."""
         return list(dict.fromkeys(key[0] for key in self.cells))
 
-    def families(self) -> list[str]:
-        """Return the losses, the one with the best configuration first."""
-        return list(dict.fromkeys(key[1] for key in self.cells))
-
-    def networks(self) -> list[str]:
-        """Return the networks, by name."""
-        return sorted({key[2] for key in self.cells})
-
     def best(self, place: str) -> Row | None:
         """Return the best configuration of a slice."""
         return next((rows[0] for key, rows in self.cells.items() if key[0] == place), None)
-
-    def none_may_be_best(self, key: Key) -> bool | None:
-        """Return whether no configuration of a cell may be the best of its slice; None if none is compared."""
-        best = self.best(key[0])
-        return None if best is None else self.decides.none_may_be_best(best, self.cells[key])
 
 
 def matrix(results: Results, board: Leaderboard) -> Matrix | None:

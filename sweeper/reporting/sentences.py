@@ -250,23 +250,13 @@ def cells(line: Line, answer: Answer) -> Cells:
     same = len({other.standing for other in answer.lines if other.standing != BEST}) == 1 and len(answer.lines) > 2
     standing = STANDINGS[line.standing] if line.standing != STOPPED else f"stopped at {line.epoch}"
     standing = "" if answer.state in (NOT_JUDGED, ALONE) or (same and line.standing in (ALIKE, UNKNOWN)) else standing
-    judgement = line.change
-    if judgement is None:
+    change = line.change
+    if change is None:
         return Cells(value, standing, "", "", "", "")
-    verdict = {
-        LOWER: "lower",
-        HIGHER: "higher",
-        NO_DIFFERENCE: f"≤ {bound(judgement)}",
-        OPEN: f"open: {lacking(judgement)}",
-    }
-    ece = f"{judgement.means[1]:.3f} → {judgement.means[0]:.3f}"
+    verdict = {LOWER: "lower", HIGHER: "higher", NO_DIFFERENCE: f"≤ {bound(change)}", OPEN: f"open: {lacking(change)}"}
+    ece = f"{change.means[1]:.3f} → {change.means[0]:.3f}"
     return Cells(
-        value,
-        standing,
-        ece,
-        signed(judgement.means[0] - judgement.means[1]),
-        interval(judgement),
-        verdict[judgement.code],
+        value, standing, ece, signed(change.means[0] - change.means[1]), interval(change), verdict[change.code]
     )
 
 
@@ -306,15 +296,7 @@ def words_of(screen: FirstScreen) -> list[str]:
     """Return the glossary's terms that this screen uses."""
     verdicts = {line.change.code for line in screen.lines if line.change is not None}
     used = {line.standing for line in screen.lines} | {f"{verdict} change" for verdict in verdicts}
-    optional = {
-        BEST,
-        ALIKE,
-        WORSE,
-        STOPPED,
-        UNKNOWN,
-        *(f"{verdict} change" for verdict in (LOWER, HIGHER, NO_DIFFERENCE, OPEN)),
-    }
-    optional |= set() if any(answer.fresh for answer in screen.answers) else {"fresh seeds"}
+    optional = {*SHOWN} if any(answer.fresh for answer in screen.answers) else {*SHOWN, "fresh seeds"}
     return [word for word in glossary() if word not in optional or word in used]
 
 
