@@ -206,6 +206,7 @@ def answer_of(results: Results, board: Leaderboard, grid: Matrix, place: str, *,
     best = next(row for rows in shown.values() for row, _ in rows)
     finalists = [row for rows in shown.values() for row, _ in rows if row["status"] == FINISHED]
     pair = two_of_one_network(finalists)
+    # The differences are over seeds and test samples, so they need stored predictions; the pair's order is the sign.
     measured = calibration(results, pair or finalists, between=pair is not None) if finalists else Calibration({})
     lines = tuple(
         line_of(grid, key, row, best, setting, measured) for key, rows in shown.items() for row, setting in rows
@@ -215,7 +216,9 @@ def answer_of(results: Results, board: Leaderboard, grid: Matrix, place: str, *,
     lost, relative, seeds = cost_of(grid, best)
     state = state_of(grid, lines, best, lost, relative=relative)
     sides = [next(line for line in lines if line.trial == row["trial"]) for row in pair or ()]
+    # The sentence on two finalists names γ even if it does not vary: a reader compares it with a paper's.
     sides = [line if line.setting else replace(line, setting=gamma_of(results, line.trial)) for line in sides]
+    # A running sweep may still decide by itself, so no command is proposed.
     fresh, wanted = best["trial"] in grid.fresh, state in (NEARLY_DECIDED, NOT_DECIDED, NOT_JUDGED) and not running
     trainings, command = more_seeds(results, grid, lines, seeds, len(board.finished)) if wanted else (0, "")
     return Answer(
@@ -287,6 +290,7 @@ def line_of(grid: Matrix, key: Key, row: Row, best: Row, setting: str, measured:
     """Return one line of the screen."""
     value, trial = grid.decides.last(row), text_of(row, "trial")
     assert value is not None  # cells hold only evaluated configurations
+    # Loss, network and data set have columns or headings of their own.
     told = {"config_loss_name", "config_architecture_name"}
     names = [n for n in grid.varying if n not in told and not n.startswith("config_dataset_") and row[n] is not None]
     standing = {True: WORSE, False: ALIKE, None: UNKNOWN}[grid.decides.worse(best, row)]
@@ -326,6 +330,7 @@ def settings_of(grid: Matrix, shown: dict[Key, list[tuple[Row, str]]]) -> list[Q
         if not rows:
             continue
         name, line = rows[0][1].rpartition(" ")[0], [row for row, _ in rows]
+        # Cross-entropy is focal loss at γ = 0, if everything but the loss is equal.
         rest = [n for n in grid.varying if not n.startswith("config_loss_")]
         zero = [row for row, _ in shown.get((place, "cross_entropy", network), ())] if name == "γ" else []
         line += [row for row in zero if row not in line and all(row[n] == line[0][n] for n in rest)]
@@ -348,6 +353,7 @@ def which(grid: Matrix, line: Sequence[Row], leader: Row | None) -> tuple[list[s
         alike = [name for name, worse in verdicts.items() if worse is False and name != leader["trial"]]
         worse = [name for name, worse in verdicts.items() if worse]
         return ([text_of(leader, "trial"), *alike], worse) if alike or worse else ([], [])
+    # Without the leader, the line has its own best: only its members are compared.
     values = [grid.decides.values[name] for name in names]
     compared = spreads([of_one[max(of_one)] for of_one in values], "max" if grid.decides.larger else "min")
     if compared is None:
@@ -375,7 +381,7 @@ def state_of(grid: Matrix, lines: Sequence[Line], best: Row, lost: float | None,
     standings = [line.standing for line in lines if line.trial != best["trial"]]
     if not standings:
         return ALONE
-    if lost is None:
+    if lost is None:  # before the standings: without a spread none of them is a verdict
         return NOT_JUDGED
     if all(standing in (WORSE, STOPPED) for standing in standings):
         return DECIDED
@@ -400,6 +406,7 @@ def more_seeds(results: Results, grid: Matrix, lines: Sequence[Line], seeds: int
         name: {level: [line.trial for line in of_level] for level, of_level in grouped(known, attrgetter(name)).items()}
         for name in ("loss", "network")
     }
+    # Simulated (predictive power), from the seeds' spread: the number that decides with probability CHANCE.
     needed = needed_seeds(rounds, groups, "max" if grid.decides.larger else "min")
     more = max(needed.seeds.values()) if needed is not None else FURTHER
     resume = f"sweeper resume {results.paths.in_commands} --set replicates"
@@ -423,6 +430,7 @@ def majority_warning(results: Results, board: Leaderboard) -> list[str]:
     best = board.best
     if best is None:
         return []
+
     accuracy, share = float_or_none(best, "val_accuracy"), float_or_none(best, "val_majority_share")
     if accuracy is None or share is None or accuracy >= share + LEAST_ABOVE_MAJORITY:
         return []

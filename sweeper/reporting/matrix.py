@@ -82,6 +82,7 @@ class Measured:
         """
         first, second = (text_of(row, "trial") for row in (best, other))
         epochs = [max(self.values.get(name, {}), default=None) for name in (first, second)]
+        # Values at different epochs are not comparable: the later one has simply trained longer.
         if None in epochs or epochs[0] != epochs[1]:
             return None
         trials, comparisons = self.compared(first)
@@ -135,6 +136,7 @@ def matrix(results: Results, board: Leaderboard) -> Matrix | None:
         values = by_epoch(results, goal)
     if not values:
         return None
+    # Seeds that ended far from the others break every interval from few seeds, so verdicts are about the others.
     far = astray(results, board)
     for trial, seed in far.flagged:
         values[trial] = {epoch: {s: v for s, v in of.items() if s != seed} for epoch, of in values[trial].items()}
@@ -162,6 +164,7 @@ def cells_of(board: Leaderboard, decides: Measured, fresh: Set[str] = frozenset(
     for row in sorted(board.rows, key=order):
         if row["status"] != FAILED and decides.last(row) is not None:
             cells.setdefault(key_of(board, row), []).append(row)
+    # Cells stay in the order of their best configuration, but those of one data-set setting stand together.
     order_of = {key: at for at, key in enumerate(cells)}
     return {key: cells[key] for key in sorted(cells, key=lambda key: (key[0], order_of[key]))}
 
@@ -176,7 +179,7 @@ def evaluated(results: Results, split: str, columns: Sequence[str]) -> dict[str,
         "QUALIFY row_number() OVER (PARTITION BY trial, replicate, epoch ORDER BY stage) = 1) "
         f"{_WITH_SEEDS} ORDER BY trial, epoch, replicate"
     )
-    fresh = fresh_replicates(results)
+    fresh = fresh_replicates(results)  # the other seeds of these trials chose them, and would bias the comparison
     trials = {trial for trial, _ in fresh}
     used = [row for row in rows if row["trial"] not in trials or (row["trial"], row["replicate"]) in fresh]
     return {column: replicated(used, column) for column in columns}

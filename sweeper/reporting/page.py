@@ -82,8 +82,10 @@ def report(results: Results) -> dict[str, object]:
         "posthoc": posthoc_tables(results),
         "tables": [trials_table(board), decisions_table(results), failures_table(results)],
         "sources": Sources(results),
+        # The layer for the scatter of any two columns, which page.js fills with rows: points as in the figures.
         "any_points": layer_of(points([{"trial": "", "status": "", "says": ""}]), {}),
         "manifest": flat(results.manifest),
+        # As text, with its comments; a sweep of tables alone has none.
         "space": read_text(results.paths.sweep_file) if results.specification else "",
     }
 
@@ -116,7 +118,7 @@ def tiles(counts: Overview) -> list[tuple[str, str, str]]:
     stops = [f"{row['stopped']} of {row['judged']} at rung {row['rung']}" for row in counts.rungs]
     unfinished = ("running", "waiting", "interrupted")
     others = [f"{counts.count(name)} {STATUS_WORDS[name]}" for name in unfinished if counts.count(name)]
-    share = f"{counts.trained / counts.full:.0%}" if counts.full else "–"
+    share = f"{counts.trained / counts.full:.0%}" if counts.full else "–"  # 0 if no trial is in the tables yet
     spent = f"{counts.trained:,} of {counts.full:,} epochs (full-training budget)"
     if counts.saved:
         spent += f"; early stopping saved {counts.saved:,}"
@@ -161,6 +163,7 @@ def write_several(members: Sequence[Results], file: Path) -> Path:
         SweeperError: two sweeps have the same name, or the file cannot be written.
         QueryError: the tables of a sweep cannot be read.
     """
+    # Names are the headings of the page's columns, so two equal ones could not be distinguished.
     name, times = Counter(member.name for member in members).most_common(1)[0]
     if times > 1:
         raise SweeperError(f"{name!r} was named twice", "name each sweep once")

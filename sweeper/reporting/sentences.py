@@ -95,7 +95,7 @@ def name(line: Line) -> str:
 def numbers(answer: Answer) -> str:
     """Return the leader's test ECE (after temperature scaling if that lowers it) and its objective."""
     leader, said = answer.leader, list[str]()
-    if leader.change is not None and answer.objective.column != "ece":
+    if leader.change is not None and answer.objective.column != "ece":  # ECE would be stated twice
         scaled = leader.change.code == LOWER
         at = 0 if scaled else 1
         said.append(f"test ECE {spread(leader.change.means[at], leader.change.deviations[at])}")
@@ -123,6 +123,7 @@ def cost(answer: Answer) -> str:
 def fact(question: Question, leader: Line) -> str:
     """Return the known part of a question's answer, e.g. `resnet8 beats mlp` or `inverse_focal may be as good`."""
     first, *alike = question.best
+    # Other lines' hyperparameters are in `settings`: the lead is about the leader alone.
     if question.where and question.where != f"{leader.loss} on {leader.network}":
         return ""
     subject = f"{question.name} " if question.where else ""
@@ -219,6 +220,7 @@ def lacking(judgement: Judgement) -> str:
     parts = [plural(verdict.more_seeds, "seed")] if verdict.more_seeds else []
     samples = verdict.more_samples or 0
     parts += [f"{samples / 1000:.1f}k samples" if samples >= 1000 else plural(samples, "sample")] if samples else []
+    # `both`: seeds alone or samples alone do not suffice.
     joined = (" & " if verdict.both else " or ").join(parts) or verdict.limited_by
     return f"+{joined}" if parts else f"more {joined}"
 
@@ -247,6 +249,7 @@ class Cells:
 def cells(line: Line, answer: Answer) -> Cells:
     """Return a line in words."""
     value = f"{line.value.mean:.3g}"
+    # A column in which all rows say the same is dropped, except that two rows need it to name the better one.
     same = len({other.standing for other in answer.lines if other.standing != BEST}) == 1 and len(answer.lines) > 2
     standing = STANDINGS[line.standing] if line.standing != STOPPED else f"stopped at {line.epoch}"
     standing = "" if answer.state in (NOT_JUDGED, ALONE) or (same and line.standing in (ALIKE, UNKNOWN)) else standing
@@ -306,6 +309,7 @@ def legend(screen: FirstScreen) -> str:
     if not verdicts:
         return ""
     rows = Counter((line.place, line.loss, line.network) for line in screen.lines)
+    # Several rows of one loss on one network form a line, along the hyperparameter that their settings name.
     alone = {line.setting.split()[0] for line in screen.lines if rows[line.place, line.loss, line.network] > 1}
     said = [
         f"Finalists: the best of each loss on each network{', and each ' + listed(sorted(alone)) if alone else ''}.",

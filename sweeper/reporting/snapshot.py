@@ -92,6 +92,7 @@ class Snapshot:
         """Estimated seconds left; None before the first epoch."""
         if self.epochs <= 0 or self.heard <= 0:
             return None
+        # Time per epoch so far, up to the last report: the time since then has produced nothing yet.
         return max(0.0, self.epochs_expected - self.epochs) * self.heard / self.epochs
 
 

@@ -140,13 +140,14 @@ def audit_sweep(name: str, output: Path) -> tuple[list[str], list[str]]:
 
 def running(paths: SweepPaths) -> str | None:
     """Return host and process of the sweep's driver, in words; None if none runs."""
+    # A local copy of a sweep in a store has its driver's lease as a file, copied with the journal.
     driver = holder(paths.lease) or holder_of_copy(paths.root / LEASE)
     return process_of(driver) if driver is not None else None
 
 
 def _status(name: str, output: Path) -> SweepStatus:
     paths = find_sweep(name, output)
-    if not paths.sweep_file.is_file():
+    if not paths.sweep_file.is_file():  # somebody copied the tables to read them
         return SweepStatus(paths.name, "tables only")
     sweep = open_sweep(str(paths.root), output)
     state = fold(read_journal(sweep.paths.journal), len(sweep.configurations))
@@ -239,6 +240,7 @@ class SweepWatch:
 
         Raises SweeperError if the journal is damaged or the sweep is gone, StoreError if the store does not answer.
         """
+        # Fetches what is new from a store, and raises if the sweep was deleted meanwhile.
         find_sweep(*local_copy(self._name, self._output, tables=False))
         for record in self._tail.read():
             self._apply(record)

@@ -43,6 +43,7 @@ def summary(results: Results) -> RenderableType:
 
     Raises QueryError if the tables cannot be read.
     """
+    # One snapshot, so that the counts and the finalists of a running sweep belong to one moment.
     with results.snapshot() as snapshot:
         board, counts = leaderboard(snapshot), overview(snapshot)
         answered, pareto = first_screen(snapshot, board, counts), front(snapshot)
@@ -100,6 +101,7 @@ def packing_lines(results: Results) -> list[str]:
     named = {"trials": "in separate processes", "sequential": "sequentially", "fused": "fused", "cohort": "in cohorts"}
     packings = [(text_of(row, "packing"), plural(int_of(row, "trials"), "trial")) for row in rows]
     counted = [f"{named.get(packing, packing)} in {trials}" for packing, trials in packings]
+    # Of interest only where packing was at work, e.g. to explain a difference in time.
     return [] if {packing for packing, _ in packings} <= {"sequential"} else [f"replicates ran {', '.join(counted)}"]
 
 
@@ -144,6 +146,7 @@ class FinalistsTable:
             objective_words(answer): [cell.value for _, cell in lines],
             "standing": [cell.standing for _, cell in lines],
             "ECE → after T": [cell.ece for _, cell in lines],
+            # Narrow consoles lose the interval first, then the change: the verdict already contains its sign.
             "change": [cell.change for _, cell in lines if change],
             "95 %": [cell.around for _, cell in lines if around],
             "verdict": [cell.verdict for _, cell in lines],
@@ -154,6 +157,7 @@ class FinalistsTable:
             table.add_column(words, justify="right" if head == objective_words(answer) else "left", no_wrap=True)
         before = None
         for at, (line, _) in enumerate(lines):
+            # The network as a line of its own, where it changes: as a column it would repeat itself.
             if line.network != before and len({other.network for other in answer.lines}) > 1:
                 table.add_row(Text(line.network, style="italic"))
             before = line.network
@@ -196,6 +200,7 @@ def compared(comparisons: Sequence[Estimates]) -> RenderableType:
 
 def _estimators(title: str, stages: Mapping[str, Sequence[Judgement]]) -> Table:
     table = Table(title, *stages, box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    # A stage may lack an estimator: refinement has no value after a post-hoc method.
     by_name = [{one.estimator: one for one in every} for every in stages.values()]
     for estimator in ESTIMATORS:
         if any(estimator in stage for stage in by_name):

@@ -75,6 +75,7 @@ def trials_table(board: Leaderboard) -> DataTable:
     columns = [column("trial", "text"), column("configuration", "text"), column("status", "status"), column("epoch")]
     columns += [column(heading, kind) for _, heading, kind in measured]
     columns += [column("replicates")]
+    # A column with any text is sorted as text, since the page cannot compare names with numbers.
     texts = {name for name in board.varying if any(isinstance(row[name], str) for row in board.rows)}
     columns += [column(short(name), "text" if name in texts else "number") for name in board.varying]
     rows: list[list[object]] = []
@@ -263,6 +264,7 @@ def alike(cell: MethodCell, best: MethodCell) -> bool:
     difference = spread([cell.values[r] - best.values[r] for r in shared])
     if difference.deviation is None:
         return False
+    # Paired by replicate: methods applied to one network share its errors.
     return bool(abs(difference.mean) <= INDISTINCT * difference.deviation / difference.n**0.5)
 
 
@@ -285,8 +287,13 @@ def cell_text(cell: MethodCell, mark: str, replicates: int, notes: list[str], pl
 
 
 def letter(place: int) -> str:
-    """Return the mark of note number `place`: a, b, c …"""
-    return chr(ord("a") + place % 26)
+    """Return the mark of note number `place`: a, b, c …
+
+    Example:
+        >>> letter(0), letter(2)
+        ('a', 'c')
+    """
+    return chr(ord("a") + place % 26)  # no table has had more than a few reasons
 
 
 #: Test metrics of the table for papers.
@@ -314,6 +321,7 @@ def paper_table(results: Results, form: str = "latex") -> str:
             )
         present = snapshot.columns("evaluations")
         columns = [name for name in COLUMNS if name in present]
+        # By trial, epoch and seed, so that differences are tested as the first screen tests the objective's.
         values = evaluated(snapshot, "test", columns)
         columns = [name for name in columns if values.get(name)]
         measured = [
@@ -322,6 +330,7 @@ def paper_table(results: Results, form: str = "latex") -> str:
         ]
     keys, rows = list(grid.cells), [cells[0] for cells in grid.cells.values()]
     numbers = [_column(rows, one, name) for name, one in zip(columns, measured, strict=True)]
+    # A column of names that are all empty (no varying data set) is left out.
     places = {head: at for at, head in enumerate(("data", "loss", "network")) if any(key[at] for key in keys)}
     words = [[*(key[at] for at in places.values()), _trial(row)] for key, row in zip(keys, rows, strict=True)]
     lines: list[list[str | NumberCell]] = [[*said, *(n[at] for n in numbers)] for at, said in enumerate(words)]
@@ -329,6 +338,7 @@ def paper_table(results: Results, form: str = "latex") -> str:
     heads = [*places, "trial"]
     arrows = [f"{head} {'↑' if larger_is_better(name) else '↓'}" for head, name in zip(names, columns, strict=True)]
     mark = ["true"] if results.rehearsed else []
+    # As CSV and JSON, verdicts are columns, since a file has no bold and no dagger.
     records = [[*heads, *(part for name in names for part in (name, f"{name}: verdict")), *(REHEARSAL for _ in mark)]]
     records += [
         [*said, *(part for column in numbers for part in (column[at].text, column[at].verdict())), *mark]
@@ -340,7 +350,7 @@ def paper_table(results: Results, form: str = "latex") -> str:
 def _column(rows: Sequence[Row], measured: Measured, name: str) -> list[NumberCell]:
     """Return the cells of a metric, one per row."""
     values = [measured.last(row) for row in rows]
-    best = measured.best_of(values)
+    best = measured.best_of(values)  # of all rows, also those at another epoch, which get no dagger
     scale = 100.0 if name in PER_CENT else 1.0
     cells = []
     for at, value in enumerate(values):

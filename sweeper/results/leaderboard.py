@@ -340,6 +340,7 @@ def leaderboard_sql(results: Results, goal: Goal, varying: Sequence[str], agains
         f"any_value({name})" if name in of_trials else "NULL"
         for name in ("config_loss_name", "config_architecture_name")
     )
+    # A sweep with one loss and one network has no such columns; readers rely on the names.
     named = f"{loss} AS loss, {network} AS architecture"
     parts = [f"{named}, count(DISTINCT replicate) AS replicates, {objective_sql(goal, present)}"]
     for split in ("val", "test"):

@@ -112,10 +112,12 @@ def ensembles(results: Results, *, size: int = 10, candidates: int = 50) -> list
     scaled = [_scaled(member) for member in members]
     loss = [_nll(probabilities[FITTED_ON], targets[FITTED_ON]) for probabilities in plain]
     best = int(np.argmin(loss))
-    same = [at for at, member in enumerate(members) if member.trial == members[0].trial]
+    same = [at for at, member in enumerate(members) if member.trial == members[0].trial]  # members come best first
     rows = _measured(SINGLE, [best], members, plain, scaled)
     rows += _measured(REPLICATES, same, members, plain, scaled) if len(same) > 1 else []
     every = np.arange(len(targets[FITTED_ON]))
+    # Scaled members are selected anew: a temperature changes which networks complement each other. An ensemble that is
+    # scaled after averaging has the members of the plain one.
     orders = {
         where: greedy_members(np.stack([part[FITTED_ON][every, targets[FITTED_ON]] for part in parts]), size)
         for where, parts in ((NONE, plain), (BEFORE, scaled))
@@ -309,6 +311,7 @@ def _set_measured(
     if fitted is not None:
         sets = fitted.sets(score, logits[MEASURED_ON], alpha=alpha, by_class=by_class, seed=seed)
         return set_measures(sets, targets[MEASURED_ON])
+    # Without a post-hoc method nothing is fitted but the threshold, so all validation data set it.
     own = softmax64(logits[FITTED_ON])
     plain = fit_sets(score, own, targets[FITTED_ON], alpha=alpha, by_class=by_class, seed=seed)
     return set_measures(plain(softmax64(logits[MEASURED_ON])), targets[MEASURED_ON])

@@ -108,7 +108,7 @@ def recalibrate(
     """
     began = time.monotonic()
     paths = sweep.paths
-    with writing(paths):
+    with writing(paths):  # a lock: a second recalibration of the sweep is refused
         files = PredictionFiles(paths)
         answers = [_Answer() for _ in requests]
         samples = evaluations = 0
@@ -141,6 +141,7 @@ def recalibrate(
 def effects_of(paths: SweepPaths, requests: Sequence[Request]) -> list[Effect]:
     """Return the effects of the requested methods on the finished trials, or on all trials if none finished."""
     results = Results(paths.root)
+    # `final` keeps each replicate's last evaluation: earlier ones are of half-trained networks.
     rows = results.rows(
         "SELECT recalibrations.*, seed, status FROM recalibrations JOIN final USING (trial, replicate, epoch, split) "
         "WHERE split = 'test' ORDER BY trial, replicate"
@@ -178,7 +179,7 @@ def recalibrate_sweep(
         SweeperError: an error in a request (the message lists all), or as `recalibrate`.
     """
     sweep = open_sweep(name, output)
-    refuse_odd_files(sweep.paths)
+    refuse_odd_files(sweep.paths)  # a planted link would make this write outside the sweep's folder
     if not methods and not bins and not metrics:
         raise SweeperError(
             "no post-hoc method, number of bins or metric was given",

@@ -61,7 +61,7 @@ def diagrams(results: Results, row: Row, role: str) -> tuple[list[Panel], list[s
     scaled = "posthoc_temperature_temperature" in results.columns("evaluations")
     before_sql, stored_sql = bins_sql(row), predictions_sql(row, scaled)
     before = results.rows(before_sql)
-    if not sum(int_of(line, "n") for line in before):
+    if not sum(int_of(line, "n") for line in before):  # no test split, or an evaluation without bins
         return [], []
     board, stored = leaderboard(results), stored_predictions(results, stored_sql, text_of(row, "trial"))
     replicates = plural(int_of(row, "replicates"), "replicate")
@@ -81,6 +81,7 @@ def chosen(board: Leaderboard) -> list[tuple[str, Row]]:
     """Return the best configuration and, if it is a different one, the best trained with cross-entropy."""
     if board.best is None:
         return []
+    # A finished one if there is any, else the best of those that were stopped.
     plain = [row for row in (*board.finished, *board.rows) if row["loss"] == "cross_entropy"]
     picked = [("Best", board.best)]
     if plain and plain[0]["trial"] != board.best["trial"]:
@@ -139,6 +140,7 @@ def stored_predictions(results: Results, sql: str, trial: str) -> Stored | None:
     targets, replicate, sample, temperature = (
         table[name].to_numpy() for name in ("target", "replicate", "sample", "temperature")
     )
+    # float64: softmax of float32 logits loses the small probabilities that NLL depends on.
     logits = np.stack(table["logits"].to_numpy()).astype(np.float64)
     return Stored(logits, targets, replicate, sample, temperature.astype(np.float64))
 
@@ -281,7 +283,7 @@ def density_panel(loss: str, densities: Mapping[str, Rows], names: Mapping[str, 
     highest = max((float_of(row, "density") for rows in measured.values() for row in rows), default=0.0)
     if highest <= 0:
         return None
-    floor = LOWEST * highest
+    floor = LOWEST * highest  # the axis is logarithmic, and the tails would stretch it to 1e-300
     lines: list[Json] = []
     remarks: list[str] = []
     for label, rows in measured.items():

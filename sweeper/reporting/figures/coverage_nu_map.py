@@ -34,6 +34,7 @@ def draw(results: Results) -> Figure | None:
     columns = {*results.columns("trials"), *results.columns("evaluations")}
     if not {"config_loss_coverage", "config_loss_nu", *METRICS} <= columns:
         return None
+    # ν is drawn on a logarithmic axis; ν = 0, the unsmoothed loss, has no place there.
     condition = "config_loss_coverage IS NOT NULL AND config_loss_nu > 0 AND ece IS NOT NULL"
     sql, rows = configuration_rows(results, condition, SETTINGS)
     if not rows:
@@ -65,6 +66,7 @@ def is_grid(rows: Rows) -> bool:
     finished = [row for row in rows if row["status"] == FINISHED]
     pairs = {(row["coverage"], row["nu"]) for row in finished}
     sides = [len({pair[at] for pair in pairs}) for at in (0, 1)]
+    # A full product: random draws never repeat a value, and a grid with holes would show them as missing cells.
     return min(sides) > 1 and len(pairs) == sides[0] * sides[1]
 
 
@@ -89,6 +91,7 @@ def remarks(rows: Rows, metric: str) -> list[str]:
     finished = [row for row in rows if row["status"] == FINISHED]
     if not finished:
         return ["No configuration has finished."]
+    # The metrics of this figure are ECE and accuracy.
     best = (min if metric == "ece" else max)(finished, key=lambda row: float_of(row, metric))
     return [
         f"Best of {plural(len(finished), 'finished configuration')}: {with_deviation(best, metric)} at coverage "
@@ -99,7 +102,7 @@ def remarks(rows: Rows, metric: str) -> list[str]:
 def colours(values: list[float], metric: str) -> Json:
     """Return the colour scale of a metric over the values drawn."""
     # The worst 5 % share the lightest colour, so that a few diverged trials do not take the whole scale.
-    ordered = sorted(values) or [0.0]
+    ordered = sorted(values) or [0.0]  # a panel without values still needs a scale
     high = ordered[math.ceil(0.95 * (len(ordered) - 1))] if metric == "ece" else ordered[-1]
     low = ordered[0] if metric == "ece" else ordered[math.floor(0.05 * (len(ordered) - 1))]
     return shade(metric, low, high, larger_is_better=metric != "ece")

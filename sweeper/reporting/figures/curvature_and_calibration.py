@@ -61,6 +61,7 @@ def curvature_against_gamma(results: Results) -> Figure | None:
     if "config_loss_gamma" not in results.columns("trials") or not hessians:
         return None
     sql, rows = configuration_rows(results, GAMMA_CONDITION)
+    # Only rows with curvature vote on the sample size that is kept.
     measured = [f"hessian_{loss}_lambda_max" for loss in hessians]
     rows, sizes = one_sample_size([row for row in rows if any(row[name] is not None for name in measured)])
     against = AgainstGamma(results, rows)
@@ -176,7 +177,7 @@ def calibration_against_trace(results: Results) -> Figure | None:
     hessians = measured_hessians(results)
     if not hessians:
         return None
-    sql, rows = configuration_rows(results, "ece > 0")
+    sql, rows = configuration_rows(results, "ece > 0")  # both axes are logarithmic
     rows, sizes = one_sample_size(rows)
     if not rows:
         return None
@@ -204,6 +205,7 @@ def trace_panel(rows: Rows, loss: str, architectures: Sequence[str]) -> Panel:
     layers, remarks = configuration_points(drawn, column, "ece", architectures), list[str]()
     for architecture in architectures:
         mine = [row for row in shown if str(row["architecture"]) == architecture and row["status"] == FINISHED]
+        # Finished trials only: early-stopped ones were stopped for their objective, which bends the curve.
         fit = log_log_fit(floats(mine, column), floats(mine, "ece"))
         if fit is None:
             remarks.append(f"{architecture}: too few finished trials for a cubic fit (n = {len(mine)}).")
@@ -301,6 +303,7 @@ def sharpness_and_calibration(results: Results) -> Figure | None:
     present = results.columns("evaluations")
     shown = [name for name in present if is_sharpness(name)]
     targets = [name for name in TARGETS if name in present]
+    # λ_max and trace are always measured; a figure of these two alone would repeat the ones above.
     if not any((statistic := statistic_of(name)) is not None and statistic[1].group for name in shown):
         return None
     averages = ", ".join(f"avg({name}) AS {name}" for name in ("accuracy", *targets, *shown))
@@ -348,6 +351,7 @@ def sharpness_correlations(rows: Rows, columns: Sequence[str], target: str) -> F
     by_column: dict[str, tuple[Correlation | None, Correlation | None]] = {}
     for column in columns:
         known = [[float_or_none(row, name) for name in (column, target, "accuracy")] for row in rows]
+        # The plain and the partial correlation use the same rows, so that they can be compared.
         every = ((tuple(v), row["architecture"]) for v, row in zip(known, rows, strict=True) if None not in v)
         whole = [*dict.fromkeys(every)]  # rows with the same values are one training
         strata = [architecture for _, architecture in whole]

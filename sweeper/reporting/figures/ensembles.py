@@ -23,7 +23,7 @@ def draw_ensembles(rows: Sequence[EnsembleRow]) -> Figure:
         for row in rows
         if row.ensemble != GREEDY and row.temperature == AFTER
     ]
-    right = {"align": "left", "dy": -5}
+    right = {"align": "left", "dy": -5}  # above its line, at the left edge
     layers = [
         mark("rule", others, look={"strokeDash": [2, 3]}, x=None),
         mark("text", others, look=right, x={"value": 4}, text={"field": "words"}, color=paint("soft")),

@@ -247,6 +247,7 @@ def how(tested: set[str], board: Leaderboard, *, searched: bool = False) -> str:
 
 def panel(comparisons: Sequence[FamilyComparison], metric: str, reference: str, before: str) -> Panel:
     """Return the panel of one metric: a point with its interval per family; `before` starts the heading."""
+    # A difference cannot exceed the width of the metric's range, which is infinite for NLL.
     split, name = measured_as(metric)
     metric_known = metric_of(name)
     furthest = math.inf if metric_known is None else metric_known.range[1] - metric_known.range[0]

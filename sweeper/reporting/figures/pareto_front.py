@@ -94,7 +94,7 @@ def finding(front: Rows, finished: Rows, goals: Sequence[str]) -> str:
 
 def panel(rows: Rows, front: Rows, x: str, y: str, losses: Sequence[str]) -> Panel:
     """Return the panel of one pair of goals: every configuration, with rings around those on the front."""
-    shown, few = thin_points(rows)
+    shown, few = thin_points(rows)  # finished ones, and so the front, are never thinned out
     best = [{**row, "says": says(row)} for row in front]
     by = colour("loss", losses)
     # `detail` gives the rings the points' category, so that the page's filter hides both together.

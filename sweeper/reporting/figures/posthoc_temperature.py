@@ -83,7 +83,7 @@ def lines_of(measured: Posthoc, fits: Mapping[str, Fits]) -> list[Json]:
         temperatures = {gamma: spread([fit[key] for fit in sets]) for gamma, key in keys}
         intercept, slope = (spread([fit[key] for fit in sets]).mean for key in ("line_intercept", "line_slope"))
         low, high = min(temperatures, default=0.0), max(temperatures, default=1.0)
-        if slope < 0:
+        if slope < 0:  # the line ends where it reaches T = 0, which no temperature can be
             high = min(high, -intercept / slope)
         lines += [{**of, "gamma": gamma, "T": intercept + slope * gamma} for gamma in (low, high)]
         for gamma, temperature in temperatures.items():

@@ -313,7 +313,7 @@ def fragility_panel(rows: list[Row], label: str) -> Panel:
     """Return the panel of one rung's stops."""
     shares = [{**row, "percent": 100 * float_of(row, "fragility")} for row in rows]
     values = [float_of(row, "metric") for row in rows]
-    log = 0 < WIDE * min(values) < max(values)
+    log = 0 < WIDE * min(values) < max(values)  # over a narrow range, a logarithmic axis has no labels
     up = quantity("percent", "chance to finish, %", zero=True)
     return Panel(
         f"rung {rows[0]['rung']}",

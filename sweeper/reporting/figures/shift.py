@@ -69,6 +69,7 @@ def draw(results: Results) -> Figure | None:
     present = results.columns("evaluations")
     columns = [before + metric for metric in METRICS for before in LINES if before + metric in present]
     board = leaderboard(results)
+    # Shifted splits are measured at a trial's end only.
     if board.best is None or board.best["status"] != FINISHED or not columns:
         return None
     winner = text_of(board.best, "trial")
@@ -127,6 +128,7 @@ def shifted_sql(columns: Sequence[str]) -> str:
 
 def measured(rows: Rows, column: str, winner: str) -> Shifted:
     """Return a column's means over kinds, at the severities at which the winner has a value."""
+    # The clean data have no kind: their severity is 0, and they are one "kind" per replicate.
     known = [row for row in rows if measured_or_none(row, column) is not None]
     values, kinds = dict[int, Mapping[str, BySeed]](), dict[tuple[int, str], float]()
     for severity, mine in sorted(grouped(known, lambda row: int_of(row, "severity")).items()):
@@ -144,6 +146,7 @@ def _means(rows: Rows, column: str, by: str) -> dict[Any, float]:
 
 
 def _interval(values: Mapping[str, BySeed], trial: str, mode: str) -> tuple[float, float] | None:
+    # All finished trials' replicates estimate the spread: the winner's few alone would give a wide interval.
     estimated = spreads([*values.values()], mode)
     return None if estimated is None else estimated.interval([*values].index(trial))
 
@@ -216,6 +219,7 @@ def panel(metric: str, lines: Mapping[str, Shifted], winner: str) -> Panel:
     ]  # fmt: skip
     x = quantity("severity", "severity of corruption")
     ticks = sorted({severity for shifted in lines.values() for severity in shifted.values})
+    # Only measured severities are labelled, and 0 is called by what it is.
     x["axis"] = {"values": ticks, "labelExpr": "datum.value ? datum.label : 'clean'", "format": "d"}
     return Panel(f"Test {label(metric)}", layers, x, quantity("value", f"test {label(metric)}", zero=True))
 
@@ -255,6 +259,7 @@ def detection(rows: Rows) -> list[Panel]:
     """Return the panel of AUROCs for distinguishing other data from test data, one point per score and replicate."""
     if not rows:
         return []
+    # AUROC needs no severity and no temperature: each other data set is one colour.
     splits = [*dict.fromkeys(text_of(row, "split") for row in rows)]
     drawn: list[Json] = []
     remarks = []
