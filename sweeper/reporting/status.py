@@ -127,14 +127,12 @@ def audit_sweep(name: str, output: Path) -> tuple[list[str], list[str]]:
         differences += others
     if sweep.spec.searcher.learns:
         prepare(None)  # a searcher may import Ray, which reads its environment then
-        suggestions = audit_suggestions(lambda: searcher_for(sweep.spec), read_journal(sweep.paths.journal))
-        differ = len(suggestions.differences)
-        said.append(f"{suggestions.checked} suggestions recomputed from the records before them, {differ} differ")
-        if suggestions.unchecked:
-            said.append(
-                f"{suggestions.unchecked} not checked: they follow a difference or were made by another version"
-            )
-        differences += suggestions.differences
+        replayed = audit_suggestions(lambda: searcher_for(sweep.spec), read_journal(sweep.paths.journal))
+        differ = len(replayed.differences)
+        said.append(f"{replayed.checked} suggestions recomputed from the records before them, {differ} differ")
+        if replayed.unchecked:
+            said.append(f"{replayed.unchecked} not checked: they follow a difference or were made by another version")
+        differences += replayed.differences
     return said, [*differences, *(f"sweep.yaml: {fault.path}: {fault.rule}" for fault in edited(sweep))]
 
 

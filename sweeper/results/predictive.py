@@ -284,13 +284,9 @@ def conformal_sets(
         ]
         rows = []
         for by_class, score in product((False, True), SCORES):
-            measured = [
-                _set_measured(*fitted_member, score, alpha, by_class)
-                for fitted_member in zip(members, fits, strict=True)
-            ]
-            rows.append(
-                ConformalRow(score, by_class, {name: [measures[name] for measures in measured] for name in MEASURES})
-            )
+            measured = [_set_measured(*pair, score, alpha, by_class) for pair in zip(members, fits, strict=True)]
+            measures = {name: [of_one[name] for of_one in measured] for name in MEASURES}
+            rows.append(ConformalRow(score, by_class, measures))
     except ValueError as error:
         raise SweeperError(str(error)) from error
     promised = promised_coverage(alpha, samples, crosswise=crosswise)

@@ -251,16 +251,14 @@ def fitted(
     """Return the calibrator of each evaluation: a method fitted on its validation split, with its options."""
     if method == UNCALIBRATED:
         return [None] * len(batch)
-    calibrators: list[Fitted] = [UnusablePredictions("there are no predictions on validation data to fit on")] * len(
-        batch
-    )
+    fits: list[Fitted] = [UnusablePredictions("there are no predictions on validation data to fit on")] * len(batch)
     usable = [at for at, predictions in enumerate(batch) if FITTED_ON in predictions.logits]
     # `fit_many` takes one set of options; these differ between evaluations where they follow the training loss.
     for places in grouped(usable, lambda at: repr(sorted(options[at].items()))).values():
         data = [(batch[at].logits[FITTED_ON], batch[at].targets[FITTED_ON]) for at in places]
         for at, calibrator in zip(places, fit_many(method, data, **options[places[0]]), strict=True):
-            calibrators[at] = calibrator
-    return calibrators
+            fits[at] = calibrator
+    return fits
 
 
 #: Fitted parameters and, by split, calibrated probabilities with the logits of those that underflowed to 0 (their NLL

@@ -264,6 +264,13 @@ class Figure:
         statuses: statuses of the trials drawn.
         dashes: categories of dashed lines, in the order of DASHES.
         folded: sentences on panels that are not drawn.
+
+    Example:
+        >>> bars = mark("bar", [{"status": "completed", "n": 8}, {"status": "early_stopped", "n": 40}])
+        >>> panel = Panel("trials", [bars], names("status"), quantity("n", "trials", zero=True))
+        >>> figure = Figure("trials-by-status", "Trials by status", "Trials of the sweep.", [], [panel])
+        >>> figure.tables
+        ('evaluations', 'trials')
     """
 
     key: str

@@ -73,8 +73,7 @@ def layer_of(part: Json, axes: Json) -> Json:
     channels = dict(cast(Mapping[str, Json | None], part["encoding"]))
     rows = cast(Data, cast(Json, part["data"])["values"])
     both = {**axes, **channels}.values()
-    parts = (part for channel in both if channel for part in (channel if isinstance(channel, list) else [channel]))
-    encoded = cast(list[Json], [*parts])
+    encoded = [cast(Json, one) for given in both if given for one in (given if isinstance(given, list) else [given])]
     steps = cast(list[Json], part.get("transform", []))
     folded = {name for step in steps for name in cast(list[str], step.get("fold", []))}
     columns = {str(channel["field"]) for channel in encoded if "field" in channel} | folded | {*ALWAYS}

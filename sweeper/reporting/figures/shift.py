@@ -75,12 +75,12 @@ def draw(results: Results) -> Figure | None:
     winner = text_of(board.best, "trial")
     sql = shifted_sql(columns)
     rows = results.rows(sql)
-    by_column = {column: measured(rows, column, winner) for column in columns}
-    by_column = {column: shifted for column, shifted in by_column.items() if len(shifted.values) > 1}
+    data = {column: measured(rows, column, winner) for column in columns}
+    data = {column: shifted for column, shifted in data.items() if len(shifted.values) > 1}
     panels = [
-        panel(metric, {before: by_column[before + metric] for before in LINES if before + metric in by_column}, winner)
+        panel(metric, {before: data[before + metric] for before in LINES if before + metric in data}, winner)
         for metric in METRICS
-        if metric in by_column
+        if metric in data
     ]
     queries = [sql]
     if f"ood_{next(iter(DETECTION))}_auroc" in present:
@@ -88,18 +88,16 @@ def draw(results: Results) -> Figure | None:
         panels += detection(results.rows(queries[-1]))
     if not panels:
         return None
-    kinds = max((n for shifted in by_column.values() for n in Counter(s for s, _ in shifted.kinds).values()), default=0)
-    count = spread([*next(iter(by_column.values())).values[0][winner].values()]).n if by_column else 0
+    kinds = max((n for shifted in data.values() for n in Counter(s for s, _ in shifted.kinds).values()), default=0)
+    count = spread([*next(iter(data.values())).values[0][winner].values()]).n if data else 0
     return Figure(
         key="shift",
         title="Under distribution shift",
         caption=caption(board, winner, kinds, count),
-        findings=[
-            sentence for metric in METRICS if metric in by_column for sentence in finding(by_column, metric, winner)
-        ],
+        findings=[sentence for metric in METRICS if metric in data for sentence in finding(data, metric, winner)],
         sql=queries,
         panels=panels,
-        legend=[words for before, words in LINES.items() if any(before + metric in by_column for metric in METRICS)],
+        legend=[words for before, words in LINES.items() if any(before + metric in data for metric in METRICS)],
     )
 
 
@@ -128,13 +126,13 @@ def shifted_sql(columns: Sequence[str]) -> str:
 
 def measured(rows: Rows, column: str, winner: str) -> Shifted:
     """Return a column's means over kinds, at the severities at which the winner has a value."""
-    # The clean data have no kind: their severity is 0, and they are one "kind" per replicate.
+    # Clean test data have severity 0 and no kind.
     known = [row for row in rows if measured_or_none(row, column) is not None]
     values, kinds = dict[int, Mapping[str, BySeed]](), dict[tuple[int, str], float]()
     for severity, mine in sorted(grouped(known, lambda row: int_of(row, "severity")).items()):
         trials = by_trial(mine)
         if winner in trials:
-            values[severity] = {trial: _means(rows_of_trial, column, "seed") for trial, rows_of_trial in trials.items()}
+            values[severity] = {trial: _means(group, column, "seed") for trial, group in trials.items()}
             means = _means(trials[winner], column, "kind") if severity else {}
             kinds |= {(severity, str(kind)): mean for kind, mean in means.items()}
     return Shifted(values, kinds)
@@ -172,9 +170,9 @@ def change(
     return factor, None if interval is None else (math.exp(interval[0]), math.exp(interval[1]))
 
 
-def finding(by_column: Mapping[str, Shifted], metric: str, winner: str) -> list[str]:
+def finding(data: Mapping[str, Shifted], metric: str, winner: str) -> list[str]:
     """Return a sentence on whether the winner stays calibrated and whether temperature scaling still helps."""
-    before, after = by_column[metric].values, by_column.get(AFTER + metric)
+    before, after = data[metric].values, data.get(AFTER + metric)
     worst = max(before)
     clean, shifted = (number(spread([*before[severity][winner].values()]).mean) for severity in (0, worst))
     verdict = _verdict(before[0], before[worst], winner, ("no clear change", "worse", "better"))
@@ -208,26 +206,24 @@ def _with_interval(value: str, interval: tuple[float, float] | None) -> str:
 
 def panel(metric: str, lines: Mapping[str, Shifted], winner: str) -> Panel:
     """Return the panel of a metric against severity: means with intervals, and a point for each kind."""
-    means = [
-        row for at, (before, shifted) in enumerate(lines.items()) for row in mean_rows(shifted, winner, before, at)
-    ]
-    kinds = [row for at, (before, shifted) in enumerate(lines.items()) for row in kind_rows(shifted, before, at)]
+    means = [row for at, (before, line) in enumerate(lines.items()) for row in mean_rows(line, winner, before, at)]
+    kinds = [row for at, (before, line) in enumerate(lines.items()) for row in kind_rows(line, before, at)]
     by = colour("line", [LINES[before] for before in lines])
     layers = [
         mark("line", means, look={"strokeWidth": 2}, color=by), bars_to(means, color=by),
         points(kinds, size=16, color=by, opacity={"value": 0.5}), points(means, color=by),
     ]  # fmt: skip
     x = quantity("severity", "severity of corruption")
-    ticks = sorted({severity for shifted in lines.values() for severity in shifted.values})
+    ticks = sorted({severity for line in lines.values() for severity in line.values})
     # Only measured severities are labelled, and 0 is called by what it is.
     x["axis"] = {"values": ticks, "labelExpr": "datum.value ? datum.label : 'clean'", "format": "d"}
     return Panel(f"Test {label(metric)}", layers, x, quantity("value", f"test {label(metric)}", zero=True))
 
 
-def mean_rows(shifted: Shifted, winner: str, before: str, index: int) -> list[Json]:
+def mean_rows(line: Shifted, winner: str, before: str, index: int) -> list[Json]:
     """Return the means over kinds and replicates, with intervals from the moderated spread of replicates."""
     rows: list[Json] = []
-    for severity, trials in shifted.values.items():
+    for severity, trials in line.values.items():
         mean, interval = spread([*trials[winner].values()]).mean, _interval(trials, winner, "min")
         said = f"{LINES[before]}\nseverity {severity}: {_with_interval(number(mean), interval)}"
         # Shifted sideways, so that the bars of two lines at one severity do not cover each other.
@@ -236,12 +232,12 @@ def mean_rows(shifted: Shifted, winner: str, before: str, index: int) -> list[Js
     return rows
 
 
-def kind_rows(shifted: Shifted, before: str, index: int) -> list[Json]:
+def kind_rows(line: Shifted, before: str, index: int) -> list[Json]:
     """Return each kind's mean over replicates."""
     return [
         {"severity": severity + 0.12 * (2 * index - 1), "value": value, "line": LINES[before],
          "says": f"{kind.replace('_', ' ')}, severity {severity}\n{LINES[before]}: {number(value)}"}
-        for (severity, kind), value in shifted.kinds.items()
+        for (severity, kind), value in line.kinds.items()
     ]  # fmt: skip
 
 
