@@ -462,7 +462,7 @@ def astray_warning(grid: Matrix) -> list[str]:
         return []
     named = ", ".join(f"{trial} seed {seed}" for trial, seed in flagged[:3]) + (", …" if len(flagged) > 3 else "")
     ended = f"{len(flagged)} of {grid.astray.trainings} trainings ended far from the others ({named})"
-    return [f"{ended}: what is said holds of seeds that train."]
+    return [f"{ended}: the verdicts hold for seeds that train."]
 
 
 def posthoc_effects(results: Results, board: Leaderboard) -> list[Effect]:

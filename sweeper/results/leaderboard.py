@@ -181,7 +181,7 @@ def objective(results: Results) -> Goal:
     metric = str(written.get("metric", "val_nll"))
     # The name goes into SQL unquoted, and another program may have written the file.
     if not PLAIN.fullmatch(metric):
-        raise SweeperError(f"the sweep's objective is {metric!r}, which no sweep has", CHANGED)
+        raise SweeperError(f"sweep.yaml has the objective {metric!r}, which is no metric's name", CHANGED)
     return Goal(metric, "max" if written.get("mode") == "max" else "min")
 
 

@@ -99,9 +99,9 @@ class PredictionFiles:
         self.rows = sum(self._rows_of(name) for name in self._names)
         if not self.rows:
             raise SweeperError(
-                f"the sweep {paths.name!r} has no predictions to recalibrate",
-                "they are written at the first rung: wait until a trial reaches it, or restore the table "
-                "`predictions`; a training loop of your own without `predict` has none",
+                f"the sweep {paths.name!r} has no stored predictions",
+                "trials write them at the first rung: wait until a trial reaches it, or restore the table "
+                "`predictions`; your own training loop needs the method `predict`",
             )
 
     def evaluations(self) -> Iterator[StoredPredictions]:
@@ -157,7 +157,7 @@ class PredictionFiles:
                     raise self._damaged(name, error) from error
             except (OSError, ValueError) as error:
                 raise self._damaged(name, error) from error
-        raise SweeperError("the tables kept being replaced while they were read", "try again")
+        raise SweeperError(f"the tables were replaced {MOVES} times while they were read", "try again")
 
     def _damaged(self, name: str, error: Exception) -> SweeperError:
         reason = str(error).splitlines()[0]

@@ -143,7 +143,7 @@ def _temperature(logits: Floats | NDArray[np.float32], targets: Integers, whose:
         return fit("temperature", logits, targets)
     except PosthocUnavailable as error:
         raise SweeperError(
-            f"no temperature can be fitted to {whose}: {error}", "choose from fewer with --candidates"
+            f"no temperature can be fitted to {whose}: {error}", "choose among fewer configurations with --candidates"
         ) from error
 
 

@@ -247,7 +247,7 @@ def read_steadily(folders: Mapping[str, Path], query: str, most: int | None = No
             if isinstance(outcome, QueryError):
                 raise outcome
             return outcome
-    raise QueryError("the tables kept being replaced while they were read", "try again")
+    raise QueryError(f"the tables were replaced {READ_ATTEMPTS} times while they were read", "try again")
 
 
 def bring_what_is_read(paths: SweepPaths, query: str, trials: Collection[str] | None = None) -> None:

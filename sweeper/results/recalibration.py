@@ -131,7 +131,8 @@ def _assign(text: str, chosen: Mapping[str, Component], values: dict[str, dict[s
     if not takers:
         known = tuple(dict.fromkeys(h.name for component in chosen.values() for h in component.hyperparameters))
         named = ", ".join(chosen) or "no --method"
-        return [f"--option {text!r}: {named} take{'' if len(chosen) > 1 else 's'} no {key!r}{did_you_mean(key, known)}"]
+        have = "have" if len(chosen) > 1 else "has"
+        return [f"--option {text!r}: {named} {have} no option {key!r}{did_you_mean(key, known)}"]
     for name in takers:
         values[name][key] = value
     return []
@@ -152,7 +153,7 @@ def options_that_differ(component: Component, values: Mapping[str, object]) -> d
         if description is None:
             known = tuple(hyperparameter.name for hyperparameter in component.hyperparameters)
             raise SweeperError(
-                f"{component.name} takes no option {key!r}{did_you_mean(key, known)}", "see `sweep.yaml`"
+                f"{component.name} has no option {key!r}{did_you_mean(key, known)}", "correct it in `sweep.yaml`"
             )
         # `3` and `3.0` are one request: they must have one file and be equal to one default.
         if description.kind == "number" and isinstance(value, (int, float)):

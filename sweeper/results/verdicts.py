@@ -218,14 +218,14 @@ def estimates(
         networks = ", ".join(sorted({*chosen[0], *chosen[1]}))
         raise SweeperError(
             f"{names[0]} and {names[1]} have no {network or 'network'} in common (finished on: {networks})",
-            "name two losses, trials or sweeps that ran to the end on one network",
+            "name two losses, trials or sweeps that have finished configurations on one network",
         )
     compared = []
     for name in shared:
         rows = [on_networks[name] for on_networks in chosen]
         trials = [text_of(row, "trial") for row in rows]
         if trials[0] == trials[1] and first[0].folder == second[0].folder:
-            raise SweeperError(f"{names[0]} and {names[1]} are both {trials[0]}", "name two that differ")
+            raise SweeperError(f"{names[0]} and {names[1]} are both {trials[0]}", "name two different ones")
         sides = [Trained(results, [trial]) for (results, _), trial in zip((first, second), trials, strict=True)]
         require_same_samples([member for side in sides for member in side.all()])
         margin, stages, changes = margin_of(first[0]), dict[str, list[Judgement]](), dict[str, list[Judgement]]()
@@ -263,9 +263,9 @@ def _finished(results: Results, asked: str | None) -> dict[str, Row]:
             best.setdefault(str(row["architecture"]), row)  # rows are best first
     if not best:
         known = sorted({str(row["loss"]) for row in finished})
-        named = "" if asked is None else f" has the loss, or is the trial, {asked!r}{did_you_mean(asked, tuple(known))}"
+        named = f" with the loss or trial {asked!r}{did_you_mean(asked, tuple(known))}" if asked is not None else ""
         raise SweeperError(
-            f"no configuration of {results.name!r} that ran to the end{named}",
+            f"the sweep {results.name!r} has no finished configuration{named}",
             f"losses with finished configurations: {', '.join(known) or 'none yet'}",
         )
     return best

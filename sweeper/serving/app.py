@@ -177,7 +177,7 @@ class Pages:
 
     def _seen(self, name: str) -> SweepView:
         if name not in self._board.seen:
-            raise HTTPException(404, "there is no sweep of that name here")
+            raise HTTPException(404, f"there is no sweep {name!r} here")
         return self._board.seen[name]
 
     async def sweeps(self, request: Request) -> Response:
@@ -242,11 +242,12 @@ class Pages:
         """Answer with rows of a table as CSV: all, or `limit` rows from `offset`, at most MOST_ROWS."""
         name, table = self._seen(request.path_params["name"]).name, request.path_params["table"]
         if table not in VIEWS or table in LARGE_TABLES:
-            raise HTTPException(404, f"tables: {', '.join({*VIEWS} - LARGE_TABLES)}")
+            served = ", ".join(name for name in VIEWS if name not in LARGE_TABLES)
+            raise HTTPException(404, f"{table!r} is not a table that this page serves; tables: {served}")
         asked = request.query_params
         numbers = [asked.get("limit", str(MOST_ROWS + 1)), asked.get("offset", "0")]
         if not all(text.isascii() and text.isdigit() and len(text) < 16 for text in numbers):
-            raise HTTPException(400, "limit and offset are numbers of rows")
+            raise HTTPException(400, "limit and offset must be numbers of rows")
         limit, offset = map(int, numbers)
         # One row more than allowed shows that there are too many; a fixed order makes pages of rows add up.
         query = f"SELECT * FROM {table} ORDER BY ALL LIMIT {min(limit, MOST_ROWS + 1)} OFFSET {offset}"
@@ -254,7 +255,7 @@ class Pages:
         if limit > MOST_ROWS + 1 or table_rows.num_rows > MOST_ROWS:
             raise HTTPException(
                 413,
-                f"one download has at most {MOST_ROWS:,} rows: add ?limit={MOST_ROWS}&offset=0, and so on, or run "
+                f"a download has at most {MOST_ROWS:,} rows: read pages with ?limit={MOST_ROWS}&offset=0, or run "
                 f"sweeper results {name} --format csv --sql 'SELECT * FROM {table}'",
             )
 

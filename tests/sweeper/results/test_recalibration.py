@@ -101,5 +101,5 @@ def test_a_narrow_interval_is_written_in_the_digits_that_its_width_needs() -> No
 def test_an_option_that_a_damaged_file_names_is_refused() -> None:
     method = POSTHOC["histogram_binning"]
     assert options_that_differ(method, {each.name: each.default for each in method.hyperparameters}) == {}
-    with pytest.raises(SweeperError, match="histogram_binning takes no option 'binz'"):
+    with pytest.raises(SweeperError, match="histogram_binning has no option 'binz'"):
         options_that_differ(method, {"binz": 10})

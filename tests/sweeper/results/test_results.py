@@ -358,5 +358,5 @@ def test_a_strangers_objective_is_refused(tmp_path: Path) -> None:
     written = yaml.safe_load(file.read_text("utf-8"))
     written["objective"]["metric"] = "val_nll FROM epochs) --"
     file.write_text(yaml.safe_dump(written), "utf-8")
-    with pytest.raises(SweeperError, match="which no sweep has"):
+    with pytest.raises(SweeperError, match="which is no metric's name"):
         leaderboard(load(tmp_path / "theirs"))
