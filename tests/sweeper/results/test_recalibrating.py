@@ -294,7 +294,7 @@ def test_damaged_and_absent_predictions_are_named(sweep: Sweep) -> None:
         recalibrate(sweep, [Request("none", 15)])
     for part in parts:
         part.unlink()
-    with pytest.raises(SweeperError, match="no predictions"):
+    with pytest.raises(SweeperError, match="no stored predictions"):
         recalibrate(sweep, [Request("none", 15)])
 
 
