@@ -44,6 +44,7 @@ FOLDER = Path(__file__).resolve().parent
 def packaged_files() -> dict[str, Path]:
     """Return the shipped search space files by name: `{"quickstart": …/quickstart.yaml, "tutorials/…": …}`."""
     named = {path.stem: path for path in (*FOLDER.glob("*.yaml"), *FOLDER.glob("papers/*.yaml"))}
+    # Two files of one name in different folders would hide each other, so tutorials keep their folder.
     named |= {f"tutorials/{path.stem}": path for path in FOLDER.glob("tutorials/*.yaml")}
     return dict(sorted(named.items()))
 
@@ -54,6 +55,7 @@ def locate(path: str | Path) -> Path:
     `examples/NAME` is a file in `search_spaces/examples`, next to the components that it names.
     """
     given, name = Path(path), str(path).removesuffix(".yaml")
+    # An existing file goes before a shipped one: a user's quickstart.yaml is not shadowed.
     if _exists(given):
         return given
     example = FOLDER / f"{name}.yaml"

@@ -62,6 +62,7 @@ def spirals(samples: int = 1200, classes: int = 3, noise: float = 0.25, seed: in
     # A generator with its own seed: a draw from the global one would depend on what ran before.
     random = np.random.RandomState(seed)
     targets = np.arange(samples) % classes
+    # Not from 0: the arms meet in the centre, where no network could tell them apart.
     along = random.uniform(0.3, 1.0, samples)
     angle = 4.0 * along + 2.0 * np.pi * targets / classes + noise * random.standard_normal(samples)
     points = along[:, None] * np.stack([np.cos(angle), np.sin(angle)], 1)
@@ -100,6 +101,7 @@ class BiasCorrected:
 
         # exp(-free[0]) keeps the temperature positive without a bounded optimiser.
         self.free = minimize(objective, np.zeros(1 + logits.shape[1]), method="L-BFGS-B").x
+        # Plain numbers: each becomes a column of the results.
         self.parameters = {"temperature": np.exp(self.free[0]), "largest_bias": np.abs(self.free[1:]).max()}
 
     def __call__(self, logits: Floats) -> Floats:

@@ -279,10 +279,7 @@ def _run(step: Step, rehearse: bool, say: arguments.Say, options: Mapping[str, A
     else:
         done = commands.run(step.recipe.space, set=step.recipe.overrides, rehearse=rehearse, **options)
     if not isinstance(done, FinishedRun):
-        raise SweeperError(
-            "a paper's sweeps cannot be submitted to a dashboard",
-            "give the address of the Ray cluster, not of its dashboard",
-        )
+        raise SweeperError("a paper's sweeps need a Ray cluster", "give the cluster's address, not its dashboard's")
     if done.outcome != FINISHED:
         raise SweeperError(
             f"the sweep {done.name!r} was {done.outcome}", f"continue with the same command: {done.name}"

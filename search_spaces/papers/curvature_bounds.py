@@ -111,6 +111,7 @@ def evaluated(rows: Rows, samples: int) -> list[Evaluated]:
         # Shares can underflow to 0, where p ln p is 0 but ln p is −inf.
         entropy = float(-prior @ np.log(np.maximum(prior, np.finfo(np.float64).tiny)))
         divergence = entropy - math.log(len(test))
+        # Corollary 1 bounds the expected error by the error on samples that chose no weights: validation data.
         wrong, right = (1 - (trial_mean(held, "accuracy") or 0.0) for held in (val, test))
         # Rounding can leave a divergence of 0 slightly below it.
         bound = pac_bayes(wrong, max(0.0, divergence), samples)[1]
@@ -138,6 +139,7 @@ LINES: Mapping[str, tuple[str, str]] = {
 
 def curvature_bounds(results: Results) -> list[Figure]:
     """Return a sweep's bounds by γ, three panels per network; nothing for other papers' sweeps."""
+    # The bounds need losses that differ only in γ, as in this paper's search spaces.
     if results.specification.get("header", {}).get("paper") != "curvature":
         return []
     # From the reliability table, which every sweep has; predictions may not be stored.

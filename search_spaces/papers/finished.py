@@ -288,6 +288,7 @@ class FinishedSweep:
 
     def _recalibrated(self, row: Row, number: PublishedNumber, recipe: Recipe) -> bool:
         """Return whether a row of `recalibrations` has a number's method, options and split, and the recipe's bins."""
+        # Cheap comparisons first: parsing options takes longer, and there are many rows.
         if (row["method"], row["split"], row["bins"]) != (number.posthoc, number.split, recipe.spec.evaluation.bins):
             return False
         options = json.loads(text_of(row, "options"))

@@ -266,7 +266,7 @@ class Recipe:
         )
         departures = [f"{ours} {noun} for {theirs}" for noun, ours, theirs in counts if ours != theirs]
         departures += [
-            f"{what} {ours} for {theirs}" for what, ours, theirs in self._chosen(specification) if ours != theirs
+            f"{what} {given} for {ours}" for what, given, ours in self._chosen(specification) if given != ours
         ]
         departures += self._measurements(_part(specification, "evaluation"))
         # More seeds than the recipe's are no departure: they only make the number more certain.

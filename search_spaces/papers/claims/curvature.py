@@ -53,9 +53,7 @@ def curvature_falls_with_gamma(val: Rows) -> Verdict:
     )
     # Two readings that err in opposite directions: where both agree, the claim does not rest on the choice.
     readings = {"cross-entropy's Hessian": cross, "the training loss's over the mean focal weight": scaled}
-    estimates = {
-        f"{network}, {label}": estimate for label, of_it in readings.items() for network, estimate in of_it.items()
-    }
+    estimates = {f"{network}, {label}": rho for label, held in readings.items() for network, rho in held.items()}
     missing = (
         "ρ needs at least four γ of the focal loss (cross-entropy counts as γ 0) that differ in nothing else, "
         "with the Hessians of both losses and stored predictions"
@@ -266,9 +264,7 @@ def lower_layer_curvature_calibrates(rows: Rows) -> Detailed:
         for arm, mine in arms.items():
             changes = _layer_changes(mine, plain, besides)
             # Only an intervention that lowers a layer's curvature can speak for or against the claim.
-            down = [
-                n for n, change in changes.items() if (change.value or 0) < 0 and change.p * len(changes) < SIGNIFICANT
-            ]
+            down = [n for n, c in changes.items() if (c.value or 0) < 0 and c.p * len(changes) < SIGNIFICANT]
             lowered[f"{network}, {arm}"] = {n: changes[n].value for n in down}
             if down:
                 theirs, ours = (clusters(of_split(side, "test"), "ece", besides) for side in (plain, mine))

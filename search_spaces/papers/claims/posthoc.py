@@ -283,11 +283,7 @@ def best_gamma_grows_with_network_size(test: Rows) -> Verdict:
     """
     plain = [row for row in test if plain_gamma(row) is not None]
     errors = {network: _error_by_gamma(held) for network, held in by_network(plain).items()}
-    best = {
-        network: min(by_gamma, key=lambda gamma: by_gamma[gamma])
-        for network, by_gamma in errors.items()
-        if len(by_gamma) >= 3
-    }
+    best = {network: min(held, key=held.__getitem__) for network, held in errors.items() if len(held) >= 3}
     points = [Point(None, depth, gamma) for network, gamma in best.items() if (depth := _depth(network)) is not None]
     rank = mean_correlation(points)
     # A constant has no correlation: the same best γ for all networks is reported as 0, not as a missing estimate.

@@ -112,6 +112,7 @@ class TranslationLoop(TrainingLoop):
         self._averaged = None if decay is None else averaged_weights(self.model, decay)
         # Its own generator, saved with the state: a resumed epoch has the order it would have had.
         self._order = torch.Generator().manual_seed(seed)
+        # Counted once: batches are formed anew in every epoch.
         self._lengths = (dataset.train.inputs != PADDING).sum(2).amax(1).cpu()
         self.epoch = 0
         self._fitted: dict[str, dict[str, float]] | None = None
@@ -188,10 +189,7 @@ class TranslationLoop(TrainingLoop):
             wanted.setdefault(parameters["temperature"], []).append(f"posthoc_{label}_{BLEU}")
         row: dict[str, float] = {}
         if stage == END:
-            row |= {
-                column_at("ece", temperature): token_ece(tokens, temperature, self._bins)
-                for temperature in TEMPERATURES
-            }
+            row |= {column_at("ece", at): token_ece(tokens, at, self._bins) for at in TEMPERATURES}
             for temperature in TEMPERATURES if split == "test" else ():
                 wanted.setdefault(temperature, []).append(column_at(BLEU, temperature))
         for temperature, columns in wanted.items():

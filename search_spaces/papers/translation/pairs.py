@@ -307,6 +307,7 @@ def encoded_pairs(
                 continue
             row = np.zeros((2, length), np.int32)
             for side, ids in enumerate(pair):
+                # END is kept also when a sentence is cut: every target ends.
                 ids = [*ids[: length - 1], END]
                 row[side, : len(ids)] = ids
             kept.append(row)

@@ -174,6 +174,7 @@ class Transformer(nn.Module):
         encoded = self.encode(source, mask)
         hidden = self._embedded(functional.pad(target[:, :-1], (1, 0), value=BEGIN), 0)
         for layer in _layers(self.decoder):
+            # No mask for the target's padding: it stands at the end, and a causal layer never looks ahead.
             hidden = layer(hidden, layer.own.keys(hidden), None, layer.source_keys(encoded), mask, causal=True)
         features: Tensor = hidden[target != PADDING]
         return features
@@ -202,6 +203,7 @@ class Transformer(nn.Module):
         hidden, own = self._embedded(tokens[:, None], written.tokens), []
         for number, layer in enumerate(_layers(self.decoder)):
             keys = layer.own.keys(hidden)
+            # Keys and values of earlier tokens do not change, so only those of the new token are computed.
             if written.own:
                 before = written.own[number]
                 keys = torch.cat([before[0], keys[0]], 2), torch.cat([before[1], keys[1]], 2)
