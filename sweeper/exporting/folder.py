@@ -52,7 +52,7 @@ from trainables.metrics.base import Floats, Integers, softmax64
 from trainables.metrics.bootstrap import bootstrap_standard_error
 from trainables.posthoc import Calibrator, PosthocUnavailable, fit
 from trainables.registry import entry_label
-from trainables.training.evaluation import as_asked
+from trainables.training.evaluation import resolved_method
 
 NONE = "none"
 PROGRAM, DESCRIPTION, CARD, ONNX = "program.pt2", "model.json", "model_card.md", "model.onnx"
@@ -208,7 +208,7 @@ def _fitted(chosen: Chosen, posthoc: str) -> tuple[Calibrator | None, Descriptio
             f"measured: {known}; choose one of them, or --posthoc {NONE}",
         )
     entry = measured[posthoc] if posthoc in measured else named[0]
-    method, options, part = as_asked(entry, chosen.configuration["loss"])
+    method, options, part = resolved_method(entry, chosen.configuration["loss"])
     stored = [each.stored for each in chosen.networks]
     if part not in stored[0].logits:
         raise SweeperError(

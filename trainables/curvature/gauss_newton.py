@@ -119,8 +119,8 @@ def _recorded(
 
 def _owns_all_parameters(network: nn.Module, layers: dict[nn.Module, tuple[Tensor, Tensor]]) -> bool:
     owned = [id(p) for layer in layers for p in layer.parameters(recurse=False) if p.requires_grad]
-    wanted = {id(p) for p in network.parameters() if p.requires_grad}
-    return len(owned) == len(set(owned)) and set(owned) == wanted
+    trainable = {id(p) for p in network.parameters() if p.requires_grad}
+    return len(owned) == len(set(owned)) and set(owned) == trainable
 
 
 def _is_known(node: Node) -> bool:

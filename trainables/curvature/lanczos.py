@@ -192,8 +192,8 @@ def _ritz(diagonal: list[float], off_diagonal: list[float], remainder: float, ba
     """Return the Ritz pairs of the tridiagonal matrix; a residual is the remainder times a vector's last coordinate."""
     tridiagonal = torch.diag(torch.tensor(diagonal, dtype=torch.float64))
     if off_diagonal:
-        beside = torch.tensor(off_diagonal, dtype=torch.float64)
-        tridiagonal += torch.diag(beside, 1) + torch.diag(beside, -1)
+        sides = torch.tensor(off_diagonal, dtype=torch.float64)
+        tridiagonal += torch.diag(sides, 1) + torch.diag(sides, -1)
     values, coordinates = torch.linalg.eigh(tridiagonal)
     return Lanczos(values, remainder * coordinates[-1].abs(), basis, coordinates.to(basis))
 

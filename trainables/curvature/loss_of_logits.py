@@ -61,9 +61,9 @@ def log_softmax(logits: Tensor, dim: int) -> Tensor:
         -4.2...e-18
     """
     top = logits.argmax(dim, keepdim=True)
-    beside = logits - logits.gather(dim, top)
-    rest = torch.log1p(beside.scatter(dim, top, -torch.inf).exp().sum(dim, keepdim=True))
-    return beside.scatter(dim, top, 0.0) - rest
+    differences = logits - logits.gather(dim, top)
+    rest = torch.log1p(differences.scatter(dim, top, -torch.inf).exp().sum(dim, keepdim=True))
+    return differences.scatter(dim, top, 0.0) - rest
 
 
 class ComposedSoftmax(TorchFunctionMode):

@@ -43,8 +43,6 @@ from trainables.metrics.base import (
 from trainables.metrics.refinement import FOLDS, folds_of
 from trainables.registry import Component, ExtensionError, HyperparameterValue, Options, Registry, hyperparameters_of
 
-LogitsAndTargets = tuple[Floats, Integers]
-
 
 class PosthocUnavailable(UnusablePredictions):
     """Raised when a post-hoc method cannot be fitted or applied; the trial continues without it."""
@@ -126,7 +124,7 @@ class PosthocMethod(Component):
         return self.label or self.name.replace("_", " ")
 
 
-def validation_data(logits: ArrayLike, targets: ArrayLike, bins: int | None = None) -> LogitsAndTargets:
+def validation_data(logits: ArrayLike, targets: ArrayLike, bins: int | None = None) -> tuple[Floats, Integers]:
     """Check validation data and return float64 logits [N, K] and int64 targets [N].
 
     Raises PosthocUnavailable for logits that are NaN, +inf or probabilities, labels outside [0, K), targets of one
@@ -181,7 +179,7 @@ class CheckedCalibrator(Calibrator):
         """
         if not callable(inner):
             raise ExtensionError(
-                f"{path} returned a {type(inner).__name__}: return a callable that maps logits to probabilities"
+                f"{path} returned a {type(inner).__name__}: return a callable from logits to probabilities"
             )
         parameters = dict(getattr(inner, "parameters", {}))
         # A table's columns are fixed before the first fit, so parameters must be declared.
@@ -319,9 +317,7 @@ def cross_fitted(
     """
     values, labels = np.asarray(logits), np.asarray(targets)
     if len(labels) < FOLDS:
-        raise PosthocUnavailable(
-            f"{len(labels)} samples are too few to cross-fit {method}: it needs at least {FOLDS}, one per fold"
-        )
+        raise PosthocUnavailable(f"{len(labels)} samples are too few to cross-fit {method}: it needs at least {FOLDS}")
     fold = folds_of(labels)
     probabilities: Floats = np.empty(values.shape, dtype=np.float64)
     exact: Floats | None = None

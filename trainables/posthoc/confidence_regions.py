@@ -48,9 +48,7 @@ def region_thresholds(gamma: float) -> RegionThresholds:
     from scipy.optimize import brentq
 
     if not (gamma > 0.0 and math.isfinite(gamma)):
-        raise PosthocUnavailable(
-            f"gamma = {gamma:g} must be above 0: the minimiser of cross-entropy (gamma 0) is calibrated"
-        )
+        raise PosthocUnavailable(f"gamma = {gamma:g} must be above 0: the minimiser of cross-entropy is calibrated")
 
     def rise(log_v: float) -> float:
         # t²·d/dv[ln(1−v) + ln(1 + γw)/γ]·(1 + γw), w' = −(ln v + 1 − v)/t²

@@ -261,9 +261,7 @@ def promised_coverage(alpha: float, samples: int, *, crosswise: bool = False) ->
 def require_alpha(alpha: float) -> None:
     """Raise PosthocUnavailable if α is outside (0, 1)."""
     if not 0 < alpha < 1:
-        raise PosthocUnavailable(
-            f"alpha = {alpha:g} is outside (0, 1): it is the share of sets that may miss the true class"
-        )
+        raise PosthocUnavailable(f"alpha = {alpha:g} is outside (0, 1): the share of sets that may miss the true class")
 
 
 def set_measures(sets: Booleans, targets: Integers) -> dict[str, float]:

@@ -237,8 +237,7 @@ def fit_focal_map(
     values, _ = validation_data(logits, targets)
     if gamma is None:
         raise PosthocUnavailable(
-            "focal_map needs gamma and the training loss has none: give posthoc focal_map a gamma, or train with the "
-            "focal loss"
+            "focal_map needs gamma and the training loss has none: give posthoc focal_map a gamma, or train with focal"
         )
     require_gamma(gamma)
     return FocalTemperatureCalibrator("focal_map", {"gamma": gamma}, values.shape[1], gamma=gamma)

@@ -153,9 +153,9 @@ def acceleration_fault(configuration: Configuration, settings: TrainingSettings)
     plain = settings.precision != BFLOAT16 and not settings.compile
     loss, network = configuration["loss"]["name"], configuration["architecture"]["name"]
     if LOSSES.has_tag(loss, "third_order") and not plain:
-        asked = "compile = true" if settings.compile else f"precision = {settings.precision}"
+        requested = "compile = true" if settings.compile else f"precision = {settings.precision}"
         return (
-            f"{asked} cannot train {loss}, which differentiates the network three times; "
+            f"{requested} cannot train {loss}, which differentiates the network three times; "
             "choose precision: float32 and compile: false, or another loss"
         )
     if settings.compile and ARCHITECTURES.has_tag(network, "follows_data"):

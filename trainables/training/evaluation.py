@@ -270,7 +270,7 @@ def _named(components: Iterable[str | Options]) -> tuple[tuple[str, Options], ..
     return tuple((part.pop("name"), part) for part in _written_out(components))
 
 
-def as_asked(entry: Options, loss: Mapping[str, object]) -> tuple[str, dict[str, Any], str]:
+def resolved_method(entry: Options, loss: Mapping[str, object]) -> tuple[str, dict[str, Any], str]:
     """Return a post-hoc method's name, its options including the training `loss`'s γ, and the split to fit it on."""
     options = {key: value for key, value in entry.items() if key not in ("name", LABEL, SPLIT_KEY)}
     return entry["name"], with_training_gamma(entry["name"], options, loss), entry.get(SPLIT_KEY, FITTED_ON)
@@ -318,7 +318,7 @@ class _Measuring:
         """Return split → columns of every post-hoc method, fitted on one of the `known` splits."""
         columns: dict[str, Row] = {name: {} for name in measured}
         for entry in self.settings.posthoc:
-            method, options, fitted_on = as_asked(entry, self.trained_with)
+            method, options, fitted_on = resolved_method(entry, self.trained_with)
             prefix = f"posthoc_{entry_label(entry)}_"
             try:
                 calibrator = fit(method, *known[fitted_on], **options)
@@ -344,7 +344,7 @@ class _Measuring:
         for entry in self.settings.posthoc:
             if entry_label(entry) not in self.settings.cross_fitted:
                 continue
-            method, options, _ = as_asked(entry, self.trained_with)
+            method, options, _ = resolved_method(entry, self.trained_with)
             prefix = f"{CROSS_FITTED}{entry_label(entry)}_"
             try:
                 probabilities, exact = cross_fitted(method, logits, targets, options)

@@ -490,13 +490,9 @@ class LoopReplicate:
             )
         low, high, classes = int(targets.min()), int(targets.max()), logits.shape[1]
         if low < 0 or high >= classes:
-            raise LoopError(
-                f"{where} returns targets from {low} to {high}; with {classes} logits they must be 0 to {classes - 1}"
-            )
+            raise LoopError(f"{where} returns targets from {low} to {high}; {classes} logits allow 0 to {classes - 1}")
         if self._classes not in (None, classes):
-            raise LoopError(
-                f"{where} returns {classes} logits per sample but {self._classes} before; use the same classes"
-            )
+            raise LoopError(f"{where} returns {classes} logits per sample but {self._classes} before")
         self._classes = classes
         return self._logits(logits, where), targets.long()
 

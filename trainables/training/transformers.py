@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import Trainer, TrainerCallback
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import get_last_checkpoint
@@ -73,7 +73,10 @@ def _without_times(state: bytes) -> bytes:
 
 
 class TrainerLoop(TrainingLoop):
-    """Trains a Trainer's model one epoch at a time; subclasses implement `trainer` and `data` (see the module)."""
+    """Trains a Trainer's model one epoch at a time; subclasses implement `trainer` and `data` (see the module).
+
+    There is no `network` for curvature, which needs one input tensor: a Trainer's model takes named inputs.
+    """
 
     def __init__(self, configuration: Mapping[str, Any], *, seed: int, device: torch.device, max_epochs: int) -> None:
         """Build the Trainer for a configuration."""
@@ -148,14 +151,6 @@ class TrainerLoop(TrainingLoop):
             model.load_state_dict(weights)
         else:  # adapters, which Trainer loads as `train(resume_from_checkpoint=…)` does
             self.hugging_face._load_from_checkpoint(str(folder))
-
-    def network(self) -> nn.Module | None:
-        """Return `None`: curvature needs a network with one input tensor, and the model takes named inputs."""
-        return None
-
-    def batches(self, split: str) -> Iterable[tuple[Tensor, Tensor]] | None:
-        """Return `None`: there is no network for curvature."""
-        return None
 
     def close(self) -> None:
         """Remove the Trainer's checkpoints; the sweep has its own copies."""

@@ -239,7 +239,7 @@ def test_a_state_continues_to_the_bit_with_the_generators_of_three_libraries():
         ("short", r"returns shapes \[60, 3\] and \[59\]"),
         ("none", "returns a NoneType; return two tensors"),
         ("empty", "returns no samples"),
-        ("far", "returns targets from 1 to 3; with 3 logits they must be 0 to 2"),
+        ("far", "returns targets from 1 to 3; 3 logits allow 0 to 2"),
         ("floats", "return float logits and integer targets"),
     ],
 )

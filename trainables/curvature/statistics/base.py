@@ -225,8 +225,8 @@ def _list_fault(values: Options) -> str | None:
     if not values.get("losses", LOSS_LABELS):
         return "losses = [] must name a loss"
     groups = dict.fromkeys(statistic.group for statistic in STATISTICS.values() if statistic.group)
-    asked = [*values.get("statistics", ())]
-    return None if {*asked} <= {*groups} else f"statistics = {asked!r} must be a list of {' and '.join(groups)}"
+    requested = [*values.get("statistics", ())]
+    return None if {*requested} <= {*groups} else f"statistics = {requested!r} must be a list of {' and '.join(groups)}"
 
 
 #: `evaluation.curvature` as a registry with one component, so that it is checked like every part of a search space.

@@ -425,5 +425,5 @@ def _key(configuration: Configuration, count: int, dataset: DataSet, device: str
 
 def _computed_by(device: str, training: TrainingSettings) -> tuple[str, str, int]:
     """Return device, arithmetic and threads, which determine the fastest choice."""
-    card = device if device == "cpu" else torch.cuda.get_device_name()
-    return card, training.described, torch.get_num_threads()
+    device_name = device if device == "cpu" else torch.cuda.get_device_name()
+    return device_name, training.described, torch.get_num_threads()
