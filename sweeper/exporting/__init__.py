@@ -1,4 +1,4 @@
-"""Taking a sweep's result elsewhere: a trained network as a calibrated program with its model card.
+"""Export a trained network as a calibrated program with its model card.
 
-Reads tables and checkpoints; writes only the files that were asked for.
+Reads tables and checkpoints; writes only into the requested folder.
 """

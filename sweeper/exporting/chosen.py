@@ -1,8 +1,7 @@
-"""Which networks are exported: the weights of a trial with the predictions they made, from its checkpoint, or from
-training it again where that is gone.
+"""Choose the networks to export: a trial's weights and stored predictions, from its checkpoint or by retraining it.
 
-Training again takes the same configuration, seeds, packing and threads, in a process like the trial's own, so that the
-same machine gives the same bits. Everything is written into a temporary folder; the sweep stays as it is.
+Retraining uses the same configuration, seeds, packing and number of threads, in a process like the trial's own, so the
+same machine gives the same bits. It writes into a temporary folder; the sweep is not changed.
 """
 
 from __future__ import annotations
@@ -41,16 +40,18 @@ from trainables.worker.trial_reports import WorkerCommand, WorkerFailed, WorkerI
 from trainables.worker.trial_settings import Assignment, TrialSettings
 from trainables.worker.trial_tables import part_name
 
-#: Settings, or what `model.json` says: JSON of several depths.
+#: Settings, or the contents of `model.json`: nested JSON.
 Description: TypeAlias = dict[str, Any]
 
 
 def _settings(sweep: Sweep, trial: TrialState, epoch: int, folder: Path) -> TrialSettings:
-    """Return the trial's settings but for what only measures: one evaluation, which stores the logits.
+    """Return the settings for retraining a trial: the original ones, but with a single evaluation that stores logits.
 
-    Raises SweeperError where it was trained on a card and none is here.
+    Raises:
+        SweeperError: the trial was trained on a GPU, and this machine has none.
     """
     spec, device = sweep.spec, trial.device or "cpu"
+    # A CPU sums in another order than a GPU, so it would train a different network.
     if device == "cuda" and not torch.cuda.is_available():
         raise SweeperError(
             f"{trial_name(trial.configuration)} was trained on a GPU, and this machine has none",
@@ -60,7 +61,7 @@ def _settings(sweep: Sweep, trial: TrialState, epoch: int, folder: Path) -> Tria
         dataset=spec.dataset,
         max_epochs=spec.scheduler.max_epochs,
         rungs=(epoch,),
-        objective="train_loss",
+        objective="train_loss",  # measured after every epoch without an evaluation
         evaluation=replace(
             spec.evaluation.settings, metrics=(), posthoc=(), curvature=None, trajectory=None, bootstrap=0
         ),
@@ -80,42 +81,45 @@ def _settings(sweep: Sweep, trial: TrialState, epoch: int, folder: Path) -> Tria
 
 
 def _assignments(sweep: Sweep, trial: TrialState, replicates: Sequence[int]) -> list[Assignment]:
-    """Return what to train.
-
-    Lanes round otherwise than a network alone, so of fused replicates all are trained.
-    """
+    """Return the assignments that retrain the given replicates."""
     index = trial.configuration
     values: Description = sweep.configurations[index]
     seeds = sweep.spec.replicate_seeds.of(index)
+    # Lanes round differently from a single network, so all fused replicates are trained together again.
     if trial.packing == FUSED:
         return [Assignment(index, trial_name(index), values, seeds)]
     return [Assignment(index, trial_name(index), values, [seeds[number]], number) for number in replicates]
 
 
 def _train(process: TrialProcess, assignment: Assignment, epoch: int, say: Callable[[str], None]) -> None:
-    """Train one assignment up to the epoch. Raises SweeperError where that fails."""
+    """Train one assignment up to an epoch.
+
+    Raises:
+        SweeperError: training failed.
+    """
     process.send(WorkerCommand(new=([assignment],)))
     number = assignment.replicate
     name, which = assignment.trial, "" if number is None else f", replicate {number}"
     while True:
         try:
-            said: WorkerReport | WorkerFailed = process.connection.recv()
-        except (EOFError, ConnectionResetError) as error:
+            message: WorkerReport | WorkerFailed = process.connection.recv()
+        except (EOFError, ConnectionResetError) as error:  # the process was killed, for lack of memory, say
             raise SweeperError(f"retraining {name} failed: its process ended without an error message") from error
-        if isinstance(said, WorkerFailed):
-            raise SweeperError(f"retraining {name} failed: {reason_text(said.failure)}")
-        ((reports, _),) = said.reports
+        if isinstance(message, WorkerFailed):
+            raise SweeperError(f"retraining {name} failed: {reason_text(message.failure)}")
+        ((reports, _),) = message.reports
         last = reports[-1]
         if last.failure:
             raise SweeperError(f"retraining {name} failed: {reason_text(last.failure)}")
         say(f"{name}{which}: epoch {last.epoch} of {epoch}")
+        # A report waits for its answer, so the worker is told whether to train on.
         over = last.epoch >= epoch
         process.send(WorkerCommand(over=(last.configuration,) if over else ()))
         if over:
             return
 
 
-#: The folders of a trial that is trained again.
+#: Folders of a trial that is retrained.
 CHECKPOINTS, TABLES = "checkpoints", "tables"
 
 BEST, ALL = "best", "all"
@@ -123,7 +127,7 @@ BEST, ALL = "best", "all"
 
 @dataclass(frozen=True)
 class TrainedNetwork:
-    """One replicate: its network in evaluation mode on the CPU, and the logits that its sweep stored."""
+    """One replicate: its network, in evaluation mode on the CPU, and the logits that the sweep stored."""
 
     network: nn.Module
     stored: StoredPredictions
@@ -134,13 +138,13 @@ class Chosen:
     """The networks to export.
 
     Attributes:
-        sweep, trial, epoch: where they come from.
-        configuration: of the trial: loss, architecture, optimizer.
-        dataset: what they were trained on.
+        sweep, trial, epoch: source of the weights.
+        configuration: the trial's loss, architecture and optimizer.
+        dataset: the data set that they were trained on.
         networks: one or several replicates.
-        again: None where the sweep's own checkpoint was there; else how far the logits of the network that was trained
-            again lie from those that the sweep stored, 0 for equal bits.
-        why: `best by validation NLL`; empty where the trial was named.
+        again: largest difference between the logits of the retrained network and the stored ones, 0 for equal bits;
+            `None` if the sweep's own checkpoint was used.
+        why: reason for the choice, e.g. `best by validation NLL`; empty if the user named the trial.
     """
 
     sweep: Sweep
@@ -168,58 +172,60 @@ def chosen_networks(
     """Load the networks of a trial.
 
     Args:
-        name: of the sweep on this machine.
-        output: where it is.
-        trial: its name, or `best`.
-        replicate: its number, or `all`.
-        by: the metric that decides which trial is `best`; the sweep's objective by default.
-        store: the sweep's address in an object store, from where its checkpoints are fetched.
-        trust: run the code that came with the sweep's folder, though this user has not run it before.
-        retrain: train the trial again where its weights are gone.
-        say: takes lines on how far that is.
+        name: name of the sweep on this machine.
+        output: directory of results.
+        trial: name of the trial, or `best`.
+        replicate: number of the replicate, or `all`.
+        by: metric that decides which trial is `best`; by default the sweep's objective.
+        store: address of the sweep in an object store, from which its checkpoints are fetched.
+        trust: whether to run code that came with the sweep's folder, even if this user has not run it before.
+        retrain: whether to train the trial again if its weights are gone.
+        say: receives lines on the progress of retraining.
 
     Raises:
-        SweeperError: no such trial or replicate, its weights or predictions are gone, or the data set is not here.
+        SweeperError: there is no such trial or replicate, its weights or predictions are gone, or the data set is
+            missing.
     """
     sweep = open_sweep(name, output)
     if sweep.spec.loop == IMPORTED:
         raise SweeperError(
-            f"{name} has predictions that were imported, and no network", "export it where it was trained"
+            f"{name} has imported predictions and no network", "export the model with the tool that trained it"
         )
     if sweep.spec.loop is not None:
         raise SweeperError(
-            f"{name} was trained by {sweep.spec.loop}, and export knows only networks of this program's loop",
-            "load its checkpoint with torch.load(…, weights_only=True) and give its state to your loop",
+            f"{name} was trained by {sweep.spec.loop}, but export supports only the built-in training loop",
+            "load its checkpoint with torch.load(…, weights_only=True) and pass its state to your loop",
         )
     take_up_kept(sweep.paths, sweep.spec, read_manifest(sweep.paths.manifest), trust=trust)
-    found, chosen = _trial(Results(sweep.paths.root), trial, by)
-    weights = _weights(sweep, found, sweep.paths.checkpoints, store)
+    trial, why = _trial(Results(sweep.paths.root), trial, by)
+    weights = _weights(sweep, trial, sweep.paths.checkpoints, store)
     again: float | None = None
     if weights is None:
-        if not retrain:
+        if not retrain:  # retraining takes as long as the trial did, so it is never a surprise
             raise SweeperError(
-                f"the weights of {found} are gone: the sweep keeps only those of its best finished trials",
-                f"export --trial {BEST}, or give --retrain to train it again; `keep: {{best: 3}}` keeps more",
+                f"the weights of {trial} are gone: the sweep keeps only those of its best finished trials",
+                f"export --trial {BEST}, or pass --retrain to train it again; `keep: {{best: 3}}` keeps more",
             )
-        weights, again = _trained_again(sweep, found, replicate, say)
+        weights, again = _trained_again(sweep, trial, replicate, say)
     epoch, states = weights
-    numbers = _numbers(found, replicate, states)
-    predictions = _predictions(sweep, found, epoch)
+    numbers = _numbers(trial, replicate, states)
+    # Without the sweep's own logits, nothing shows that the exported program computes what the sweep measured.
+    predictions = _predictions(sweep, trial, epoch)
     if lost := [number for number in numbers if number not in predictions]:
         raise SweeperError(
-            f"{found}, replicate {lost[0]}, has no stored predictions of epoch {epoch}, its checkpoint's",
+            f"{trial}, replicate {lost[0]}, has no stored predictions of epoch {epoch}, the epoch of its checkpoint",
             "resume the sweep until the trial reaches its next rung, or choose another --trial",
         )
-    configuration: Description = dict(sweep.configuration_of(found))
+    configuration: Description = dict(sweep.configuration_of(trial))
     dataset = _dataset(sweep, configuration)
     networks = [TrainedNetwork(_network(dataset, configuration, states[n]), predictions[n]) for n in numbers]
-    return Chosen(sweep, found, epoch, configuration, dataset, networks, again, chosen)
+    return Chosen(sweep, trial, epoch, configuration, dataset, networks, again, why)
 
 
 def _trial(results: Results, trial: str, by: str | None) -> tuple[str, str]:
-    """Return a trial's name, and why it: `best by validation NLL`, or nothing where it was named."""
+    """Return a trial's name and the reason for it, `best by validation NLL`; no reason if the user named it."""
     if by is not None and trial != BEST:
-        raise SweeperError(f"--by {by} chooses a trial, and --trial {trial} names one", "give one of them")
+        raise SweeperError(f"--by {by} and --trial {trial} both choose a trial", "give only one of them")
     board = leaderboard(results, by=by)
     if trial == BEST:
         if board.best is None:
@@ -234,14 +240,15 @@ def _trial(results: Results, trial: str, by: str | None) -> tuple[str, str]:
     return trial, ""
 
 
-#: An epoch, and the weights that count at it, by replicate.
+#: (Epoch, replicate → its weights at that epoch).
 Weights: TypeAlias = tuple[int, dict[int, Mapping[str, Tensor]]]
 
 
 def _weights(sweep: Sweep, trial: str, checkpoints: Path, store: str | None = None) -> Weights | None:
-    """Return the weights of a trial's newest checkpoint; `None` where there is none."""
+    """Return the weights of a trial's newest checkpoint, `None` if there is none."""
     last = sweep.spec.scheduler.max_epochs
-    places: dict[int | None, Path] = {None: Path(trial)}  # all replicates' in one, or each has its own
+    # With `packing: trials` each replicate has its own folder; otherwise all share one.
+    places: dict[int | None, Path] = {None: Path(trial)}
     places |= {number: replicate_folder(Path(trial), number) for number in range(sweep.spec.replicates.count)}
     epochs: dict[int, int] = {}
     states: dict[int, Mapping[str, Tensor]] = {}
@@ -257,40 +264,43 @@ def _weights(sweep: Sweep, trial: str, checkpoints: Path, store: str | None = No
                 states[at] = measured_weights(saved, finished=saved["epoch"] >= last)
     if not states:
         return None
+    # A stopped sweep can leave replicates at different epochs, whose networks do not belong together.
     newest = max(epochs.values())
     return newest, {at: state for at, state in states.items() if epochs[at] == newest}
 
 
 def _trained_again(sweep: Sweep, trial: str, replicate: str, say: Callable[[str], None]) -> tuple[Weights, float]:
-    """Return the weights that training a trial again gives, and how far their logits lie from the stored ones."""
+    """Retrain a trial; return its weights, and the largest difference of their logits from the stored ones."""
     states = fold(read_journal(sweep.paths.journal), len(sweep.configurations)).trials
     state = states[configuration_index(trial)]
     epoch = state.last_evaluation_epoch
     stored = _predictions(sweep, trial, epoch) if epoch is not None else {}
     if epoch is None or not stored:
         raise SweeperError(
-            f"{trial} has no stored predictions to compare new weights with", "restore the table predictions"
+            f"{trial} has no stored predictions to compare new weights with", "restore the table `predictions`"
         )
-    wanted = [int(replicate)] if replicate.isdecimal() and int(replicate) in stored else sorted(stored)
+    # An unknown replicate is reported later, together with the ones that exist.
+    numbers = [int(replicate)] if replicate.isdecimal() and int(replicate) in stored else sorted(stored)
     with tempfile.TemporaryDirectory(prefix="sweeper-again-") as made, ForkServer() as server:
         folder = Path(made)
         process = server.fork(WorkerInit(_settings(sweep, state, epoch, folder), str(folder / "log")))
         try:
-            for assignment in _assignments(sweep, state, wanted):
+            for assignment in _assignments(sweep, state, numbers):
                 _train(process, assignment, epoch, say)
             process.send(None)
         finally:
-            process.kill()
+            process.kill()  # also after Ctrl-C: a worker in the middle of an epoch would train on
         weights = _weights(sweep, trial, folder / CHECKPOINTS)
         assert weights is not None
-        return weights, max(_difference(stored[number], folder / TABLES) for number in wanted)
+        return weights, max(_difference(stored[number], folder / TABLES) for number in numbers)
 
 
 def _difference(stored: StoredPredictions, tables: Path) -> float:
-    """Return how far the logits of a replicate that was trained again lie from the stored ones; 0 for equal bits."""
+    """Return the largest difference between the logits of a retrained replicate and the stored ones, 0 if equal."""
     name = part_name(stored.trial, stored.replicate, stored.epoch)
     new = predictions_in(tables / "predictions" / name).logits
     return max(
+        # Equality first: infinite logits would give inf − inf = NaN.
         0.0 if np.array_equal(new[part], old) else float(np.abs(new[part] - old).max())
         for part, old in stored.logits.items()
     )
@@ -308,9 +318,9 @@ def _numbers(trial: str, replicate: str, states: Mapping[int, object]) -> list[i
 def _predictions(sweep: Sweep, trial: str, epoch: int) -> dict[int, StoredPredictions]:
     both = {FITTED_ON, MEASURED_ON}
     return {
-        each.replicate: each
-        for each in PredictionFiles(sweep.paths, [trial]).evaluations()
-        if (each.trial, each.epoch) == (trial, epoch) and both <= set(each.logits)
+        stored.replicate: stored
+        for stored in PredictionFiles(sweep.paths, [trial]).evaluations()
+        if (stored.trial, stored.epoch) == (trial, epoch) and both <= set(stored.logits)
     }
 
 
@@ -323,7 +333,7 @@ def _dataset(sweep: Sweep, configuration: Description) -> DataSet:
 
 
 def _network(dataset: DataSet, configuration: Description, state: Mapping[str, Tensor]) -> nn.Module:
-    without = ("pretrained", "weights_file")  # their weights would be replaced
+    without = ("pretrained", "weights_file")  # a download, of weights that the checkpoint would replace
     described = {key: value for key, value in configuration["architecture"].items() if key not in without}
     network = build_for(dataset, described)
     try:

@@ -1,11 +1,11 @@
-"""An exported model's folder: the program, the weights, what they take and give, and the model card.
+"""Write an exported model's folder: the program, the weights, a description and the model card.
 
 program.pt2                 torch.export: network inputs → calibrated probabilities
-weights_r0.safetensors      a replicate's weights, by the names that its architecture gives them
-model.json                  input and output, preprocessing, class names, where it comes from
-model_card.md               for people
-MLmodel, code/, …            what makes it one of MLflow's folders: `mlflow models serve --model-uri model/`
-model.onnx                  the program for runtimes without torch, where it was asked for
+weights_r0.safetensors      a replicate's weights, by the parameter names of its architecture
+model.json                  input and output, preprocessing, class names, source
+model_card.md               model card for people
+MLmodel, code/, …           files of an MLflow model: `mlflow models serve --model-uri model/`
+model.onnx                  the program for runtimes without torch, on request
 """
 
 from __future__ import annotations
@@ -56,37 +56,38 @@ from trainables.training.evaluation import resolved_method
 
 NONE = "none"
 PROGRAM, DESCRIPTION, CARD, ONNX = "program.pt2", "model.json", "model_card.md", "model.onnx"
+#: Format of `model.json`; `load_model` refuses any other.
 FORMAT = 1
 
 #: Samples that a program is traced with: more than one, because torch takes a size of 1 for a constant.
 EXAMPLES = 4
 
-#: Between the program's probabilities and the sweep's, above which the weights are not those of the predictions; a GPU
-#: that rounds products to TF32 differs by about a third of it. Our choice.
+#: Difference between the program's probabilities and the sweep's above which the weights are taken to be others (our
+#: choice): a GPU that rounds products to TF32 differs by about a third of it.
 LARGEST_DIFFERENCE = 0.01
 
-#: Those headlines that probabilities and targets alone give.
+#: Headline metrics that follow from probabilities and targets alone.
 CARD_METRICS = tuple(name for name in HEADLINES if name in METRIC_NAMES)
 
-#: The standard normal distribution's quantile at .975.
+#: Quantile of the standard normal distribution at .975, for 95 % intervals from bootstrap standard errors.
 NORMAL_95 = 1.96
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What an export wrote.
+    """The result of an export.
 
     Attributes:
-        folder: where.
-        trial, replicates: whose weights.
-        posthoc: the method's label, or `none`.
-        difference: the largest between the program's test probabilities and those of the sweep's stored logits.
-        samples: of the test split, all of which were compared.
-        again: None where the sweep's own weights were exported; else how far the logits of those that were trained
-            again lie from the sweep's, 0 for equal bits.
-        logged: where it is in MLflow, in words.
-        why: `best by validation NLL`; empty where the trial was named.
-        description: the contents of `model.json`.
+        folder: folder of the model.
+        trial, replicates: source of the weights.
+        posthoc: label of the post-hoc method, or `none`.
+        difference: largest difference between the program's test probabilities and those of the sweep's stored logits.
+        samples: number of test samples, all of which were compared.
+        description: contents of `model.json`.
+        again: largest difference between the logits of retrained weights and the sweep's, 0 for equal bits; `None` if
+            the sweep's own weights were exported.
+        logged: its place in MLflow, in words.
+        why: reason for the choice, e.g. `best by validation NLL`; empty if the user named the trial.
     """
 
     folder: Path
@@ -101,7 +102,7 @@ class Exported:
     why: str = ""
 
     def __str__(self) -> str:
-        """Return what was written, and how closely the program reproduces the sweep."""
+        """Describe the model, and how closely its program reproduces the sweep."""
         why = f" ({self.why})" if self.why else ""
         near = f"within {self.again:.1g}" if self.again else "bit for bit"
         more = "" if self.again is None else f"; trained again, logits equal the sweep's {near}"
@@ -117,12 +118,12 @@ class Exported:
 
     @property
     def at_bound(self) -> bool:
-        """Whether validation data do not determine the post-hoc method's fit."""
+        """Whether the post-hoc method's fit ended at its bound, so that validation data do not determine it."""
         return bool(self.description["posthoc"]["parameters"].get("at_bound"))
 
 
 def undetermined(posthoc: Description) -> str:
-    """Return that validation data do not determine a post-hoc method, with the remedy; `posthoc` as in `model.json`."""
+    """Return the warning that validation data do not determine a post-hoc method, given as in `model.json`."""
     return (
         f"validation data do not determine {posthoc['method']}, whose fit ended at its bound (too few samples, all "
         f"predicted right, or none of a class): give more validation data, or export with --posthoc {NONE}"
@@ -147,46 +148,48 @@ def export_model(
     """Write a trained network, or all replicates of a trial, with a post-hoc method into a new folder.
 
     Args:
-        name: of the sweep on this machine.
-        output: where it is.
-        to: the folder to make.
-        trial: its name, or `best`.
-        by: the metric that decides which is best; the sweep's objective by default.
-        replicate: its number, or `all` for an ensemble.
-        posthoc: a method that the sweep measured, by its label or name; `none` for the network's own probabilities.
-        store: the sweep's address in an object store, if it is there.
-        trust: run the code that came with the sweep's folder.
-        retrain: train the trial again if its weights are gone.
-        onnx: write an ONNX file, too.
-        say: takes lines on how far training again is.
+        name: name of the sweep on this machine.
+        output: directory of results.
+        to: folder to create.
+        trial: name of the trial, or `best`.
+        by: metric that decides which trial is best; by default the sweep's objective.
+        replicate: number of the replicate, or `all` for an ensemble.
+        posthoc: label or name of a method that the sweep measured; `none` for the network's own probabilities.
+        store: address of the sweep in an object store, if it is there.
+        trust: whether to run code that came with the sweep's folder.
+        retrain: whether to train the trial again if its weights are gone.
+        onnx: whether to write an ONNX file, too.
+        say: receives lines on the progress of retraining.
 
     Raises:
-        SweeperError: why it cannot be exported; nothing was written.
+        SweeperError: the model cannot be exported; nothing was written.
     """
+    # These first checks cost nothing; loading, and perhaps retraining, takes minutes.
     if os.path.lexists(to):
-        raise SweeperError(f"{to} exists", "give --to a folder that does not exist yet")
+        raise SweeperError(f"{to} exists already", "pass --to a folder that does not exist yet")
     if onnx:
         require_onnx()
     chosen = chosen_networks(name, output, trial, replicate, by=by, store=store, trust=trust, retrain=retrain, say=say)
     calibrator, stated = _fitted(chosen, posthoc)
-    module = CalibratedNetworks([each.network for each in chosen.networks], calibrator).eval()
+    module = CalibratedNetworks([trained.network for trained in chosen.networks], calibrator).eval()
     split = chosen.dataset.splits[MEASURED_ON]
-    example = split.head(EXAMPLES)
+    example = split.head(EXAMPLES)  # real samples: a network over trees cannot run on zeros
     program = exported_program(module, example)
     measured = {part: _reference(chosen, calibrator, part) for part in (FITTED_ON, MEASURED_ON)}
     reference = {part: probabilities for part, (probabilities, _) in measured.items()}
-    found = _probabilities(program, split)
-    difference = largest_difference(found, reference[MEASURED_ON])
-    if not difference <= LARGEST_DIFFERENCE:
+    probabilities = _probabilities(program, split)
+    difference = largest_difference(probabilities, reference[MEASURED_ON])
+    if not difference <= LARGEST_DIFFERENCE:  # also true for NaN
         raise _differs(chosen, difference)
     description = _description(chosen, example, posthoc, calibrator, stated, difference)
     description["metrics"] = {part: metrics for part, (_, metrics) in measured.items()}
     card = model_card(chosen, description, reference)
-    with writing_to(to, "give --to another folder"):
+    with writing_to(to, "pass --to another folder"):
         to.parent.mkdir(parents=True, exist_ok=True)
+        # Written next to `to` and renamed, so the folder appears complete or not at all.
         with temporary_folder(to.parent) as made:
             if onnx:
-                description["onnx"] = {"largest_difference": write_onnx(program, made / ONNX, split, found)}
+                description["onnx"] = {"largest_difference": write_onnx(program, made / ONNX, split, probabilities)}
             _write(made, chosen, program, example, description, card)
             made.rename(to)
     numbers = description["source"]["replicates"]
@@ -196,10 +199,11 @@ def export_model(
 
 
 def _fitted(chosen: Chosen, posthoc: str) -> tuple[Calibrator | None, Description]:
-    """Return the method fitted as the sweep's evaluations fit it, and its options."""
+    """Fit the method as the sweep's evaluations did; return it with its options."""
     if posthoc == NONE:
         return None, {}
     measured = {entry_label(entry): entry for entry in chosen.sweep.spec.evaluation.posthoc}
+    # A name is enough if only one measured entry has it; several need their labels.
     named = [entry for entry in measured.values() if entry["name"] == posthoc]
     if posthoc not in measured and len(named) != 1:
         known = ", ".join(measured) or "none"
@@ -209,13 +213,13 @@ def _fitted(chosen: Chosen, posthoc: str) -> tuple[Calibrator | None, Descriptio
         )
     entry = measured[posthoc] if posthoc in measured else named[0]
     method, options, part = resolved_method(entry, chosen.configuration["loss"])
-    stored = [each.stored for each in chosen.networks]
+    stored = [trained.stored for trained in chosen.networks]
     if part not in stored[0].logits:
         raise SweeperError(
-            f"the sweep stored no predictions of {part}, which {posthoc} is fitted on", f"choose --posthoc {NONE}"
+            f"the sweep stored no predictions of {part}, on which {posthoc} is fitted", f"choose --posthoc {NONE}"
         )
     try:
-        logits = joint_logits([each.logits[part] for each in stored])
+        logits = joint_logits([predictions.logits[part] for predictions in stored])
         calibrator = fit(method, logits, stored[0].targets[part], **options)
     except PosthocUnavailable as error:
         raise SweeperError(f"{posthoc} cannot be fitted on {chosen.trial}: {error}") from error
@@ -223,9 +227,10 @@ def _fitted(chosen: Chosen, posthoc: str) -> tuple[Calibrator | None, Descriptio
 
 
 def _reference(chosen: Chosen, calibrator: Calibrator | None, part: str) -> tuple[Floats, dict[str, float]]:
-    """Return the probabilities that the sweep's stored logits give, computed without torch, and their CARD_METRICS."""
-    logits, targets = joint_logits([each.stored.logits[part] for each in chosen.networks]), _targets(chosen, part)
-    probabilities = softmax64(logits) if calibrator is None else calibrator(logits)
+    """Compute probabilities and their CARD_METRICS from the sweep's stored logits, without torch."""
+    logits = joint_logits([trained.stored.logits[part] for trained in chosen.networks])
+    targets, probabilities = _targets(chosen, part), softmax64(logits) if calibrator is None else calibrator(logits)
+    # The NLL of a probability that underflows to 0 would be infinite; these logits keep it finite.
     exact = logits if calibrator is None else calibrator.underflowed(logits, probabilities)
     bins = chosen.sweep.spec.evaluation.bins
     return probabilities, evaluate_probabilities(probabilities, targets, bins, CARD_METRICS, exact)
@@ -237,19 +242,19 @@ def _targets(chosen: Chosen, part: str) -> Integers:
 
 @torch.no_grad()
 def _probabilities(program: torch.export.ExportedProgram, split: Split) -> Floats:
-    """Return the program's probabilities of a split [N, K]."""
+    """Compute the program's probabilities of a split [N, K]."""
     run = program.module()
     return np.asarray(torch.cat([run(inputs) for inputs, _ in evaluation_batches(split, 1024)]).double().numpy())
 
 
 def _differs(chosen: Chosen, difference: float) -> SweeperError:
-    """Return why a program whose probabilities are not the sweep's is not written."""
-    apart = f"the program's test probabilities differ from the sweep's by {difference:.2g}"
+    """Return the error for a program whose probabilities are not the sweep's."""
+    rule = f"the program's test probabilities differ from the sweep's by {difference:.2g}"
     if chosen.again is None:
         reason = f"the checkpoint or the data set differs from the one that {chosen.trial} was measured with"
-        return SweeperError(f"{apart}: {reason}", "restore both as they were; nothing was written")
+        return SweeperError(f"{rule}: {reason}", "restore both from a backup; nothing was written")
     return SweeperError(
-        f"{apart}: retraining {chosen.trial} gave a different network; a different machine, torch release or number "
+        f"{rule}: retraining {chosen.trial} gave a different network; a different machine, torch release or number "
         "of lanes can cause this",
         "train it where the sweep ran, or export a trial that has its checkpoint; nothing was written",
     )
@@ -270,7 +275,7 @@ def _description(
         "format": FORMAT,
         "input": {"shape": list(example.shape[1:]), "dtype": str(example.dtype).removeprefix("torch.")},
         "output": {"classes": dataset.classes, "dtype": "float32", "meaning": "calibrated probabilities"},
-        "class_names": list(dataset.class_names) or [str(each) for each in range(dataset.classes)],
+        "class_names": list(dataset.class_names) or [*map(str, range(dataset.classes))],
         "preprocessing": images and {"stored_shape": list(split.inputs.shape[1:]), **asdict(images)},
         "posthoc": {
             "method": posthoc,
@@ -280,7 +285,7 @@ def _description(
         "source": {
             "sweep": chosen.sweep.name,
             "trial": chosen.trial,
-            "replicates": [each.stored.replicate for each in chosen.networks],
+            "replicates": [trained.stored.replicate for trained in chosen.networks],
             "epoch": chosen.epoch,
             "configuration": dict(chosen.configuration),
             "dataset": dict(chosen.configuration.get("dataset") or chosen.sweep.spec.dataset),
@@ -304,26 +309,26 @@ def _write(
     description: Description,
     card: str,
 ) -> None:
-    """Write all files but ONNX's into a folder."""
+    """Write all files except the ONNX file into a folder."""
     from safetensors.torch import save
 
     torch.export.save(program, folder / PROGRAM)
-    for each in chosen.networks:
-        # copies: safetensors refuses tensors that share memory
-        weights = {name: value.detach().clone() for name, value in each.network.state_dict().items()}
-        (folder / f"weights_r{each.stored.replicate}.safetensors").write_bytes(save(weights))
+    for trained in chosen.networks:
+        # Cloned, because safetensors refuses tensors that share memory, such as tied weights.
+        weights = {name: value.detach().clone() for name, value in trained.network.state_dict().items()}
+        (folder / f"weights_r{trained.stored.replicate}.safetensors").write_bytes(save(weights))
     (folder / DESCRIPTION).write_text(json.dumps(description, indent=2, default=str) + "\n", encoding="utf-8")
     (folder / CARD).write_text(card, encoding="utf-8")
     write_mlflow_files(folder, description, example[:1].numpy())
 
 
 def model_card(chosen: Chosen, description: Description, probabilities: Mapping[str, Floats]) -> str:
-    """Return what the model is, how well it does, and what it must not be trusted with, as Markdown.
+    """Render the model card as Markdown: the model, its metrics and its limits.
 
     Args:
-        chosen: the networks.
-        description: the contents of `model.json`.
-        probabilities: by split, [N, K].
+        chosen: the exported networks.
+        description: contents of `model.json`.
+        probabilities: split → probabilities [N, K].
     """
     bins = chosen.sweep.spec.evaluation.bins
     columns = [
@@ -347,24 +352,24 @@ def model_card(chosen: Chosen, description: Description, probabilities: Mapping[
 
 
 def _intervals(values: Mapping[str, float], probabilities: Floats, targets: Integers, bins: int) -> list[str]:
-    """Return the CARD_METRICS with their 95 % intervals."""
+    """Format the CARD_METRICS with their 95 % intervals."""
     errors = bootstrap_standard_error(CARD_METRICS, probabilities, targets, bins)
     texts = []
     for name in CARD_METRICS:
         value, half = values[name], NORMAL_95 * errors[f"{name}_se"]
-        high = min(value + half, METRICS[name].range[1])
+        high = min(value + half, METRICS[name].range[1])  # a normal interval can leave a metric's range
         texts.append(f"{value:.4f} ({max(value - half, 0.0):.4f} … {high:.4f})")
     return texts
 
 
 def _curvature(chosen: Chosen) -> list[tuple[str, str, str]]:
-    """Return rows of the training weights' curvature on validation data, where it was measured."""
+    """Return the card's rows on the weights' curvature on validation data; empty if it was not measured."""
     results = Results(chosen.sweep.paths.root)
     columns = set(results.columns("evaluations"))
     present = [name for name in headline_columns() if name in columns]
     if not present:
         return []
-    numbers = ", ".join(str(each.stored.replicate) for each in chosen.networks)
+    numbers = ", ".join(str(trained.stored.replicate) for trained in chosen.networks)
     means = ", ".join(f"avg({name}) AS {name}" for name in present)
     rows = results.rows(
         f"SELECT {means} FROM evaluations WHERE trial = {literal(chosen.trial)} AND epoch = {chosen.epoch} "
@@ -383,7 +388,7 @@ def _named(values: Mapping[str, object]) -> str:
 
 
 CODE, LOADER = "code", "calibrated_model"
-#: The files of one sample, as MLflow reads it and as a client sends it.
+#: Files with one sample, in the form that MLflow reads and in the form that a client sends.
 EXAMPLE, SERVED_EXAMPLE = "input_example.json", "serving_input_example.json"
 
 
@@ -391,12 +396,14 @@ def write_mlflow_files(folder: Path, description: Description, example: NDArray[
     """Add MLflow's description, environment, loader and input example to an exported model.
 
     Args:
-        folder: with the program.
-        description: the contents of `model.json`.
-        example: one sample as the network takes it [1, …].
+        folder: folder with the program.
+        description: contents of `model.json`.
+        example: one preprocessed sample [1, …].
     """
+    # A local version such as `+cu128` is dropped: package indexes do not have it.
     needed = [f"{name}=={version(name).partition('+')[0]}" for name in ("mlflow", "numpy", "torch")]
     shape, python = [-1, *description["input"]["shape"]], platform.python_version()
+    # −1 is MLflow's mark for the free dimension of a tensor's signature.
     text = resources.files("sweeper.exporting").joinpath("MLmodel.yaml").read_text("utf-8")
     model = jinja2.Template(text, keep_trailing_newline=True).render(
         loader=LOADER, code=CODE, python=python, mlflow=version("mlflow"), uuid=uuid4().hex,
@@ -408,6 +415,7 @@ def write_mlflow_files(folder: Path, description: Description, example: NDArray[
     (folder / EXAMPLE).write_text(json.dumps(example.tolist()), encoding="utf-8")
     (folder / SERVED_EXAMPLE).write_text(json.dumps({"inputs": example.tolist()}), encoding="utf-8")
     (folder / CODE).mkdir()
+    # A copy of our module under another name, so that it cannot clash with an installed `sweeper`.
     shutil.copyfile(served.__file__, folder / CODE / f"{LOADER}.py")
     (folder / "MLmodel").write_text(model, encoding="utf-8")
     (folder / "python_env.yaml").write_text(yaml.safe_dump(environment, sort_keys=False), encoding="utf-8")

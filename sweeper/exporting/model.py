@@ -1,4 +1,4 @@
-"""An exported model in use: images or tensors in, calibrated probabilities out."""
+"""Use an exported model: images or tensors in, calibrated probabilities out."""
 
 from __future__ import annotations
 
@@ -26,22 +26,33 @@ if TYPE_CHECKING:
     Picture: TypeAlias = str | Path | Image
 
 
+#: Samples per call of the program: bounds the memory of activations.
 BATCH = 256
 
 
 class ExportedModel:
-    """A model that `sweeper export` wrote.
+    """A model that `sweeper export` wrote, returned by `sweeper.load_model`.
 
     Attributes:
-        folder: where it lies.
-        description: the contents of `model.json`.
-        class_names: of the columns of `predict`.
-        input_shape: of one preprocessed sample.
-        module: the program: preprocessed inputs [N, …] → probabilities [N, K].
+        folder: folder of the model.
+        description: contents of `model.json`.
+        class_names: names of the K columns of `predict`.
+        input_shape: shape of one preprocessed sample.
+        module: the program, preprocessed inputs [N, …] → probabilities [N, K].
+
+    Example:
+        >>> description = {"class_names": ["cat", "dog"], "input": {"shape": [3], "dtype": "float32"},
+        ...     "preprocessing": None, "source": {"sweep": "pets", "trial": "c00000"}}
+        >>> program = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Softmax(dim=1))
+        >>> model = ExportedModel(Path("pets_model"), description, program)
+        >>> model
+        ExportedModel(pets_model: pets, c00000, 2 classes)
+        >>> model.predict(torch.zeros(5, 3)).shape
+        torch.Size([5, 2])
     """
 
     def __init__(self, folder: Path, description: Description, module: torch.nn.Module) -> None:
-        """Take what `load_model` has read."""
+        """Wrap the files that `load_model` has read."""
         self.folder, self.description, self.module = folder, description, module
         self.class_names: tuple[str, ...] = tuple(description["class_names"])
         self.input_shape: tuple[int, ...] = tuple(description["input"]["shape"])
@@ -58,11 +69,11 @@ class ExportedModel:
 
         Args:
             inputs: preprocessed samples [N, *input_shape] of the network's type; or uint8 pixels [N, C, H, W] as the
-                data set stores them; or images: a path, an image of Pillow's, or a list of these. One sample may come
-                without its first dimension.
+                data set stores them; or images: a path, a Pillow image, or a list of these. The first dimension can be
+                omitted for a single sample.
 
         Raises:
-            SweeperError: inputs of another shape or type, or images where the data set's preprocessing is not known.
+            SweeperError: the inputs have another shape or type, or are images and the preprocessing is unknown.
         """
         samples = self._samples(inputs)
         parts = [samples[at : at + BATCH] for at in range(0, len(samples), BATCH)]
@@ -71,19 +82,21 @@ class ExportedModel:
         return torch.cat([self.module(self._prepared(part)) for part in parts])
 
     def _samples(self, inputs: Tensor | NDArray[np.generic] | Picture | Sequence[Picture]) -> Tensor:
-        """Return samples as the network takes them or as the data set stores them."""
+        """Convert inputs to samples as the network takes them, or as the data set stores them."""
         if not isinstance(inputs, (Tensor, np.ndarray)):
             return self._pixels(inputs)
         given = inputs if isinstance(inputs, Tensor) else torch.from_numpy(np.ascontiguousarray(inputs))
         pixels = given.dtype == torch.uint8 and self._stored_shape is not None
         shape = self._stored_shape if pixels and self._stored_shape else self.input_shape
+        # Any floating-point type is accepted for a floating-point network, but no integers: these are usually pixels
+        # that were not preprocessed, and would give confident nonsense.
         fits = given.is_floating_point() if self._dtype.is_floating_point else not given.is_floating_point()
         if not (pixels or fits) or (tuple(given.shape) != shape and tuple(given.shape[1:]) != shape):
             images = f", or uint8 pixels [N, {_sizes(self._stored_shape)}]" if self._stored_shape else ""
             raise SweeperError(
                 f"the model cannot take {str(given.dtype).removeprefix('torch.')} [{_sizes(given.shape)}]",
-                f"give {self.description['input']['dtype']} [N, {_sizes(self.input_shape)}], preprocessed as the data "
-                f"set's samples{images}",
+                f"give {self.description['input']['dtype']} [N, {_sizes(self.input_shape)}], preprocessed like the "
+                f"data set's samples{images}",
             )
         whole = given if given.dim() > len(shape) else given.unsqueeze(0)
         return whole if pixels else whole.to(self._dtype)
@@ -91,16 +104,17 @@ class ExportedModel:
     def _pixels(self, pictures: Picture | Sequence[Picture]) -> Tensor:
         if self._stored_shape is None or self._stored_shape[0] != 3:
             raise SweeperError(
-                "the model cannot take images: its data set's loader prepares its samples itself",
-                f"give {self.description['input']['dtype']} [N, {_sizes(self.input_shape)}], preprocessed as the data "
-                "set's samples",
+                "the model cannot take images: its data set's loader preprocesses its samples itself",
+                f"give {self.description['input']['dtype']} [N, {_sizes(self.input_shape)}], preprocessed like the "
+                "data set's samples",
             )
         side = self._stored_shape[-1]
-        each = pictures if isinstance(pictures, Sequence) and not isinstance(pictures, str) else [pictures]
+        images = pictures if isinstance(pictures, Sequence) and not isinstance(pictures, str) else [pictures]
         try:
+            # Decoded and resized by the data set's own functions, so that pixels equal those of training.
             decoded = [
-                decode_image(Path(one), side) if isinstance(one, (str, Path)) else image_pixels(one, side)
-                for one in each
+                decode_image(Path(image), side) if isinstance(image, (str, Path)) else image_pixels(image, side)
+                for image in images
             ]
         except DataSetUnavailableError as error:
             raise SweeperError(str(error)) from error
@@ -117,22 +131,31 @@ class ExportedModel:
 
 
 def load_model(path: str | Path) -> ExportedModel:
-    """Return the model that `sweeper export` wrote into the folder `path`.
+    """Load the model that `sweeper export` wrote into the folder `path`.
 
-    Its program is run, and reading it may run more: load only folders whose writer you trust.
+    Loading can execute code from the folder: load only folders whose author you trust.
 
     Raises:
-        SweeperError: there is none, or it is damaged or of a later release.
+        SweeperError: the folder has no model, or it is damaged or of a later release.
+
+    Example:
+        >>> from sweeper.core.errors import SweeperError
+        >>> try:
+        ...     load_model("no_such_folder")
+        ... except SweeperError as error:
+        ...     print(str(error).splitlines()[0])
+        no_such_folder has no model.json
     """
     folder = Path(path)
     try:
         description = json.loads(read_text(folder / DESCRIPTION))
         known = description["format"]
+        # The program of another format is not read: reading it can run code, and would fail in some other way.
         module = torch.export.load(folder / PROGRAM).module() if known == FORMAT else None
     except FileNotFoundError as error:
         raise SweeperError(f"{folder} has no {Path(str(error.filename or PROGRAM)).name}", _EXPORT) from error
     except Exception as error:
-        # torch reports a damaged program as any of a dozen types.
+        # torch raises any of a dozen types for a damaged program.
         raise SweeperError(f"the model in {folder} is damaged ({type(error).__name__})", _EXPORT) from error
     if module is None:
         raise SweeperError(f"the model in {folder} is of format {known}, not {FORMAT}", "load it with a later release")

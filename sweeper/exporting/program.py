@@ -1,4 +1,4 @@
-"""Networks and a post-hoc method as one program: from network inputs to calibrated probabilities."""
+"""Combine networks and a post-hoc method into one program: from network inputs to calibrated probabilities."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ from trainables.posthoc import POSTHOC, Calibrator
 
 
 def layer_of(calibrator: Calibrator | None) -> nn.Module:
-    """Return a fitted method as a module from logits to probabilities [N, K], in float64; of `None`, the softmax.
+    """Return a fitted method as a module from logits to probabilities [N, K] in float64, the softmax for `None`.
 
     Raises:
-        SweeperError: the method is not one that torch can compute.
+        SweeperError: torch cannot compute the method.
     """
     if calibrator is None:
         return nn.Softmax(dim=1)
-    methods = {each.name: each.layer for each in POSTHOC.built_in() if each.layer}
+    methods = {method.name: method.layer for method in POSTHOC.built_in() if method.layer}
     layer = methods.get(calibrator.name)
     if layer is None:
         raise SweeperError(
-            f"the post-hoc method {calibrator.name} cannot be part of a torch program: it is computed outside of torch",
+            f"the post-hoc method {calibrator.name} cannot be part of a torch program: it is not computed by torch",
             f"export {', '.join(methods)}, or --posthoc none",
         )
     return layer(calibrator)
 
 
 class CalibratedNetworks(nn.Module):
-    """Calibrated probabilities, float32 [N, K], of network inputs; several networks' are averaged, then calibrated.
+    """Computes calibrated probabilities, float32 [N, K], of network inputs; several networks are averaged first.
 
-    The post-hoc part computes in float64, as the sweep's metrics do. An ensemble of calibrated networks is
-    underconfident, so the method follows the mean (Rahaman & Thiery 2021, arXiv:2007.08792).
+    The post-hoc part computes in float64, like the sweep's metrics. The method is applied after the mean, because an
+    ensemble of calibrated networks is underconfident (Rahaman & Thiery 2021, arXiv:2007.08792).
     """
 
     def __init__(self, networks: Sequence[nn.Module], calibrator: Calibrator | None) -> None:
-        """Take the networks, in evaluation mode, and the method fitted on `joint_logits`."""
+        """Combine networks in evaluation mode with the method fitted on their `joint_logits`."""
         super().__init__()
         self.networks = nn.ModuleList(networks)
         self.posthoc = layer_of(calibrator)
@@ -56,40 +56,49 @@ class CalibratedNetworks(nn.Module):
         """Return probabilities [N, K]."""
         logits = [network(inputs).double() for network in self.networks]
         if len(logits) > 1:
-            mean = torch.stack([torch.softmax(each, dim=1) for each in logits]).mean(dim=0)
+            mean = torch.stack([torch.softmax(single, dim=1) for single in logits]).mean(dim=0)
+            # The method takes logits; the clamp keeps an underflowed probability from becoming −inf.
             logits = [mean.clamp(min=SMALLEST_PROBABILITY).log()]
         probabilities: Tensor = self.posthoc(logits[0])
-        return probabilities.float()
+        return probabilities.float()  # float32 is what clients of a served model expect
 
 
 def joint_logits(logits: Sequence[np.ndarray]) -> Floats:
-    """Return what the post-hoc method takes: one network's logits [N, K], or the log of several networks' mean."""
+    """Return the logits [N, K] of one network, or the log of several networks' mean probabilities.
+
+    Example:
+        >>> two = [np.log([[0.2, 0.8]]), np.log([[0.4, 0.6]])]
+        >>> np.exp(joint_logits(two)).round(6)
+        array([[0.3, 0.7]])
+    """
     if len(logits) == 1:
         return np.asarray(logits[0], dtype=np.float64)
-    return np.asarray(logsumexp([log_softmax64(each) for each in logits], axis=0) - np.log(len(logits)))
+    # In log space, where small probabilities do not underflow.
+    return np.asarray(logsumexp([log_softmax64(single) for single in logits], axis=0) - np.log(len(logits)))
 
 
-def largest_difference(found: Floats, reference: Floats) -> float:
-    """Return how far probabilities lie from `reference` at most; inf where sizes differ."""
-    return float(np.abs(found - reference).max()) if found.shape == reference.shape else float("inf")
+def largest_difference(probabilities: Floats, reference: Floats) -> float:
+    """Return the largest absolute difference of probabilities; infinite if shapes differ."""
+    return float(np.abs(probabilities - reference).max()) if probabilities.shape == reference.shape else float("inf")
 
 
 def exported_program(module: nn.Module, inputs: Tensor) -> torch.export.ExportedProgram:
-    """Return `module` as a program that runs without its source, for batches of any size.
+    """Translate `module` into a program that runs without its source code, for batches of any size.
 
     Args:
-        module: in evaluation mode.
-        inputs: at least two samples.
+        module: the module, in evaluation mode.
+        inputs: at least two example samples.
 
     Raises:
         SweeperError: torch cannot translate the network.
     """
+    # torch.export specialises dimensions of size 0 or 1: with one example, the program would take one sample only.
     batch = torch.export.Dim("batch")
     try:
         with torch.no_grad(), silenced():
             return torch.export.export(module, (inputs,), dynamic_shapes=({0: batch},))
     except Exception as error:
-        # torch reports what it cannot translate as any of a dozen types.
+        # torch raises any of a dozen types for a network that it cannot translate.
         reason = _first_line(error) or type(error).__name__
         raise SweeperError(
             f"torch.export cannot translate the network ({type(error).__name__}: {reason})",
@@ -99,7 +108,8 @@ def exported_program(module: nn.Module, inputs: Tensor) -> torch.export.Exported
 
 @contextlib.contextmanager
 def silenced() -> Iterator[None]:
-    """Keep what torch's exporters print and log on their way to themselves: pages of graphs where they fail."""
+    """Silence torch's exporters."""
+    # They print and log pages of graphs when they fail; the error is reported in one sentence instead.
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:
@@ -109,10 +119,10 @@ def silenced() -> Iterator[None]:
         logging.disable(before)
 
 
-#: The names that the file gives to its input [N, …], its output [N, K] and N.
+#: Names in the ONNX file of the input [N, …], the output [N, K] and the dimension N.
 INPUT, OUTPUT, BATCH = "inputs", "probabilities", "batch"
 
-#: How far a probability may lie from the torch program's; both compute the network in float32.
+#: Largest allowed difference from the torch program's probabilities: both compute the network in float32.
 TOLERANCE = 1e-5
 
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
@@ -120,7 +130,7 @@ _LACKING = re.compile(r"No ONNX function found for <OpOverload\(op='([^']+)'")
 
 
 def require_onnx() -> None:
-    """Raise SweeperError unless the packages that write and check ONNX files are installed."""
+    """Raise SweeperError if a package that writes or checks ONNX files is missing."""
     import importlib.util
 
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
@@ -132,16 +142,16 @@ def require_onnx() -> None:
 
 
 def write_onnx(program: torch.export.ExportedProgram, to: Path, split: Split, expected: Floats) -> float:
-    """Write a program as ONNX and return how far its probabilities lie from the program's at most.
+    """Write a program as ONNX and return the largest difference of its probabilities from the program's.
 
     Args:
-        program: from `exported_program`.
-        to: the file.
-        split: the samples to compare, all of them.
-        expected: the program's probabilities of these [N, K].
+        program: program from `exported_program`.
+        to: path of the file.
+        split: samples to compare, all of which are used.
+        expected: the program's probabilities of these samples [N, K].
 
     Raises:
-        SweeperError: ONNX lacks an operator of the network, or the file computes something else.
+        SweeperError: ONNX lacks an operator of the network, or the file computes other probabilities.
     """
     try:
         with warnings.catch_warnings(), silenced():
@@ -152,13 +162,13 @@ def write_onnx(program: torch.export.ExportedProgram, to: Path, split: Split, ex
             assert translated is not None
             translated.save(to)
     except Exception as error:
-        # The exporter reports what it cannot translate as one of several types, with pages of text.
+        # The exporter raises several types, with pages of text.
         raise SweeperError(
             f"ONNX cannot express the network: {_reason(error)}", "export without --onnx; nothing was written"
         ) from error
     _name_the_batch(to)
     difference = largest_difference(_run(to, split), expected)
-    if not difference <= TOLERANCE:
+    if not difference <= TOLERANCE:  # also true for NaN
         raise SweeperError(
             f"the ONNX file's test probabilities differ from the program's by {difference:.2g}, above {TOLERANCE:g}",
             "export without --onnx; nothing was written",
@@ -167,14 +177,14 @@ def write_onnx(program: torch.export.ExportedProgram, to: Path, split: Split, ex
 
 
 def _run(path: Path, split: Split) -> Floats:
-    """Return ONNX Runtime's probabilities of all samples [N, K]."""
+    """Compute the probabilities of all samples [N, K] with ONNX Runtime."""
     import onnxruntime
 
     try:
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
         parts = [session.run([OUTPUT], {INPUT: given.numpy()})[0] for given, _ in evaluation_batches(split, 1024)]
     except Exception as error:
-        # ONNX Runtime has a type of its own for every kind of failure, none of which it exports.
+        # ONNX Runtime has a separate type for every kind of failure, and exports none of them.
         raise SweeperError(
             f"ONNX Runtime cannot run the network: {str(error).splitlines()[0]}",
             "export without --onnx; nothing was written",
@@ -183,7 +193,7 @@ def _run(path: Path, split: Split) -> Floats:
 
 
 def _name_the_batch(path: Path) -> None:
-    """Give the free dimension a name that can be read."""
+    """Name the free dimension, which the exporter calls `s77` or the like."""
     import onnx
 
     model = onnx.load(str(path))
@@ -193,9 +203,9 @@ def _name_the_batch(path: Path) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    """Return what the exporter could not translate: an operator's name where one is to blame."""
+    """Describe what the exporter could not translate: the missing operator, if there is one."""
     cause = error
-    for _ in range(10):
+    for _ in range(10):  # a chain of causes is a few long; a bound guards against circles
         if named := _LACKING.search(str(cause)):
             return f"it lacks the operator {named[1]}"
         cause = cause.__cause__ or cause
@@ -203,5 +213,5 @@ def _reason(error: BaseException) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    """Return the first line of an error that says something; empty where none does."""
+    """Return the first non-empty line of an error, or an empty text."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), "")

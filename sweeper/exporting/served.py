@@ -1,4 +1,4 @@
-"""What MLflow loads an exported model with: copied into its folder, so that a server does without this project."""
+"""The loader of an exported model for MLflow: copied into its folder, so a server does not need this project."""
 
 from __future__ import annotations
 
@@ -8,24 +8,26 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+#: Samples per call of the program: bounds the memory of activations, whatever a client sends.
 BATCH = 256
 
 
 class ServedModel:
-    """The program as MLflow's `pyfunc` calls it: preprocessed samples in, calibrated probabilities out."""
+    """The program as an MLflow `pyfunc` model: preprocessed samples in, calibrated probabilities out."""
 
     def __init__(self, program: Path) -> None:
-        """Load the program."""
+        """Load the program from its file."""
         self._module = torch.export.load(program).module()
 
     @torch.no_grad()
     def predict(self, inputs: NDArray[np.generic]) -> NDArray[np.float32]:
-        """Return calibrated probabilities [N, K] of samples [N, …] of the signature's type."""
+        """Return calibrated probabilities [N, K] of samples [N, …], which must have the signature's type."""
+        # torch refuses arrays with negative strides, such as flipped images.
         samples = torch.from_numpy(np.ascontiguousarray(inputs))
         parts = [self._module(samples[at : at + BATCH]) for at in range(0, len(samples), BATCH)]
         return np.asarray(torch.cat(parts).numpy(), dtype=np.float32)
 
 
 def _load_pyfunc(folder: str) -> ServedModel:
-    """Return the model in `folder`; MLflow looks for a function of this name."""
+    """Load the model in `folder`; MLflow calls the function of this name."""
     return ServedModel(Path(folder) / "program.pt2")

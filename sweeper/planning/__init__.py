@@ -1,4 +1,4 @@
-"""Estimates before training: trials, time, GPU-hours, nodes; and what this machine lacks.
+"""Estimates before training (trials, time, GPU-hours, nodes), and checks that a sweep can start here.
 
 Imports `space`, `scheduling` and `trainables`; neither journal nor tables.
 """

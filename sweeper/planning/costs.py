@@ -1,7 +1,7 @@
-"""What a sweep costs: seconds on this machine, measured on a small part, and GPU-hours, estimated without training.
+"""Estimate the cost of a sweep: seconds on this machine, measured on a small part, and GPU-hours without training.
 
-Operations are counted by running each network once on PyTorch's meta device, which knows shapes only. How many of them
-a GPU does in a second comes from `hardware.yaml`, which says what was measured and what is assumed.
+Operations are counted by running each network once on PyTorch's meta device, which computes shapes only. A GPU's
+operations per second come from `hardware.yaml`, which states what was measured and what is assumed.
 """
 
 from __future__ import annotations
@@ -41,42 +41,44 @@ from trainables.training.lanes.cohort import Cohort
 from trainables.training.lanes.packing import cohort_key, measured_width
 from trainables.training.loop import Replicate
 
-#: A larger training split is cut to this many samples and the time scaled up, so that planning stays quick.
+#: A larger training split is cut to this many samples and its time scaled up, so that planning stays quick.
 MEASURED_SAMPLES = 2048
 
-#: More than this in one measured epoch, some 20 s on a core, is not measured without a GPU.
+#: Most operations of a measured epoch without a GPU, some 20 s on a core.
 MEASURED_OPERATIONS = 1e12
 
-#: The largest class is reported as too large from this many times its equal share.
+#: Classes are reported as imbalanced if the largest has this many times its equal share.
 IMBALANCED = 1.25
 
-#: For how long each architecture is trained.
+#: Training time per architecture: several epochs of a small network, so that their mean is stable.
 MEASURED_SECONDS = 0.5
 
 
 def measured_plan(spec: SweepSpec, workers: int | Callable[[Mapping[str, Cost]], int] | None = None) -> Plan:
-    """Plan a sweep with the costs measured here; where the data set cannot be loaded, without time and saying why.
+    """Plan a sweep with costs measured on this machine; if its data cannot be loaded, the plan says why it has no time.
 
-    `workers` may follow from the costs.
+    Args:
+        spec: the checked search space.
+        workers: processes that run at once, or a function that returns them from the costs.
     """
-    size, found = dataset_size(spec.dataset), workers if callable(workers) else lambda costs: workers
+    size, workers_for = dataset_size(spec.dataset), workers if callable(workers) else lambda costs: workers
     if size is not None and _too_much(spec, size):
         note = "No estimate: too large to measure locally; see the GPU-hours, or plan with --rehearse"
-        return with_estimate(spec, plan(spec, workers=found({}), note=note))
+        return with_estimate(spec, plan(spec, workers=workers_for({}), note=note))
     try:
         whole = prepare_dataset(spec)
         if isinstance(whole, LoopData):
             costs = {OWN: Cost(whole.epoch_seconds, whole.evaluation_seconds)}
         else:
             costs = measure_costs(spec, whole)
-    except InvalidSearchSpace:
+    except InvalidSearchSpace:  # a fault of the file, unlike missing data, must be mended before any plan
         raise
     except SweeperError as error:
-        planned = with_estimate(spec, plan(spec, workers=found({}), note=f"No estimate: {error}"))
+        planned = with_estimate(spec, plan(spec, workers=workers_for({}), note=f"No estimate: {error}"))
         return replace(planned, obstacle=str(error))
     note = f"Time estimated from a short measurement on this machine: {'; '.join(starmap(_cost_text, costs.items()))}"
-    planned = with_estimate(spec, plan(spec, costs, found(costs), note))
-    if isinstance(whole, LoopData):  # its classes are unknown
+    planned = with_estimate(spec, plan(spec, costs, workers_for(costs), note))
+    if isinstance(whole, LoopData):  # its targets are stand-ins
         return planned
     return replace(planned, balance=class_balance(whole.train.targets, whole.classes))
 
@@ -87,7 +89,7 @@ def _cost_text(network: str, cost: Cost) -> str:
 
 
 def _too_much(spec: SweepSpec, size: DataSetSize) -> bool:
-    """Return whether the short measurement would take minutes here: more than `MEASURED_OPERATIONS`, and no GPU."""
+    """Return whether the measurement would take minutes: more than `MEASURED_OPERATIONS` without a GPU."""
     if torch.cuda.is_available() and spec.resources.gpu != 0:
         return False
     samples = min(size.train, MEASURED_SAMPLES) * TRAINING_PASSES
@@ -98,7 +100,14 @@ def _too_much(spec: SweepSpec, size: DataSetSize) -> bool:
 
 
 def class_balance(targets: Tensor, classes: int) -> str:
-    """Return a sentence on classes of which the largest has IMBALANCED times its equal share, else nothing."""
+    """Describe the class balance if the largest class has IMBALANCED times its equal share; empty otherwise.
+
+    Example:
+        >>> class_balance(torch.tensor([0, 1, 2, 0, 1, 2]), classes=3)
+        ''
+        >>> class_balance(torch.tensor([0, 0, 0, 1]), classes=2).split(";")[0]
+        'imbalanced: 3 training samples of the largest, 1 of the smallest'
+    """
     counts = torch.bincount(targets, minlength=classes)
     largest, smallest = int(counts.max()), int(counts.min())
     share = largest / max(1, int(counts.sum()))
@@ -111,11 +120,11 @@ def class_balance(targets: Tensor, classes: int) -> str:
 
 
 def measure_costs(spec: SweepSpec, whole: DataSet) -> dict[str, Cost]:
-    """Return architecture → cost, each measured on one of the sweep's configurations.
+    """Measure architecture → cost, each on one of the sweep's configurations.
 
     Args:
         spec: the checked search space.
-        whole: its data set.
+        whole: data set of the sweep.
 
     Raises:
         SweeperError: a network cannot be built.
@@ -124,7 +133,7 @@ def measure_costs(spec: SweepSpec, whole: DataSet) -> dict[str, Cost]:
     share = min(1.0, MEASURED_SAMPLES / len(whole.train))
     dataset = _cut(whole, share).to(device)
     prepare_arithmetic(spec.training.settings, device)
-    with torch_threads(max(1, int(spec.resources.cpu))):
+    with torch_threads(max(1, int(spec.resources.cpu))):  # as many as a trial of the sweep gets
         return {
             name: _measure(configuration, spec, dataset, share, device)
             for name, configuration in representatives(spec).items()
@@ -132,9 +141,8 @@ def measure_costs(spec: SweepSpec, whole: DataSet) -> dict[str, Cost]:
 
 
 def representatives(spec: SweepSpec) -> dict[str, Configuration]:
-    """Return architecture → one of its configurations, preferring other losses to plain cross-entropy, which
-    needs one Hessian where they need two.
-    """
+    """Return architecture → one of its configurations, which represents its cost."""
+    # Not cross-entropy if there is another loss: its training loss and its cross-entropy share one Hessian.
     chosen: dict[str, Configuration] = {}
     for configuration in first_examples(spec):
         architecture = str(configuration["architecture"]["name"])
@@ -157,9 +165,9 @@ def _measure(configuration: Configuration, spec: SweepSpec, dataset: DataSet, sh
         network = configuration["architecture"]["name"]
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise SweeperError(
-            f"{network} cannot be built: {reason}", "make its weights available, or set pretrained=false"
+            f"cannot build {network}: {reason}", "make its weights available, or set pretrained=false"
         ) from error
-    row = replicate.train_epoch()  # the first one also pays for allocations and kernels' choice
+    row = replicate.train_epoch()  # not timed: the first epoch also allocates memory and selects kernels
     started, epochs = time.perf_counter(), 0
     while epochs == 0 or time.perf_counter() - started < MEASURED_SECONDS:
         row = replicate.train_epoch()
@@ -168,17 +176,19 @@ def _measure(configuration: Configuration, spec: SweepSpec, dataset: DataSet, sh
     lanes = lanes_here(spec, configuration, build, device)
     if lanes:
         epoch_seconds = lane_seconds(build, lanes)
-    evaluation_seconds, wanted = 0.0, spec.evaluation.model_dump()
+    evaluation_seconds, settings = 0.0, spec.evaluation.model_dump()
     if not math.isfinite(row["val_nll"]):
         replicate = build()  # it diverged; evaluating untrained weights costs the same
-    for _ in range(2):  # a quick evaluation is repeated: the first one also pays for imports
-        evaluation_seconds = _evaluating(replicate, wanted)
+    for _ in range(2):  # a quick evaluation is repeated, because the first one also imports packages
+        evaluation_seconds = _evaluating(replicate, settings)
         if evaluation_seconds > MEASURED_SECONDS:
             break
     curvature_seconds = shifted_seconds = 0.0
-    plain = {**wanted, "curvature": False}
+    plain = {**settings, "curvature": False}
+    # By difference, so that the forward passes which the other measurements need, too, are not counted.
     if spec.evaluation.curvature is not False:
         curvature_seconds = max(0.0, evaluation_seconds - _evaluating(replicate, plain))
+    # Scaled from the time of the data set's own splits, because making shifted data takes longer than a plan.
     if spec.evaluation.shifts:
         seconds = _evaluating(replicate, {**plain, "bootstrap": 0})
         measured = sum(len(dataset.splits[name]) for name in spec.evaluation.own_splits)
@@ -190,9 +200,9 @@ def _measure(configuration: Configuration, spec: SweepSpec, dataset: DataSet, sh
 
 
 def lanes_here(spec: SweepSpec, configuration: Configuration, build: Callable[[int], Replicate], device: str) -> int:
-    """Return the lanes of a cohort of a configuration's kind in each process of this machine; 0 where it trains alone.
+    """Return the number of lanes of a configuration's cohort in each process of this machine; 0 if it trains alone.
 
-    As many as the space says; where it leaves that to a measurement, as many as are measured here.
+    The space gives the number, or leaves it to a measurement, which is made here.
     """
     training = spec.training.settings
     if not spec.replicates.in_cohorts or cohort_key(configuration, training) is None:
@@ -205,7 +215,7 @@ def lanes_here(spec: SweepSpec, configuration: Configuration, build: Callable[[i
 
 
 def trials_each(spec: SweepSpec, costs: Mapping[str, Cost]) -> int:
-    """Return how many trials a process trains at once: as the space says, or as was measured for the `costs`."""
+    """Return the number of trials that a process trains at once, as in the space or as measured for `costs`."""
     lanes = max((cost.lanes for cost in costs.values()), default=0)
     if not costs and spec.replicates.in_cohorts and spec.replicates.lanes != "auto":
         lanes = spec.replicates.lanes
@@ -213,7 +223,7 @@ def trials_each(spec: SweepSpec, costs: Mapping[str, Cost]) -> int:
 
 
 def lane_seconds(build: Callable[[int], Replicate], lanes: int) -> float:
-    """Return a lane's share of the seconds that an epoch of a full cohort takes, the first epoch left out."""
+    """Measure one lane's share of the seconds of an epoch of a full cohort, after a first epoch to warm up."""
     cohort = Cohort(first := build(0), lanes)
     for seed in range(lanes):
         cohort.join(build(seed) if seed else first)
@@ -224,7 +234,7 @@ def lane_seconds(build: Callable[[int], Replicate], lanes: int) -> float:
 
 
 def _evaluating(replicate: Replicate, settings: dict[str, Any]) -> float:
-    """Return the seconds of one evaluation at a rung."""
+    """Measure the seconds of one evaluation at a rung."""
     started = time.perf_counter()
     replicate.evaluate(EvaluationSettings.from_mapping(settings), "rung")
     return time.perf_counter() - started
@@ -235,23 +245,30 @@ def _cut(dataset: DataSet, share: float) -> DataSet:
     if share == 1.0:
         return dataset
     cut = dataset.with_splits(lambda split: split.first(max(1, int(len(split) * share))))
-    known = dataset.posterior  # a row for each test sample
+    known = dataset.posterior  # one row per test sample
     return replace(cut, posterior=None if known is None else known[: len(cut.test)])
 
 
-#: A training step in forward passes: the backward pass is two (gradients of activations and of weights).
+#: Cost of a training step in forward passes: the backward pass costs two (gradients of activations and of weights).
 TRAINING_PASSES = 3
 
-#: A Hessian-vector product in forward passes: twice the backward of a forward and a backward pass.
+#: Cost of a Hessian-vector product in forward passes: it differentiates a forward and a backward pass again.
 PRODUCT_PASSES = 6
 
-#: Layers of a network in whose blocks curvature is measured, as its cost counts them; resnet20 has 11.
+#: Layers assumed for curvature by blocks, whatever the network; resnet20 has 11.
 LAYERS = 11
 
 
 @dataclass(frozen=True)
-class Card:
-    """A graphics card: what it reaches on the anchor, operations a second, where that is known from, and machines."""
+class Gpu:
+    """A GPU of `hardware.yaml`.
+
+    Attributes:
+        name: name of the GPU.
+        operations_per_second: speed that it reaches on the anchor.
+        anchor: source of that speed.
+        machines: types of machines that have it.
+    """
 
     name: str
     operations_per_second: float
@@ -259,31 +276,37 @@ class Card:
     machines: list[str]
 
 
-def cards() -> tuple[list[Card], float]:
-    """Return the GPUs of `hardware.yaml`, and by which factor small images may be slower than the anchor."""
+def known_gpus() -> tuple[list[Gpu], float]:
+    """Return the GPUs of `hardware.yaml`, and the factor by which small images can be slower than the anchor."""
     table = yaml.safe_load(resources.files("sweeper.planning").joinpath("hardware.yaml").read_text("utf-8"))
-    found = [
-        Card(row["name"], row["peak_tflops"] * 1e12 * row["share"], row["anchor"], row["machines"])
+    gpus = [
+        Gpu(row["name"], row["peak_tflops"] * 1e12 * row["share"], row["anchor"], row["machines"])
         for row in table["cards"]
     ]
-    return found, float(table["slowest"])
+    return gpus, float(table["slowest"])
 
 
 def with_estimate(spec: SweepSpec, planned: Plan) -> Plan:
-    """Return a plan with GPU-hours, which builds every network of the space once without weights."""
+    """Return a plan with GPU-hours; every network of the space is built once without weights."""
     finished = planned.reaching[spec.scheduler.max_epochs].mean * spec.replicates.count
-    found = estimate(spec, planned.epochs.mean, planned.evaluations.mean, finished)
-    return replace(planned, estimate=found)
+    return replace(planned, estimate=estimate(spec, planned.epochs.mean, planned.evaluations.mean, finished))
 
 
 def estimate(spec: SweepSpec, epochs: float, evaluations: float, finished: float = 0.0) -> Estimate | None:
-    """Return what a sweep takes on the GPUs of `hardware.yaml`; `None` where the data set's size is not known.
+    """Estimate the hours of a sweep on the GPUs of `hardware.yaml`; `None` if the data set's size is unknown.
 
     Args:
-        spec: the sweep.
+        spec: the checked search space.
         epochs: training epochs over all trials and replicates.
         evaluations: evaluations over all trials and replicates.
-        finished: replicates that reach the last epoch, and are measured on shifts.
+        finished: number of replicates that reach the last epoch and are measured on shifts.
+
+    Example:
+        >>> from sweeper.space.loading import load_spec
+        >>> estimated = estimate(load_spec("quickstart"), epochs=100, evaluations=10)
+        >>> low, high = estimated.gpu_hours["A100"]
+        >>> low < high
+        True
     """
     size = None if spec.loop is not None else dataset_size(spec.dataset)
     if size is None:
@@ -292,8 +315,9 @@ def estimate(spec: SweepSpec, epochs: float, evaluations: float, finished: float
     networks = [configuration["architecture"] for configuration in drawn]
     counted = [(network, forward_operations(network, size)) for network in distinct(networks)]
     forward = {_label(network, [n for n, _ in counted]): count for network, count in counted}
-    per_network = [next(count for network, count in counted if network == each) for each in networks]
-    passes = [training_passes(each["loss"]) * (2 if radius_of(each["optimizer"]) else 1) for each in drawn]
+    per_network = [next(count for other, count in counted if other == network) for network in networks]
+    # Sharpness-aware optimisers take two passes a step.
+    passes = [training_passes(values["loss"]) * (2 if radius_of(values["optimizer"]) else 1) for values in drawn]
     epoch = size.train * sum(f * p for f, p in zip(per_network, passes, strict=True)) / len(drawn)
     forward_pass = sum(per_network) / len(drawn)
     epoch += forward_pass * trajectory_samples(spec, size)
@@ -301,31 +325,38 @@ def estimate(spec: SweepSpec, epochs: float, evaluations: float, finished: float
     evaluation = forward_pass * (samples + curvature_passes(spec, size))
     operations = epochs * epoch + evaluations * evaluation
     operations += finished * forward_pass * shifted_samples(spec, size.test)
-    known, slowest = cards()
-    hours = {card.name: operations / card.operations_per_second / 3600 for card in known}
+    gpus, slowest = known_gpus()
+    hours = {gpu.name: operations / gpu.operations_per_second / 3600 for gpu in gpus}
     assumption = (
         f"estimated from {operations:.2g} floating-point operations; the low end is the GPU's speed on "
-        f"{known[0].name}'s anchor ({known[0].anchor}), the high end {slowest:g} times that, for small images in "
+        f"{gpus[0].name}'s anchor ({gpus[0].anchor}), the high end {slowest:g} times that, for small images in "
         "float32; see sweeper/planning/hardware.yaml"
     )
     return Estimate(operations, {name: (h, h * slowest) for name, h in hours.items()}, forward, assumption)
 
 
 def dataset_size(dataset: Mapping[str, Any]) -> DataSetSize | None:
-    """Return a data set's size from its name and options; `None` where only its files know it."""
+    """Return a data set's size from its name and options; `None` if it is known only from its files."""
     name = dataset["name"]
     size = None if DATASETS.is_own(name) else DATASETS[name].size
     return None if size is None else size(dataset)
 
 
 def forward_operations(architecture: Mapping[str, Any], size: DataSetSize) -> float:
-    """Return the floating-point operations of one sample's forward pass; convolutions and matrix products only.
+    """Count the floating-point operations of one sample's forward pass, in convolutions and matrix products only.
 
-    Raises ValueError when the network cannot take the data set's shape.
+    Raises:
+        ValueError: the network cannot take the data set's shape.
+
+    Example:
+        >>> size = dataset_size({"name": "digits"})
+        >>> forward_operations({"name": "mlp", "width": 32, "depth": 1}, size)  # 2 · (64 · 32 + 32 · 10)
+        4736.0
     """
+    # Without weights: the meta device has none, and a download is not needed for shapes.
     described = {k: v for k, v in architecture.items() if k not in ("pretrained", "weights_file")}
     trees = ARCHITECTURES.has_tag(described["name"], "follows_data")
-    # What it computes is in its data, which the meta device does not hold.
+    # A network over trees reads its structure from the data, which the meta device does not hold.
     with torch.device("cpu" if trees else "meta"), torch.no_grad():
         model = build_model(input_shape=size.input_shape, classes=size.classes, **described).eval()
         counter = FlopCounterMode(display=False)
@@ -337,14 +368,15 @@ def forward_operations(architecture: Mapping[str, Any], size: DataSetSize) -> fl
 
 
 def training_passes(loss: Mapping[str, Any]) -> float:
-    """Return a training step in forward passes; trace regularisation adds products that are differentiated again."""
+    """Return the cost of a training step in forward passes."""
+    # Trace regularisation differentiates Hessian-vector products again, which doubles them.
     if LOSSES.has_tag(loss["name"], "third_order"):
         return TRAINING_PASSES + 2 * PRODUCT_PASSES * float(loss.get("probes", 1))
     return TRAINING_PASSES
 
 
 def trajectory_samples(spec: SweepSpec, size: DataSetSize) -> float:
-    """Return how many samples' forward passes the trajectory takes after an average epoch."""
+    """Return the cost of the trajectory after an average epoch, in forward passes of a sample."""
     settings = spec.evaluation.trajectory
     if settings is None:
         return 0.0
@@ -356,32 +388,32 @@ def trajectory_samples(spec: SweepSpec, size: DataSetSize) -> float:
 
 
 def shifted_samples(spec: SweepSpec, test: int) -> int:
-    """Return how many samples of shifts a finished network is measured on, where the test split has `test`.
+    """Return the number of samples of all shifts, given `test` samples of the test split.
 
-    Other data sets are counted as large as the test split.
+    Other data sets are assumed to be as large as the test split.
     """
     shifts = [build_split(entry) for entry in spec.evaluation.shifts]
     return sum(len(shift.names) * min(shift.samples or test, test) for shift in shifts)
 
 
 def curvature_passes(spec: SweepSpec, size: DataSetSize) -> float:
-    """Return how many samples' forward passes the curvature of one evaluation takes."""
+    """Return the cost of the curvature of one evaluation, in forward passes of a sample."""
     settings = spec.evaluation.curvature
     if not settings:
         return 0.0
     samples = min(settings.get("samples") or size.val, size.val)
     products = settings["lanczos_steps"] + settings["trace_probes"]
     if settings.get("spectrum"):
-        products += 4 * settings["spectrum_steps"]  # probes: at least 2, at most 16
+        products += 4 * settings["spectrum_steps"]  # between the fewest probes (2) and the most (16)
     if settings.get("blocks"):
-        products += LAYERS * settings["block_steps"] / 2  # a block's product takes a part of the whole's
+        products += LAYERS * settings["block_steps"] / 2  # a block's product skips part of the backward pass
     if "gauss_newton" in settings.get("statistics", ()):
         products += 3 * settings["lanczos_steps"]  # G, and R = H − G
     return float(samples * PRODUCT_PASSES * products * len(settings["losses"]))
 
 
 def _example_tree(size: DataSetSize) -> torch.Tensor:
-    """Return a left-branching tree of as many nodes as an average sentence of SST has (19 words)."""
+    """Return a left-branching tree with the 19 words of an average sentence of SST."""
     words, nodes = 19, size.input_shape[0]
     rows = torch.tensor([[0, 0, 0, -1]] * nodes, dtype=torch.int32)
     rows[0] = torch.tensor([2, 0, 0, 0])
@@ -392,7 +424,7 @@ def _example_tree(size: DataSetSize) -> torch.Tensor:
 
 
 def _label(network: Mapping[str, Any], networks: list[dict[str, object]]) -> str:
-    """Return a network's name, with the hyperparameters that tell it from others of that name."""
+    """Return a network's name, with the hyperparameters that distinguish it from others of that name."""
     same = [other for other in networks if other["name"] == network["name"]]
     differ = [key for key in network if any(other.get(key) != network[key] for other in same)]
     return " ".join([str(network["name"]), *(f"{key}={network[key]}" for key in differ)])

@@ -1,8 +1,8 @@
-"""Estimates for a sweep on a cluster: concurrent trials, nodes and hours. Starts nothing.
+"""Estimate a sweep on a cluster: concurrent trials, nodes and hours. Starts nothing.
 
-Hours on GPUs follow from `sweeper.planning.costs` (operations over a GPU's speed), those on cores from a
-measurement on this machine. Sharing a GPU among trials is taken to lose and gain nothing. The cluster is described by a
-file: a Ray launcher file, a manifest with a KubeRay RayCluster or RayJob, or what is asked of Slurm (`slurm.yaml`).
+Hours on GPUs follow from `sweeper.planning.costs` (operations divided by a GPU's speed), hours on cores from a
+measurement on this machine. Trials that share a GPU are assumed to neither gain nor lose speed. A file describes the
+cluster: a Ray launcher file, a manifest with a KubeRay RayCluster or RayJob, or the settings for Slurm (`slurm.yaml`).
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ import yaml
 from sweeper.core.errors import SweeperError
 from sweeper.core.labels import duration
 from sweeper.execution.slurm.settings import SlurmSettings, read_settings, seconds_of
-from sweeper.planning.costs import cards, measured_plan, trials_each, with_estimate
+from sweeper.planning.costs import known_gpus, measured_plan, trials_each, with_estimate
 from sweeper.planning.plan import Cost, Plan, PlanView, plan
 from sweeper.space.configurations import configurations
 from sweeper.space.spec import MAXIMUM_CONFIGURATIONS, SweepSpec
 
-#: The annotation of a pod template that names the machine its pods run on, for its card.
+#: Annotation of a pod template that names its machine type, from which its GPU follows.
 MACHINE = "sweeper/machine"
 
-#: A mapping of a YAML file: `read_cluster` turns whatever is missing or of another kind into one message.
+#: A mapping of a YAML file; `read_cluster` reports missing and wrong fields in one message.
 Document = Mapping[str, Any]
 
 _UNITS = {"m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30}
@@ -39,10 +39,10 @@ class NodeGroup:
     """Nodes of one kind.
 
     Attributes:
-        name: the node type, or worker group.
-        cpu, gpu: cores and GPUs of one node that trials may take.
-        most: how many the autoscaler may start.
-        machine: the machine type or card, where the file names it.
+        name: node type, or worker group.
+        cpu, gpu: cores and GPUs of one node that are available to trials.
+        most: largest number of nodes that the autoscaler starts.
+        machine: machine type or GPU, if the file names it.
     """
 
     name: str
@@ -54,9 +54,12 @@ class NodeGroup:
 
 @dataclass(frozen=True)
 class ClusterFile:
-    """A cluster as its file describes it: workers, and the most of them over all groups.
+    """A cluster as its file describes it.
 
-    `jobs` is how many jobs Slurm is asked for at once and the hours that each may run, `None` elsewhere.
+    Attributes:
+        workers: groups of worker nodes.
+        most_workers: largest number of workers over all groups.
+        jobs: (number of Slurm jobs at once, time limit of each in hours); `None` without Slurm.
     """
 
     workers: Sequence[NodeGroup]
@@ -64,7 +67,7 @@ class ClusterFile:
     jobs: tuple[int, float] | None = None
 
     @property
-    def has_cards(self) -> bool:
+    def has_gpus(self) -> bool:
         """Whether a group has GPUs, of which `gpu: auto` takes a share."""
         return any(group.gpu for group in self.workers)
 
@@ -72,7 +75,8 @@ class ClusterFile:
 def read_cluster(path: Path) -> ClusterFile:
     """Read a cluster's file.
 
-    Raises SweeperError where there is none, where it is neither kind, or where a field that is needed is missing.
+    Raises:
+        SweeperError: the file cannot be read, describes no known kind of cluster, or lacks a required field.
     """
     try:
         if path.exists() and not path.is_file():
@@ -93,10 +97,11 @@ def read_cluster(path: Path) -> ClusterFile:
                 return _slurm(read_settings(path, path)[0])
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-            raise SweeperError(f"{path} does not describe a cluster: {reason}", "see deploy/ for examples") from None
+            remedy = "compare it with the examples in deploy/"
+            raise SweeperError(f"{path} does not describe a cluster: {reason}", remedy) from None
     raise SweeperError(
         f"{path} is neither a Ray launcher file (available_node_types) nor a manifest with a RayCluster or RayJob",
-        "see deploy/ray and deploy/kubernetes for examples",
+        "compare it with the examples in deploy/ray and deploy/kubernetes",
     )
 
 
@@ -104,18 +109,19 @@ def _launcher(document: Document) -> ClusterFile:
     head = document["head_node_type"]
     groups = {name: _node_type(name, node, document) for name, node in document["available_node_types"].items()}
     most = int(document.get("max_workers", 2))  # Ray's own default
-    del groups[head]
+    del groups[head]  # the head runs the driver and no trials
     return ClusterFile(list(groups.values()), most)
 
 
 def _node_type(name: str, node: Document, document: Document) -> NodeGroup:
     config, asked = node.get("node_config", {}), node.get("resources", {})
-    machine = config.get("InstanceType") or config.get("machineType")
+    machine = config.get("InstanceType") or config.get("machineType")  # AWS and Google
     most = int(node.get("max_workers", document.get("max_workers", 2)))
     return NodeGroup(name, float(asked.get("CPU", 0)), float(asked.get("GPU", 0)), most, machine)
 
 
 def _slurm(asked: SlurmSettings) -> ClusterFile:
+    # With `nodes`, one job holds all of them; with `workers`, each worker is a job.
     card, slots = asked.card or asked.gpu_type, asked.nodes or asked.workers or 0
     name = "node" if asked.nodes is not None else "job"
     group = NodeGroup(name, asked.cpus, asked.gpus, slots, card and card.upper())
@@ -132,7 +138,9 @@ def _group(name: str, group: Document, most: int) -> NodeGroup:
     template = group["template"]
     limits = template["spec"]["containers"][0].get("resources", {}).get("limits", {})
     params = group.get("rayStartParams", {})
+    # As KubeRay does: Ray's own parameters win over the container's limits, and cores are rounded down.
     cpu = float(params["num-cpus"]) if "num-cpus" in params else float(math.floor(quantity(limits.get("cpu", 0))))
+    # Vendors name their GPUs nvidia.com/gpu, amd.com/gpu and so on.
     gpu = float(params.get("num-gpus", sum(quantity(v) for k, v in limits.items() if k.endswith("/gpu"))))
     selector = template["spec"].get("nodeSelector", {})
     machine = template.get("metadata", {}).get("annotations", {}).get(MACHINE)
@@ -141,22 +149,39 @@ def _group(name: str, group: Document, most: int) -> NodeGroup:
 
 
 def quantity(text: object) -> float:
-    """Return a Kubernetes quantity as a number: `500m` is 0.5, `2Gi` is 2147483648. Raises ValueError."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([A-Za-z]*)", str(text))
-    if found is None or found[2] not in _UNITS:
+    """Convert a Kubernetes quantity to a number.
+
+    Raises:
+        ValueError: the text is not a quantity.
+
+    Example:
+        >>> quantity("500m"), quantity("2Gi")
+        (0.5, 2147483648.0)
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([A-Za-z]*)", str(text))
+    if match is None or match[2] not in _UNITS:
         raise ValueError(f"{text!r} is not a quantity")
-    return float(found[1]) * _UNITS[found[2]]
+    return float(match[1]) * _UNITS[match[2]]
 
 
-#: From a trial's waiting to its first step on a new node: 2 to 10 minutes for a machine, its packages or its image.
+#: Time until a trial's first step on a new node, low and high: the machine starts and fetches packages or its image.
 NODE_START_HOURS = (2 / 60, 10 / 60)
 
+#: 1 / 0.1 and the like can round below the whole number.
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
 class NodesAsked:
-    """Nodes of one group that the autoscaler will ask for, and how many trials run on each."""
+    """The nodes of one group that the autoscaler will request.
+
+    Attributes:
+        group: name of the group.
+        machine: machine type or GPU, if known.
+        nodes: number of nodes.
+        trials_each: number of trials that run on each.
+        cards: number of GPUs of all these nodes.
+    """
 
     group: str
     machine: str | None
@@ -167,15 +192,15 @@ class NodesAsked:
 
 @dataclass(frozen=True)
 class ClusterPlan(PlanView):
-    """What a sweep asks of a cluster.
+    """The plan of a sweep on a cluster.
 
     Attributes:
         trial: resources of one trial, or of a process that trains several.
-        at_once: trials, or such processes, that run at once when every node that is asked for is there.
-        nodes: by group.
-        hours: from the first node's start to the last trial's end, low and high; `None` where nothing tells.
-        notes: what the figures rest on, and what is missing.
-        each: trials that a process trains at once.
+        at_once: trials, or such processes, that run at once when all requested nodes are ready.
+        nodes: requested nodes by group.
+        hours: (low, high) time from the first node's start to the last trial's end; `None` if unknown.
+        notes: assumptions behind the numbers, and what is missing.
+        each: number of trials that a process trains at once.
     """
 
     trial: dict[str, float]
@@ -198,21 +223,29 @@ class ClusterPlan(PlanView):
             yield "time on the cluster", " to ".join(duration(3600 * hours) for hours in self.hours)
 
     def grounds(self) -> Iterator[str]:
-        """Yield what the figures rest on, and what is missing."""
+        """Yield the assumptions behind the numbers, and what is missing."""
         yield from self.notes
 
 
 def nodes_asked(trial: Mapping[str, float], trials: int, cluster: ClusterFile) -> tuple[NodesAsked, ...]:
-    """Return the nodes that `trials` waiting trials make the autoscaler ask for, group after group as in the file.
+    """Return the nodes that the autoscaler requests for waiting trials, group after group as in the file.
 
     Args:
-        trial: resources of one trial, which is on one node.
-        trials: that wait, or run at once.
-        cluster: whose nodes are asked for.
+        trial: resources of one trial, which runs on one node.
+        trials: number of trials that wait or run at once.
+        cluster: cluster whose nodes are requested.
 
-    Raises SweeperError when no group holds a trial.
+    Raises:
+        SweeperError: no group's nodes fit a trial.
+
+    Example:
+        >>> cluster = ClusterFile([NodeGroup("workers", cpu=8, gpu=1, most=4, machine=None)], most_workers=4)
+        >>> [asked] = nodes_asked({"cpu": 1, "gpu": 0.25}, 10, cluster)
+        >>> asked.nodes, asked.trials_each
+        (3, 4)
     """
     asked, left, nodes_left = [], trials, cluster.most_workers
+    # Ray's autoscaler scores node types by how well they fit; the order of the file is a simplification.
     for group in cluster.workers:
         fits = [have / trial[name] for name, have in (("cpu", group.cpu), ("gpu", group.gpu)) if trial[name]]
         each = int(min(fits) + _ROUNDING)
@@ -224,51 +257,57 @@ def nodes_asked(trial: Mapping[str, float], trials: int, cluster: ClusterFile) -
         groups = ", ".join(f"{g.name} has {g.cpu:g} CPU, {g.gpu:g} GPU" for g in cluster.workers) or "there are none"
         raise SweeperError(
             f"no worker node of the cluster fits a trial of {trial['cpu']:g} CPU, {trial['gpu']:g} GPU: {groups}",
-            "lower `resources` in the search space (e.g. --set resources.gpu=0.25), or add a larger worker to the file",
+            "lower `resources` in the search space (e.g. --set resources.gpu=0.25), or add larger workers to the file",
         )
     return tuple(asked)
 
 
 def cluster_plan(spec: SweepSpec, cluster: Path) -> tuple[Plan, ClusterPlan]:
-    """Plan a sweep on the cluster that a file describes: the sweep's own plan, and what it asks of the cluster.
+    """Plan a sweep on the cluster that a file describes.
 
-    Raises SweeperError when a file cannot be used, or no node holds a trial.
+    Returns:
+        The sweep's own plan, and its plan on the cluster.
+
+    Raises:
+        SweeperError: the file cannot be used, or no node fits a trial.
     """
     described = read_cluster(cluster)
-    trial = spec.resources.of_trial(gpus=described.has_cards)
-    # No more wait at once than may run at once, so no more nodes are asked for.
+    trial = spec.resources.of_trial(gpus=described.has_gpus)
+    # The driver submits no more than `max_concurrent` trials, so the autoscaler sees no more demand.
     limit = min(len(configurations(spec)), spec.max_concurrent or MAXIMUM_CONFIGURATIONS)
 
     def at_once(costs: Mapping[str, Cost]) -> int:
         waiting = math.ceil(limit / trials_each(spec, costs))
         return min(waiting, trials_on(nodes_asked(trial, waiting, described)))
 
+    # A measurement on this machine says nothing about the cluster's GPUs.
     planned = with_estimate(spec, plan(spec, workers=at_once({}))) if trial["gpu"] else measured_plan(spec, at_once)
     each = trials_each(spec, planned.costs)
     return planned, plan_on_cluster(planned, trial, described, math.ceil(limit / each), each)
 
 
 def trials_on(nodes: tuple[NodesAsked, ...]) -> int:
-    """Return how many trials run at once on all of these nodes."""
+    """Return the number of trials that run at once on all of these nodes."""
     return sum(asked.nodes * asked.trials_each for asked in nodes)
 
 
 def plan_on_cluster(
     planned: Plan, trial: Mapping[str, float], cluster: ClusterFile, waiting: int | None = None, each: int = 1
 ) -> ClusterPlan:
-    """Return what a planned sweep asks of a cluster.
+    """Return the plan of a sweep on a cluster.
 
     Args:
         planned: the sweep's own plan.
         trial: resources of one trial.
-        cluster: that it would run on.
-        waiting: trials, or processes for several, that wait or run at once; all trials if `None`.
-        each: trials that a process trains at once.
+        cluster: cluster on which it would run.
+        waiting: number of trials, or processes for several, that wait or run at once; all trials if `None`.
+        each: number of trials that a process trains at once.
     """
     waiting = planned.trials if waiting is None else waiting
     nodes = nodes_asked(trial, waiting, cluster)
     at_once = min(waiting, trials_on(nodes))
     work, notes = _hours(planned, waiting, trial, nodes)
+    # Nodes start at the same time, so one start counts.
     hours = (work[0] + NODE_START_HOURS[0], work[1] + NODE_START_HOURS[1]) if work else None
     if cluster.jobs is not None and hours is not None:
         notes += _jobs(hours, cluster.jobs, cluster.workers[0], sum(asked.nodes for asked in nodes))
@@ -276,33 +315,35 @@ def plan_on_cluster(
 
 
 def _jobs(hours: tuple[float, float], jobs: tuple[int, float], group: NodeGroup, busy: int) -> Iterator[str]:
-    """Yield what a sweep of so many hours takes of Slurm, and how much of what it is asked for would have no work."""
+    """Yield the number of Slurm jobs that a sweep of (low, high) hours needs, and how many would be idle."""
     at_once, limit = jobs
-    counts = dict.fromkeys(f"{math.ceil(each / limit) * at_once:,}" for each in hours)
-    cards = " to ".join(f"{each * group.gpu * group.most:,.1f}" for each in hours)
-    used = f", {cards} GPU-hours" if group.gpu else ""
-    yield f"jobs of {duration(3600 * limit)}: {' to '.join(counts)}{used}; each goes on where the one before it stopped"
+    counts = dict.fromkeys(f"{math.ceil(total / limit) * at_once:,}" for total in hours)
+    # Slurm bills allocated GPUs, busy or not.
+    gpu_hours = " to ".join(f"{total * group.gpu * group.most:,.1f}" for total in hours)
+    used = f", {gpu_hours} GPU-hours" if group.gpu else ""
+    yield f"jobs of {duration(3600 * limit)}: {' to '.join(counts)}{used}; each continues where the last one stopped"
     if busy < group.most:
-        yield f"{group.most - busy} of {group.most} {group.name}s would have no trial: ask for fewer"
+        yield f"{group.most - busy} of {group.most} {group.name}s would have no trial: request fewer"
 
 
 def _hours(
     planned: Plan, waiting: int, trial: Mapping[str, float], nodes: tuple[NodesAsked, ...]
 ) -> tuple[tuple[float, float] | None, list[str]]:
-    """Return the hours of training, low and high, and notes on what they rest on."""
+    """Return the (low, high) hours of training, and notes on the assumptions behind them."""
     if not trial["gpu"]:
         if planned.seconds is None:
-            return None, [f"no hours: {planned.note or 'nothing was measured'}"]
+            return None, [f"No estimate of hours: {planned.note or 'nothing was measured'}"]
         return (planned.seconds.low / 3600, planned.seconds.high / 3600), [planned.note] if planned.note else []
     if planned.estimate is None:
-        return None, ["no hours: the data set's size is unknown without its files"]
+        return None, ["No estimate of hours: the data set's size is unknown without its files"]
     speed_low, speed_high, known = 0.0, 0.0, f"known: {', '.join(planned.estimate.gpu_hours)}"
-    has = {machine: card.name for card in cards()[0] for machine in card.machines}
+    gpu_of = {machine: gpu.name for gpu in known_gpus()[0] for machine in gpu.machines}
     for asked in nodes:
-        card = planned.estimate.gpu_hours.get(has.get(asked.machine or "", asked.machine or ""))
-        if card is None:
+        hours = planned.estimate.gpu_hours.get(gpu_of.get(asked.machine or "", asked.machine or ""))
+        if hours is None:
             which = f"which GPU {asked.machine or 'a ' + asked.group} has"
-            return None, [f"no hours: the cluster's file does not say {which}; {known}"]
+            return None, [f"No estimate of hours: the cluster's file does not say {which}; {known}"]
         busy = min(asked.cards, waiting * trial["gpu"])
-        speed_low, speed_high = speed_low + busy / card[0], speed_high + busy / card[1]
+        # Sweeps per hour add up over groups of different GPUs; their sum's inverse is the time.
+        speed_low, speed_high = speed_low + busy / hours[0], speed_high + busy / hours[1]
     return (1 / speed_low, 1 / speed_high), [f"hours: {planned.estimate.assumption}; GPUs idle during the last trials"]

@@ -1,7 +1,8 @@
-"""What a sweep will do, before anything is trained: trials, rungs, epochs, time, and how that is shown.
+"""Plan a sweep before anything is trained: trials, rungs, epochs and time, and show the plan.
 
-How many trials reach a rung is simulated with the scheduler's own decisions on random trials. Trials are assumed to
-keep their order from rung to rung; where they change places, fewer go on, so the estimate errs to the expensive side.
+The number of trials that reach a rung is simulated with the scheduler's own decisions on random trials. Trials are
+assumed to keep their order from rung to rung; if they change places, fewer continue, so the estimate errs on the
+expensive side.
 """
 
 from __future__ import annotations
@@ -41,17 +42,17 @@ from trainables.training.lanes.packing import COHORT, cohort_key
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-#: From the command to the first step: Ray's start (3 to 4 s) and the workers' import of torch (4 to 5 s).
+#: Time from the command to the first step: Ray's start takes 3 to 4 s, the workers' import of torch 4 to 5 s.
 START_SECONDS = 10.0
 
 
-#: Kinds of cohorts that a plan shows a line each of.
+#: Most kinds of cohorts that a plan lists.
 SHOWN_COHORTS = 8
 
-#: What the driver and the tables cost for each evaluation of a replicate.
+#: Cost of the driver and the tables per evaluation of a replicate.
 REPORT_SECONDS = 0.05
 
-#: How replicates share processes, in words.
+#: Packing → its description.
 PACKINGS = {
     "sequential": "sequential: one process trains a trial's replicates one after another",
     "fused": "fused: one process trains a trial's replicates as lanes of one batched network",
@@ -60,18 +61,18 @@ PACKINGS = {
     "trials": "trials: each replicate has its own process up to the next rung",
 }
 
-#: Strata that a plan shows a line each of; of more, the smallest.
+#: Most strata that a plan lists; the smallest are listed, because these can be too small to compare.
 SHOWN_STRATA = 24
 
-#: Share of the work from which measuring the Hessian, or data beyond the data set's own, is named.
+#: Share of the time from which the plan names the Hessian, or shifts, as a cost that can be saved.
 NAMED_SHARE = 0.1
 
-#: Below this on every card, hours are not shown: starting takes longer.
+#: Hours below which a GPU estimate is not shown: starting takes longer.
 SHORTEST_HOURS = 0.05
 
 
 class PlanView(ABC):
-    """A plan of any kind: a dataclass shown as a table or as JSON."""
+    """A plan of any kind: a dataclass that can be shown as a table or as JSON."""
 
     def warnings(self) -> Iterator[str]:
         """Yield warnings to show above the table; none by default."""
@@ -83,7 +84,7 @@ class PlanView(ABC):
 
     @abstractmethod
     def grounds(self) -> Iterator[str]:
-        """Yield the assumptions, a sentence each."""
+        """Yield the assumptions, one sentence each."""
 
     def to_dict(self: DataclassInstance) -> dict[str, object]:
         """Return the plan as plain JSON values."""
@@ -93,8 +94,8 @@ class PlanView(ABC):
         """Show warnings, the table, and its grounds."""
         yield from self.warnings()
         table = Table(Column(style="bold"), "", show_header=False, box=None, pad_edge=False)
-        for subject, said in self.lines():
-            table.add_row(subject, said)
+        for quantity, value in self.lines():
+            table.add_row(quantity, value)
         yield table
         yield from self.grounds()
 
@@ -114,7 +115,12 @@ class Range:
         return Range(float(low), float(np.mean(values)), float(high))
 
     def text(self, digits: int = 0) -> str:
-        """Return e.g. `17.6 (13 to 23)`, or the number alone where it is certain."""
+        """Return e.g. `17.6 (13 to 23)`, or the number alone if it is certain.
+
+        Example:
+            >>> Range(13, 17.6, 23).text(1), Range(48, 48, 48).text()
+            ('17.6 (13 to 23)', '48')
+        """
         if self.low == self.high:
             return f"{self.mean:,.{digits}f}"
         return f"{self.mean:,.{digits}f} ({self.low:,.0f} to {self.high:,.0f})"
@@ -122,15 +128,15 @@ class Range:
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds that one epoch and one evaluation of one replicate take on one trial's share of this machine.
+    """Time of one epoch and one evaluation of one replicate, on one trial's share of this machine.
 
     Attributes:
-        epoch_seconds: of one epoch.
-        evaluation_seconds: of one evaluation.
-        curvature_seconds: of the Hessian, which is part of the evaluation.
-        shifted_seconds: of all shifts, which a finished replicate is measured on besides.
-        lanes: of the cohort that an epoch's time is a lane's share of; 0 where it trains alone.
-        alone_seconds: of one epoch without that cohort.
+        epoch_seconds: time of one epoch; in a cohort, one lane's share of it.
+        evaluation_seconds: time of one evaluation.
+        curvature_seconds: time of the Hessian, which is part of the evaluation.
+        shifted_seconds: time of all shifts, measured once for a finished replicate.
+        lanes: number of lanes of the cohort; 0 if the network trains alone.
+        alone_seconds: time of one epoch without a cohort.
     """
 
     epoch_seconds: float
@@ -143,13 +149,13 @@ class Cost:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a sweep takes on named cards.
+    """The estimated GPU-hours of a sweep.
 
     Attributes:
-        operations: floating-point operations of the whole sweep (a multiply-add counts two).
-        gpu_hours: card → hours of one GPU, from the anchor's speed to `slowest` times that.
+        operations: floating-point operations of the whole sweep (a multiply-add counts as two).
+        gpu_hours: GPU → (low, high) hours, from the anchor's speed to `slowest` times as long.
         forward: architecture → operations of one sample's forward pass.
-        assumption: what the range rests on, in a sentence.
+        assumption: the assumptions behind the range, in a sentence.
     """
 
     operations: float
@@ -159,13 +165,13 @@ class Estimate:
 
     @property
     def worth_a_card(self) -> bool:
-        """Whether this is more than some seconds of the slowest card."""
+        """Whether the sweep takes more than a few minutes of the slowest GPU."""
         return max(high for _, high in self.gpu_hours.values()) > SHORTEST_HOURS
 
 
 @dataclass(frozen=True)
 class Stratum:
-    """One stratum: how many trials it has, and how many of them reach each rung."""
+    """One stratum: its number of trials, and rung → number of trials that reach it."""
 
     trials: float
     reaching: dict[int, Range]
@@ -173,33 +179,33 @@ class Stratum:
 
 @dataclass(frozen=True)
 class Plan(PlanView):
-    """What a sweep will do.
+    """The plan of a sweep.
 
     Attributes:
-        trials: configurations.
-        replicates: seeds of each.
-        reaching: rung (epochs) → how many trials reach it.
+        trials: number of configurations.
+        replicates: seeds per configuration.
+        reaching: rung (epochs) → number of trials that reach it.
         epochs: training epochs over all replicates.
         evaluations: evaluations over all replicates.
-        workers: processes that run at once, each with a trial or, where replicates are trained apart, with one of them.
-        seconds: how long it takes; `None` when costs were not measured.
+        workers: processes that run at once, each with a trial, or with one replicate if `packing` is `trials`.
+        seconds: duration of the sweep; `None` if costs were not measured.
         costs: architecture → measured cost.
-        note: why there is no time, or how it was estimated.
+        note: how the time was estimated, or why it was not.
         estimate: GPU-hours on known GPUs, estimated without training; `None` if the data's size is unknown.
-        rehearsed: what a rehearsal changes, a sentence each; empty for the real thing.
+        rehearsed: changes that a rehearsal makes, one sentence each; empty for a real sweep.
         packing: how replicates share processes.
-        takes: what each process takes of a machine, in words.
-        searcher: who chooses configurations, in words; empty where they are drawn at random or taken from grids.
-        strata: stratum → its trials, and how many of them are expected to reach each rung; empty for one pool.
-        obstacle: why the sweep could not start here, such as missing data; empty where nothing is in the way.
-        balance: a sentence on the shares of the classes where they are far from equal.
-        curvature_share: of the work, what measuring the Hessian takes; 0 where it is not measured or not known.
-        cohorts: how trials fall into cohorts, a few words each; empty where none are asked for.
-        shifted_share: the same of corrupted and other data; making them, once a node, is not counted.
-        final: trainings on fresh seeds in the final stage, at first and at most; `None` without one.
-        final_epochs: of each of them.
-        final_seconds: how long these take at most; `None` when costs were not measured.
-        price_per_gpu_hour: by which GPU-hours are multiplied; `None` shows none.
+        takes: resources of each process, in words.
+        searcher: how a searcher chooses configurations, in words; empty if they are random or from grids.
+        strata: stratum → its trials, and the number expected at each rung; empty for one pool.
+        obstacle: why the sweep could not start here, such as missing data; empty if it could.
+        balance: a sentence on the class shares if they are far from equal.
+        curvature_share: share of the time spent on the Hessian; 0 if it is not measured or not known.
+        cohorts: kinds of cohorts, a few words each; empty if the packing is another.
+        shifted_share: share of the time spent on shifts, without making them (once per node).
+        final: fresh seeds trained in the final stage, at least and at most; `None` without one.
+        final_epochs: epochs per fresh seed.
+        final_seconds: longest duration of the final stage; `None` if costs were not measured.
+        price_per_gpu_hour: price by which GPU-hours are multiplied; `None` shows no price.
     """
 
     trials: int
@@ -228,7 +234,7 @@ class Plan(PlanView):
     price_per_gpu_hour: float | None = None
 
     def warnings(self) -> Iterator[str]:
-        """Yield that it is a rehearsal, if it is."""
+        """Yield the notice of a rehearsal."""
         if self.rehearsed:
             yield rehearsal_notice(self.rehearsed)
 
@@ -256,9 +262,9 @@ class Plan(PlanView):
             yield "within strata", f"{len(self.strata) - SHOWN_STRATA} more strata, none of them smaller"
         yield "total epochs", self.epochs.text()
         if self.final is not None:
-            time = "" if self.final_seconds is None else f", {duration(self.final_seconds)}"
+            time = "" if self.final_seconds is None else f", at most {duration(self.final_seconds)}"
             first, most = (n * self.final_epochs for n in self.final)
-            yield "final stage", f"on fresh seeds, {first:,} to {most:,} epochs more at most{time}"
+            yield "final stage", f"on fresh seeds, {first:,} to {most:,} more epochs{time}"
         yield "evaluations", self.evaluations.text()
         if self.seconds is not None:
             times = [duration(s) for s in (self.seconds.mean, self.seconds.low, self.seconds.high)]
@@ -273,20 +279,21 @@ class Plan(PlanView):
             share = f"{self.shifted_share:.0%} of the estimated time"
             yield "evaluation splits", f"{share} is for corrupted and other data; {fewer}"
         if self.estimate and self.estimate.worth_a_card:
-            for card, (low, high) in self.estimate.gpu_hours.items():
-                each = self.price_per_gpu_hour
-                price = "" if each is None else f", {low * each:,.2f} to {high * each:,.2f} at {each:g} an hour"
-                yield f"GPU-hours, {card}", f"{_hours(low)} to {_hours(high)}{price}"
+            for gpu, (low, high) in self.estimate.gpu_hours.items():
+                rate = self.price_per_gpu_hour
+                price = "" if rate is None else f", {low * rate:,.2f} to {high * rate:,.2f} at {rate:g} per hour"
+                yield f"GPU-hours, {gpu}", f"{_hours(low)} to {_hours(high)}{price}"
 
     def _shown_strata(self) -> list[tuple[str, Stratum]]:
-        """Return strata in the order of the space, or where there are many the smallest of them."""
-        found = list(self.strata.items())
-        if len(found) > SHOWN_STRATA:
-            found = sorted(found, key=lambda each: (each[1].trials, each[1].reaching[max(self.reaching)].mean))
-        return found[:SHOWN_STRATA]
+        """Return the strata in the order of the space, or the smallest of them if there are many."""
+        strata = list(self.strata.items())
+        if len(strata) > SHOWN_STRATA:
+            last = max(self.reaching)
+            strata.sort(key=lambda item: (item[1].trials, item[1].reaching[last].mean))
+        return strata[:SHOWN_STRATA]
 
     def grounds(self) -> Iterator[str]:
-        """Yield where GPU-hours and time come from."""
+        """Yield how GPU-hours and time were estimated."""
         if self.estimate and self.estimate.worth_a_card:
             yield f"GPU-hours: {self.estimate.assumption}"
         if self.note:
@@ -298,26 +305,33 @@ def _hours(value: float) -> str:
 
 
 def plan(spec: SweepSpec, costs: Mapping[str, Cost] | None = None, workers: int | None = None, note: str = "") -> Plan:
-    """Plan a sweep; GPU-hours are not estimated.
+    """Plan a sweep without GPU-hours.
 
     Args:
         spec: the checked search space.
-        costs: architecture → cost, as `sweeper.planning.costs.measure_costs` gives; without it there is no time.
-        workers: processes that run at once; by default this machine's cores over `resources.cpu`.
-        note: shown with the plan.
+        costs: architecture → cost, from `sweeper.planning.costs.measure_costs`; without it, time is not estimated.
+        workers: processes that run at once; by default this machine's cores divided by `resources.cpu`.
+        note: sentence shown with the plan.
+
+    Example:
+        >>> from sweeper.space.loading import load_spec
+        >>> planned = plan(load_spec("quickstart"), workers=2)
+        >>> planned.trials, planned.workers, planned.reaching[max(planned.reaching)].low < planned.trials
+        (16, 2, True)
     """
     trials, replicates = len(configurations(spec)), spec.replicates.count
-    apart = replicates if spec.replicates.packing == "trials" else 1
-    here = max(1, int(usable_cores() / spec.resources.cpu))
-    workers = min(workers or here, trials * apart)
+    per_trial = replicates if spec.replicates.packing == "trials" else 1
+    local = max(1, int(usable_cores() / spec.resources.cpu))
+    workers = min(workers or local, trials * per_trial)
     schedule = spec.schedule
-    if isinstance(schedule, Stratified) and schedule.configurations is None:  # a searcher will choose them
+    # A searcher's configurations do not exist yet: the strata are counted over random ones.
+    if isinstance(schedule, Stratified) and schedule.configurations is None:
         schedule = replace(schedule, configurations=examples(spec))
-    names, by_stratum = simulate_strata(schedule, trials, math.ceil(workers / apart))
+    names, by_stratum = simulate_strata(schedule, trials, math.ceil(workers / per_trial))
     reaching = by_stratum.sum(axis=1)
     epochs = reaching @ np.diff([0, *schedule.rungs]) * replicates
     evaluations, finished = reaching.sum(axis=1) * replicates, reaching[:, -1] * replicates
-    note = " ".join(filter(None, [*(f"{each}." for each in repeat_notes(spec)), note]))
+    note = " ".join(filter(None, [*(f"{sentence}." for sentence in repeat_notes(spec)), note]))
     counts = [len(named_components(spec.space.nodes[part])) for part in PARTS if part in spec.space.nodes]
     most = spec.replicates.at_most
     final = None if most is None else trainings([n for n in counts if n > 1], len(spec.which), most - replicates)
@@ -348,8 +362,10 @@ def plan(spec: SweepSpec, costs: Mapping[str, Cost] | None = None, workers: int 
 
         epoch, evaluation = mean(lambda cost: cost.epoch_seconds), mean(lambda cost: cost.evaluation_seconds)
         hessian, once = mean(lambda cost: cost.curvature_seconds), mean(lambda cost: cost.shifted_seconds)
+        # Shifts are measured on finished networks only, not at every rung.
         shifted = finished * once
         work = epochs * epoch + evaluations * (evaluation + REPORT_SECONDS) + shifted
+        # Fresh seeds run to the end without comparisons; their curvature is not measured.
         one = spec.scheduler.max_epochs * epoch + evaluation - hessian + REPORT_SECONDS + once
         return replace(
             planned,
@@ -362,59 +378,65 @@ def plan(spec: SweepSpec, costs: Mapping[str, Cost] | None = None, workers: int 
 
 
 def searched(spec: SweepSpec) -> str:
-    """Return the searcher in words; empty if configurations follow from the space alone."""
+    """Describe the searcher; empty if configurations follow from the space alone."""
     if not spec.searcher.learns:
         return ""
     return f"{spec.searcher.name}: {spec.searcher.method.course}; time is estimated for random configurations"
 
 
 def takes(resources: Resources, *, together: bool = False) -> str:
-    """Return in words what each process takes of a machine, and what happens when that is too little of a GPU."""
+    """Describe the resources of each process, and what happens if its share of a GPU is too small.
+
+    Example:
+        >>> takes(Resources(cpu=2, gpu=1))
+        '2 cores and 1 GPU'
+    """
     cores = f"{resources.cpu:g} core{'' if resources.cpu == 1 else 's'}"
     if resources.gpu == "auto":
         share = "a quarter of it for as many lanes as fit" if together else "the share measured before the first trial"
         return f"{cores}; on a GPU, {share}"
     if not 0 < resources.gpu < 1:
-        cards = f"{resources.gpu:g} GPU{'' if resources.gpu == 1 else 's'}"
-        return f"{cores} and {cards}" if resources.gpu else f"{cores}, no GPU"
-    most = int(1 / resources.gpu + 1e-9)
+        gpus = f"{resources.gpu:g} GPU{'' if resources.gpu == 1 else 's'}"
+        return f"{cores} and {gpus}" if resources.gpu else f"{cores}, no GPU"
+    most = int(1 / resources.gpu + 1e-9)  # 1 / 0.1 and the like can round below the whole number
     return f"{cores} and {resources.gpu:g} of a GPU ({most} processes per GPU); doubled after running out of GPU memory"
 
 
 def _by_rung(schedule: Scheduler, counted: NDArray[np.float64]) -> dict[int, Range]:
-    """Return rung → how many trials reach it, from counts [repetitions, rungs]."""
+    """Return rung → number of trials that reach it, from counts [repetitions, rungs]."""
     return {rung: Range.of(column) for rung, column in zip(schedule.rungs, counted.T, strict=True)}
 
 
 def _strata(
     spec: SweepSpec, schedule: Scheduler, names: Sequence[str], by_stratum: NDArray[np.float64]
 ) -> dict[str, Stratum]:
-    """Return every stratum with how many of its trials reach each rung, from counts [repetitions, strata, rungs]."""
-    found = {name: _by_rung(schedule, by_stratum[:, row]) for row, name in enumerate(names)}
-    return {name: Stratum(size, found[name]) for name, size in stratum_sizes(spec).items() if name in found}
+    """Return every stratum with the number of trials at each rung, from counts [repetitions, strata, rungs]."""
+    reaching = {name: _by_rung(schedule, by_stratum[:, row]) for row, name in enumerate(names)}
+    # A large sweep is simulated in part, in which a rare stratum can be missing.
+    return {name: Stratum(size, reaching[name]) for name, size in stratum_sizes(spec).items() if name in reaching}
 
 
 def architecture_shares(spec: SweepSpec) -> dict[str, float]:
-    """Return the share of configurations of each architecture, of those that are examined."""
+    """Return architecture → its share of the examined configurations."""
     names = [str(values["architecture"]["name"]) for values in first_examples(spec)]
     return {name: names.count(name) / len(names) for name in sorted(set(names))}
 
 
 def cohort_lines(spec: SweepSpec) -> tuple[str, ...]:
-    """Return a line for each kind of cohort: which trials can train together, and in how many lanes.
+    """Describe each kind of cohort: its trials, which can train together, and its number of lanes.
 
-    Empty where `packing` is not `cohort`. How many lanes pay, if any, is measured when the sweep begins.
+    Empty if `packing` is not `cohort`. The best number of lanes is measured when the sweep begins.
     """
     if spec.replicates.packing != COHORT:
         return ()
     training = spec.training.settings
-    found = configurations(spec)[:EXAMPLES]
-    keys = [cohort_key(values, training) for values in found]
-    names = {key: _name(values) for key, values in zip(keys, found, strict=True)}
+    drawn = configurations(spec)[:EXAMPLES]
+    keys = [cohort_key(values, training) for values in drawn]
+    names = {key: _name(values) for key, values in zip(keys, drawn, strict=True)}
     lanes = spec.replicates.lanes
     width = "as many lanes as are measured to be fastest" if lanes == "auto" else f"{lanes} lanes a process"
     counted = Counter(keys)
-    alone = counted.pop(None, 0)
+    alone = counted.pop(None, 0)  # no key: such networks cannot be lanes
     lines = [f"{plural(count, 'trial')} of {names[key]}: {width}" for key, count in counted.most_common(SHOWN_COHORTS)]
     if len(counted) > SHOWN_COHORTS:
         lines.append(f"{len(counted) - SHOWN_COHORTS} more kinds, none of them larger")

@@ -1,4 +1,4 @@
-"""What must hold before any trial starts: the data can be loaded, and every network of the space can train on it."""
+"""Check before any trial starts that the data can be loaded, and that every network of the space can train on them."""
 
 from __future__ import annotations
 
@@ -36,21 +36,27 @@ from trainables.worker.trial_settings import variant_key
 
 
 def prepare_dataset(spec: SweepSpec, manifest: Mapping[str, Any] | None = None) -> DataSet:
-    """Load the data set of `spec` and check that the space's networks, batch sizes and packing suit it.
+    """Load the data set of `spec`, and check that the space's networks, batch sizes and packing suit it.
 
     Args:
-        spec: the search space.
-        manifest: of a sweep that has begun, whose own training loop was tried then.
+        spec: the checked search space.
+        manifest: manifest of a sweep that has begun, whose training loop was tried at its start.
 
     Raises:
-        SweeperError: the data cannot be loaded: path, rule, remedy.
-        InvalidSearchSpace: with every architecture and batch size that does not fit, every one to be fused that
-            cannot be, and every split to be measured on that the data lack or that cannot be made from them.
+        SweeperError: the data cannot be loaded.
+        InvalidSearchSpace: architectures or batch sizes do not fit, networks cannot be fused, or splits are missing or
+            cannot be made from the data; it lists all of them.
+
+    Example:
+        >>> from sweeper.space.loading import load_spec
+        >>> prepare_dataset(load_spec("quickstart")).classes
+        10
     """
     if spec.loop is not None:
         return predicted_before(manifest) if manifest is not None else tried_loop(spec, data_of_loop(spec))
     dataset = _load(spec.dataset)
     drawn = first_examples(spec)
+    # In this order, and only until the first kind of fault: later checks build on what earlier ones found sound.
     faults = (
         own_faults(spec, drawn, dataset)
         or split_faults(spec.evaluation.model_dump(), tuple(dataset.splits))
@@ -64,12 +70,17 @@ def prepare_dataset(spec: SweepSpec, manifest: Mapping[str, Any] | None = None) 
 
 
 def data_of_loop(spec: SweepSpec) -> DataSet:
-    """Return the data set that a search space with a loop names, or what stands for its own. Raises SweeperError."""
+    """Return the data set that a search space with a loop names, or a stand-in for the loop's own data.
+
+    Raises:
+        SweeperError: the data cannot be loaded.
+    """
     return own_data() if spec.dataset == {"name": OWN} else _load(spec.dataset)
 
 
 def _unsuited(spec: SweepSpec, drawn: Sequence[Configuration], dataset: DataSet) -> list[Fault]:
-    """Return what configurations and settings ask for that these data, or each other, do not suit."""
+    """Return a fault for each part of the configurations and settings that does not suit the data or another part."""
+    # Each check runs once per distinct value: thousands of configurations share a few networks and batch sizes.
     training, asked = spec.training.settings, spec.replicates.packing
     networks = [c["architecture"] for c in drawn if not ARCHITECTURES.is_own(str(c["architecture"]["name"]))]
     recipes = distinct({part: c[part] for part in ("loss", "architecture", "optimizer")} for c in drawn)
@@ -79,9 +90,9 @@ def _unsuited(spec: SweepSpec, drawn: Sequence[Configuration], dataset: DataSet)
     return [
         *_faults("space.architecture", networks, lambda network: fit_fault(dataset, network)),
         *_faults("space.optimizer.batch_size", sizes, lambda size: batch_fault(dataset, size)),
-        *_faults("space.optimizer", mixed, lambda each: mixing_fault(each, dataset)),
+        *_faults("space.optimizer", mixed, lambda recipe: mixing_fault(recipe, dataset)),
         *_faults("replicates.packing", recipes, lambda recipe: packing.packing_fault(recipe, asked, training)),
-        *_faults("training", names, lambda each: acceleration_fault(each, training)),
+        *_faults("training", names, lambda pair: acceleration_fault(pair, training)),
         *_faults("evaluation.bins", [spec.evaluation], lambda measured: bins_fault(dataset, measured)),
         *streaming_faults(dataset, spec),
         *_faults("training.compile", [training], compiler_fault),
@@ -89,57 +100,58 @@ def _unsuited(spec: SweepSpec, drawn: Sequence[Configuration], dataset: DataSet)
     ]
 
 
-#: The most pairs of network and batch size that take a step before a start. Our choice: some 5 s.
+#: Most pairs of network and batch size that train one step before a start (our choice): some 5 s.
 MOST_STEPS = 50
 
 
 def _untrainable(drawn: Sequence[Configuration], dataset: DataSet) -> list[Fault]:
-    """Return why networks cannot train in batches of their size; those with the smallest last batch are tried first."""
+    """Return a fault for each network that cannot train in batches of its size."""
     pairs = distinct((c["architecture"], c["optimizer"]["batch_size"]) for c in drawn)
+    # Small last batches first: batch-norm fails on a last batch of one sample.
     pairs.sort(key=lambda pair: len(dataset.train) % pair[1] or pair[1])
     return _faults("space.architecture", pairs[:MOST_STEPS], lambda pair: step_fault(dataset, *pair))
 
 
 def bins_fault(dataset: DataSet, measured: Evaluation) -> str | None:
-    """Return why a split that every evaluation measures on is too small for the bins."""
+    """Return why a split that every evaluation measures on is too small for the bins, `None` if none is."""
     names = ("val", "test", *measured.own_splits)
     faults = (bin_faults(len(dataset.splits[name]), measured.bins) for name in names)
-    return next((rule for found in faults for rule in found), None)
+    return next((rule for rules in faults for rule in rules), None)
 
 
 def streaming_faults(dataset: DataSet, spec: SweepSpec) -> list[Fault]:
-    """Return what a sweep asks of data that are decoded as they are read and cannot have."""
-    found: list[Fault] = []
+    """Return a fault for each setting that data which are decoded while training do not support."""
+    faults: list[Fault] = []
     if dataset.train.source is None:
-        return found
+        return faults
     asked, curvature = spec.replicates.packing, spec.evaluation.curvature
     if asked not in (packing.SEQUENTIAL, packing.TRIALS):
         rule = f"packing = {asked} cannot train on {dataset.name}, which is decoded for one network at a time"
-        found.append(Fault("replicates.packing", rule, f"choose {packing.SEQUENTIAL} or {packing.TRIALS}"))
+        faults.append(Fault("replicates.packing", rule, f"choose {packing.SEQUENTIAL} or {packing.TRIALS}"))
     if curvature is not False and curvature.get("samples") is None:
         rule = f"curvature over all {len(dataset.val):,} validation images would hold them in memory at once"
-        found.append(Fault("evaluation.curvature", rule, "give samples, e.g. 256, or set curvature: false"))
-    return found
+        faults.append(Fault("evaluation.curvature", rule, "give samples, e.g. 256, or set curvature: false"))
+    return faults
 
 
 def shift_faults(spec: SweepSpec, dataset: DataSet) -> list[Fault]:
-    """Return why splits beyond the data set's own cannot be had: other data are loaded for it."""
-    found = []
+    """Return a fault for each shift that cannot be made; the data sets that they name are loaded."""
+    faults = []
     for index, entry in enumerate(spec.evaluation.splits):
         rule = build_split(entry).fault(dataset) if isinstance(entry, dict) else None
         if rule is not None:
-            found.append(Fault(join_path("evaluation.splits", index), rule))
-    return found
+            faults.append(Fault(join_path("evaluation.splits", index), rule))
+    return faults
 
 
 def lane_notes(spec: SweepSpec, dataset: DataSet) -> list[str]:
-    """Return a sentence for each pair of network and loss that trains one replicate after the other, though lanes were
-    asked for. The process that trains it finds the same.
+    """Return a sentence for each pair of network and loss that trains without lanes although lanes were requested.
 
     Args:
-        spec: the search space.
-        dataset: its data.
+        spec: the checked search space.
+        dataset: data set of the sweep.
     """
+    # Only a note: the process that trains the pair comes to the same result and falls back.
     asked, training = spec.replicates.packing, spec.training.settings
     if asked != packing.COHORT and (asked not in (packing.FUSED, packing.AUTO) or spec.replicates.count < 2):
         return []
@@ -152,7 +164,7 @@ def lane_notes(spec: SweepSpec, dataset: DataSet) -> list[str]:
         elif asked == packing.COHORT and (fault := packing.cohort_fault(configuration, training)) is not None:
             notes[f"{network} with {loss} trains alone, not in a cohort: {fault}"] = None
     for (architecture, family), configuration in pairs.items():
-
+        # A default argument, because a closure would see the loop's last configuration.
         def build(seed: int, data: DataSet, values: Configuration = configuration) -> Replicate:
             return Replicate(values, seed=seed, dataset=data, max_epochs=spec.scheduler.max_epochs, training=training)
 
@@ -164,34 +176,45 @@ def lane_notes(spec: SweepSpec, dataset: DataSet) -> list[str]:
 
 
 def data_keys(spec: SweepSpec) -> dict[str, str] | None:
-    """Load every data set that configurations name as this node's one copy; return what each is known by → its key.
+    """Load one copy per node of every data set that configurations name.
 
-    None where the whole sweep has one data set. Raises as `prepare_dataset`.
+    Returns:
+        Key of the variant → key of its content; `None` if the sweep has a single data set.
+
+    Raises:
+        SweeperError, InvalidSearchSpace: as for `prepare_dataset`.
     """
     named = variants(spec.space)
-    return {variant_key(each): content_key(node_copy(_load(each))) for each in named} if named else None
+    return {variant_key(variant): content_key(node_copy(_load(variant))) for variant in named} if named else None
 
 
 def dataset_facts(dataset: DataSet) -> dict[str, object]:
-    """Return what the manifest records of a data set: sizes of the splits and the hash of their indices."""
+    """Return the manifest's entry on a data set: sizes of the splits, and the hash of their indices."""
     sizes = {name: len(split) for name, split in dataset.splits.items()}
     return {"samples": sizes, "classes": dataset.classes, "split_hash": dataset.split_hash}
 
 
 def distinct(values: Iterable[Any]) -> list[Any]:
-    """Return the values that differ, in order of their first appearance."""
+    """Return the distinct values, in order of first appearance.
+
+    Example:
+        >>> distinct([{"a": 1}, {"b": 2}, {"a": 1}])
+        [{'a': 1}, {'b': 2}]
+    """
+    # By their JSON, because configurations are nested dicts, which cannot be hashed.
     return list({json.dumps(value, sort_keys=True, default=str): value for value in values}.values())
 
 
 def _faults(path: str, values: Iterable[Any], fault: Callable[[Any], str | None]) -> list[Fault]:
-    sentences = dict.fromkeys(found for value in distinct(values) if (found := fault(value)))
+    sentences = dict.fromkeys(rule for value in distinct(values) if (rule := fault(value)))
     return [Fault(path, sentence) for sentence in sentences]
 
 
 def _variant_fault(named: dict[str, object], dataset: DataSet) -> str | None:
-    """Return why one data set of a sweep cannot stand beside its first one."""
+    """Return why a data set does not fit the sweep's first one, `None` if it does."""
     other = _load(named)
-    shapes = [(each.classes, tuple(each.train.inputs.shape[1:])) for each in (dataset, other)]
+    # Columns of the tables and a network's layers are those of one number of classes and one input shape.
+    shapes = [(data.classes, tuple(data.train.inputs.shape[1:])) for data in (dataset, other)]
     if shapes[0] == shapes[1]:
         return None
     asked = ", ".join(f"{key} {value}" for key, value in named.items() if key != "name")
@@ -200,11 +223,15 @@ def _variant_fault(named: dict[str, object], dataset: DataSet) -> str | None:
 
 
 def what_is_found(spec: SweepSpec) -> str:
-    """Return what the user's own file of a data set holds; nothing where it is none. Raises SweeperError."""
+    """Describe the contents of the user's file of a data set; empty if the data set has no such file.
+
+    Raises:
+        SweeperError: the file cannot be read.
+    """
     name = spec.dataset["name"]
-    found = None if DATASETS.is_own(name) else DATASETS[name].found
+    describe = None if DATASETS.is_own(name) else DATASETS[name].found
     try:
-        return "" if found is None else found(spec.dataset)
+        return "" if describe is None else describe(spec.dataset)
     except DataSetUnavailableError as error:
         raise SweeperError(f"{error.path}: {error.rule}", error.remedy) from error
 
@@ -215,12 +242,12 @@ def _load(dataset: dict[str, Any]) -> DataSet:
     try:
         loaded = load_dataset(name, **options)
     except DataSetUnavailableError as error:
-        rule = f"the data set {name!r} cannot be loaded: {error.path}: {error.rule}"
+        rule = f"cannot load the data set {name!r}: {error.path}: {error.rule}"
         raise SweeperError(rule, error.remedy) from error
     except Exception as error:
         if not DATASETS.is_own(name):
             raise
-        rule = f"{name} cannot be loaded: {describe_error(error, name)}"
+        rule = f"cannot load {name}: {describe_error(error, name)}"
         raise InvalidSearchSpace([Fault("dataset", rule)]) from error
     fault = _own_data_fault(loaded, name) if DATASETS.is_own(name) else None
     if fault is not None:
@@ -229,7 +256,7 @@ def _load(dataset: dict[str, Any]) -> DataSet:
 
 
 def _own_data_fault(dataset: object, name: str) -> str | None:
-    """Return what is wrong with what a user-defined data set returned, or `None`."""
+    """Return the first fault of the object that a user-defined data set returned, or `None`."""
     try:
         fault = next(_own_data_faults(dataset), None)
     except Exception as error:
@@ -238,7 +265,7 @@ def _own_data_fault(dataset: object, name: str) -> str | None:
 
 
 def _own_data_faults(dataset: object) -> Iterator[str]:
-    """Yield the rules that a user-defined data set breaks; what follows the first one may not be there to look at."""
+    """Yield the rules that a user-defined data set breaks. Only the first is reliable: later checks assume it holds."""
     if not isinstance(dataset, DataSet):
         yield f"gives a {type(dataset).__name__}, which must be a trainables.datasets.DataSet"
         return
@@ -256,7 +283,7 @@ def _own_data_faults(dataset: object) -> Iterator[str]:
         low, high = int(split.targets.min()), int(split.targets.max())
         if low < 0 or high >= dataset.classes:
             yield f"has targets from {low} to {high} in {part}, which must lie in [0, {dataset.classes})"
-        first = split.prepare(split.inputs[:2])
+        first = split.prepare(split.inputs[:2])  # shapes are checked as the network sees them
         if tuple(first.shape[1:]) != tuple(dataset.input_shape):
             shape = tuple(first.shape[1:])
             yield f"has samples of shape {shape} in {part}, but input_shape = {dataset.input_shape}"

@@ -1,11 +1,11 @@
-"""Trying out the user's own components and training loop on a few samples, before a sweep starts.
+"""Try the user's own components and training loop on a few samples before a sweep starts.
 
-What a signature cannot tell is looked at here: shapes, types, finite values, whether the gradient reaches the network,
-whether a state survives a checkpoint. Each fault begins with the name it concerns; an exception of the user's code is
-told with its file and line.
+These checks cover what a signature does not show: shapes, types, finite values, a gradient that reaches the network,
+and a state that survives a checkpoint. Each fault begins with the component's name; an exception of the user's code is
+reported with its file and line.
 
 A loop is trained for an epoch on one configuration, saved as a checkpoint, loaded into a second loop, and both are
-trained for another epoch. Where the two then differ, a trial that is resumed would not be the trial that it was.
+trained for another epoch. If the two then differ, a resumed trial would differ from an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -42,50 +42,52 @@ from trainables.registry import FITTED_ON, LABEL, OWN
 from trainables.training.evaluation import FITTED_ON as MEASURED_SPLIT
 from trainables.training.own_loop import STANDARD, LoopError, LoopReplicate
 
-#: Configurations of each own name that are tried; their hyperparameters' ranges are the search space's business.
-LOOKED_AT = 8
+#: Configurations tried per own component: enough to meet its branches; ranges have been checked with the space.
+TRIED = 8
 
+#: Samples of random predictions: more than the classes of most data sets, and still milliseconds.
 SAMPLES = 64
 
 Values = Mapping[str, Any]
 
-#: Raises `_Fault` where a component with these values does not suit the data set.
+#: Raises `_Fault` if a component with these values does not suit the data set.
 Check = Callable[[Values, DataSet], None]
 
 
-class _Fault(Exception):  # noqa: N818 - a finding on its way to become a sweeper.core.errors.Fault
+class _Fault(Exception):  # noqa: N818 - converted to a sweeper.core.errors.Fault
     """A rule that a user's own component breaks."""
 
 
 def own_faults(spec: SweepSpec, drawn: Sequence[Values], dataset: DataSet) -> list[Fault]:
-    """Return what is wrong with a search space's own components; each name's first fault.
+    """Return the first fault of each of a search space's own components.
 
     Args:
-        spec: the search space.
-        drawn: configurations of it.
-        dataset: the sweep's, on the CPU.
+        spec: the checked search space.
+        drawn: configurations of the space.
+        dataset: data set of the sweep, on the CPU.
     """
-    looked_at = [
-        ("space.loss", LOSSES, [each["loss"] for each in drawn], _check_loss),
-        ("space.architecture", ARCHITECTURES, [each["architecture"] for each in drawn], _check_architecture),
+    checks = [
+        ("space.loss", LOSSES, [values["loss"] for values in drawn], _check_loss),
+        ("space.architecture", ARCHITECTURES, [values["architecture"] for values in drawn], _check_architecture),
     ]
-    looked_at += [
+    checks += [
         (join_path(f"evaluation.{part}", index), registry, [entry], check)
         for part, registry, check in (("metrics", METRICS, _check_metric), ("posthoc", POSTHOC, _check_posthoc))
         for index, entry in enumerate(getattr(spec.evaluation, part))
     ]
     faults: list[Fault] = []
-    for place, registry, entries, check in looked_at:
+    for place, registry, entries, check in checks:
         for name in dict.fromkeys(entry["name"] for entry in entries if registry.is_own(entry["name"])):
             faults += _faults(place, name, [entry for entry in entries if entry["name"] == name], check, dataset)
     return faults
 
 
 def _faults(place: str, name: str, entries: Sequence[Values], check: Check, dataset: DataSet) -> Iterator[Fault]:
-    for values in entries[:LOOKED_AT]:
+    for values in entries[:TRIED]:
         given = ", ".join(f"{key} = {value!r}" for key, value in values.items() if key != "name")
         subject = f"{name} with {given}" if given else name
         try:
+            # The user's code may draw random numbers; the sweep's own must not depend on a check.
             with torch.random.fork_rng(devices=[]):
                 check(values, dataset)
         except Exception as error:
@@ -95,7 +97,7 @@ def _faults(place: str, name: str, entries: Sequence[Values], check: Check, data
 
 
 def _split(values: Values) -> tuple[str, dict[str, object]]:
-    """Return a component's name and options, without what an evaluation says of a post-hoc method besides."""
+    """Return a component's name and options, without the keys that the evaluation adds to a post-hoc method."""
     options = {key: value for key, value in values.items() if key not in (LABEL, FITTED_ON)}
     return str(options.pop("name")), options
 
@@ -106,9 +108,10 @@ def _check_loss(values: Values, dataset: DataSet) -> None:
     if not isinstance(loss, Loss):
         raise _Fault(f"it builds a {type(loss).__name__}, which must be a trainables.losses.Loss")
     generator = torch.Generator().manual_seed(0)
+    # Spread of 2: confident and unsure predictions, without saturating a softmax in float32.
     logits = (2 * torch.randn(SAMPLES, dataset.classes, generator=generator)).requires_grad_()
     targets = torch.randint(dataset.classes, (SAMPLES,), generator=generator)
-    loss.begin_epoch(0, 2)
+    loss.begin_epoch(0, 2)  # some losses change their hyperparameters by epoch, and fail before the first
     if loss.needs_model:
         network = nn.Linear(4, dataset.classes)
         value = loss(network, torch.randn(SAMPLES, 4, generator=generator), targets)  # type: ignore[call-arg, arg-type]
@@ -124,11 +127,12 @@ def _check_loss(values: Values, dataset: DataSet) -> None:
 def _check_value(value: object, leaves: Sequence[Tensor]) -> None:
     if not isinstance(value, Tensor) or value.shape != () or not value.is_floating_point():
         shown = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
-        raise _Fault(f"it returns {shown} for {SAMPLES} samples; it must return one number or one per sample")
+        raise _Fault(f"it returns {shown} for {SAMPLES} samples; it must return one number, or one per sample")
     if not torch.isfinite(value):
         raise _Fault(f"its value is {float(value)} for typical logits")
     if not value.requires_grad:
-        raise _Fault("its value does not depend on the logits by operations that torch can differentiate")
+        raise _Fault("its value does not depend on the logits through operations that torch can differentiate")
+    # A loss that wraps a model may leave some parameters without a gradient; only all of them are a fault.
     gradients = torch.autograd.grad(value, leaves, allow_unused=True)
     if all(gradient is None or not gradient.any() for gradient in gradients):
         raise _Fault("its gradient is zero everywhere: nothing would be trained")
@@ -137,10 +141,12 @@ def _check_value(value: object, leaves: Sequence[Tensor]) -> None:
 
 
 def _check_independent(loss: Loss, logits: Tensor, targets: Tensor) -> None:
-    """Hold a loss to what it says of itself: that it is a mean of independent values."""
+    """Check a loss that declares itself to be a mean of independent values."""
+    # Lanes, last batches and curvature on subsets rely on the declaration; a wrong one would train wrongly in silence.
     whole, part = loss.per_sample(logits, targets), loss.per_sample(logits[:8], targets[:8])
     if whole.shape != targets.shape:
         raise _Fault(f"its per_sample gives shape {tuple(whole.shape)} for {len(targets)} samples")
+    # Float32 sums in another order differ by about 1e-6; dependence on the batch shows in the first digits.
     if not torch.allclose(whole[:8], part, rtol=1e-4, atol=1e-6):
         raise _Fault("a sample's value depends on the others in its batch: set batch_coupled = True")
     if not torch.isclose(whole.mean(), loss(logits, targets), rtol=1e-4):
@@ -148,10 +154,15 @@ def _check_independent(loss: Loss, logits: Tensor, targets: Tensor) -> None:
 
 
 def read_back(state: object) -> Any:
-    """Return a state as it comes back from a checkpoint. Raises whatever torch does where that cannot be."""
+    """Return a state after saving and loading it as a checkpoint.
+
+    Raises:
+        Exception: torch cannot save or load the state.
+    """
     held = io.BytesIO()
     torch.save(state, held)
     held.seek(0)
+    # `weights_only`, as checkpoints are loaded: a pickled object of the user's own would fail on resume only.
     return torch.load(held, map_location="cpu", weights_only=True)
 
 
@@ -176,7 +187,7 @@ def _check_architecture(values: Values, dataset: DataSet) -> None:
     if not isinstance(model, nn.Module):
         raise _Fault(f"it builds a {type(model).__name__}, which must be a torch.nn.Module")
     inputs = dataset.train.prepare(dataset.train.inputs[:2])
-    logits = model.train()(inputs)
+    logits = model.train()(inputs)  # training mode, in which batch-norm refuses what evaluation would accept
     if not isinstance(logits, Tensor) or tuple(logits.shape) != (2, dataset.classes):
         shown = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else f"a {type(logits).__name__}"
         classes = dataset.classes
@@ -184,7 +195,9 @@ def _check_architecture(values: Values, dataset: DataSet) -> None:
     if not logits.is_floating_point() or not torch.isfinite(logits).all():
         raise _Fault(f"its logits are not finite floating-point numbers ({logits.dtype})")
     if are_probabilities(logits.detach()):
-        raise _Fault("its outputs are probabilities, each row sums to 1: leave its softmax out, losses take logits")
+        raise _Fault(
+            "its outputs are probabilities, each row sums to 1: remove its softmax, because losses take logits"
+        )
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not trained or not logits.requires_grad:
         raise _Fault("it has no parameters that its logits depend on: nothing would be trained")
@@ -194,11 +207,11 @@ def _check_metric(values: Values, dataset: DataSet) -> None:
     name, options = _split(values)
     logits, targets = _predictions(dataset.classes)
     try:
-        found = METRICS.build(name, softmax64(logits), targets, **options)
+        value = METRICS.build(name, softmax64(logits), targets, **options)
     except ValueError as error:
         raise _Fault(str(error)) from error
-    if not math.isfinite(found):
-        raise _Fault(f"it gives {found} for {SAMPLES} typical predictions")
+    if not math.isfinite(value):
+        raise _Fault(f"it gives {value} for {SAMPLES} typical predictions")
 
 
 def _check_posthoc(values: Values, dataset: DataSet) -> None:
@@ -216,7 +229,8 @@ def _check_posthoc(values: Values, dataset: DataSet) -> None:
 
 
 def _predictions(classes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return logits [N, K] and targets [N] of a network that is right most of the time, every class among them."""
+    """Return logits [N, K] and targets [N] of a network that is right most of the time."""
+    # Every class occurs: class-wise methods cannot be fitted without.
     random = np.random.default_rng(0)
     targets = np.arange(max(SAMPLES, classes)) % classes
     logits = random.normal(size=(len(targets), classes))
@@ -224,22 +238,22 @@ def _predictions(classes: int) -> tuple[np.ndarray, np.ndarray]:
     return logits, targets.astype(np.int64)
 
 
-#: The manifest's facts of a training loop of the user's own.
+#: Key of the manifest with facts on a user's training loop.
 MANIFEST_KEY = "loop"
 
-#: How far two runs may differ on a GPU, relatively, whose sums have no fixed order; on CPUs they are equal bits.
+#: Relative tolerance for two runs on a GPU, whose sums have no fixed order; on CPUs they are equal bit for bit.
 ON_A_GPU = 1e-2
 
 
 @dataclass(frozen=True)
 class LoopData(DataSet):
-    """What a loop predicts, in the place of a data set.
+    """The data that a loop predicts, used instead of a data set.
 
     Attributes:
-        columns: what it measures in an epoch besides what every table has.
-        measures: what it measures by itself in an evaluation.
-        epoch_seconds: what an epoch took.
-        evaluation_seconds: what an evaluation took.
+        columns: further columns that it measures in each epoch.
+        measures: columns that it measures itself in an evaluation.
+        epoch_seconds: measured time of an epoch.
+        evaluation_seconds: measured time of an evaluation.
     """
 
     columns: tuple[str, ...] = ()
@@ -249,54 +263,58 @@ class LoopData(DataSet):
 
 
 def loop_part(dataset: DataSet) -> dict[str, object]:
-    """Return what the manifest says of a sweep's own training loop; nothing where it has none."""
+    """Return the manifest's entry on a user's training loop, empty if there is none."""
     if not isinstance(dataset, LoopData):
         return {}
     return {MANIFEST_KEY: {"columns": list(dataset.columns), "measures": list(dataset.measures)}}
 
 
 def loop_columns(manifest: Mapping[str, Any]) -> list[str] | None:
-    """Return what epochs of a sweep's own training loop measured before the sweep; `None` where that is not known."""
+    """Return the further columns that a user's training loop measures in each epoch, `None` if unknown."""
     columns: list[str] | None = (manifest.get(MANIFEST_KEY) or {}).get("columns")
     return columns
 
 
 def measured_columns(manifest: Mapping[str, Any]) -> list[str]:
-    """Return the columns of `evaluations` that a sweep's own training loop measures by itself."""
+    """Return the columns of `evaluations` that a user's training loop measures itself."""
     return list((manifest.get(MANIFEST_KEY) or {}).get("measures", ()))
 
 
 def predicted_before(manifest: Mapping[str, Any]) -> DataSet:
-    """Return what stands for the data of a loop that was tried when its sweep began: classes and sizes are true."""
+    """Return a stand-in for the data of a loop that was tried when its sweep began, with its classes and sizes."""
     facts = manifest["dataset"]
     return _in_place_of(facts["samples"], facts["classes"], facts["split_hash"])
 
 
 def _in_place_of(sizes: Mapping[str, int], classes: int, split_hash: str) -> DataSet:
+    # The service uses classes and sizes only; the loop itself reads its data.
     splits = {name: Split(torch.zeros(size, 1), torch.zeros(size, dtype=torch.int64)) for name, size in sizes.items()}
     train, val, test = (splits.pop(name) for name in ("train", "val", "test"))
     return DataSet(OWN, train, val, test, classes, (1,), split_hash, further=splits)
 
 
 def tried_loop(spec: SweepSpec, data: DataSet) -> LoopData:
-    """Try the loop of `spec` on its first configuration; return what it predicts; of one without `predict` its data.
+    """Try the loop of `spec` on its first configuration.
 
     Args:
         spec: a search space with a loop.
-        data: its data set, which the loop may ask for.
+        data: its data set, which the loop can ask for.
+
+    Returns:
+        The data that the loop predicts, or a stand-in with the sizes of `data` if it has no `predict`.
 
     Raises:
-        InvalidSearchSpace: what is wrong with it, one sentence.
+        InvalidSearchSpace: the loop has a fault.
     """
     assert spec.loop is not None
     device = "cuda" if spec.resources.gpu != 0 and torch.cuda.is_available() else "cpu"
     values, held = examples(spec)[0], data.to(device)
-    wanted = spec.evaluation.settings
+    settings = spec.evaluation.settings
 
     def built() -> LoopReplicate:
-        epochs, seed = max(2, spec.scheduler.max_epochs), spec.replicate_seeds.of(0)[0]  # two are trained here
+        epochs, seed = max(2, spec.scheduler.max_epochs), spec.replicate_seeds.of(0)[0]  # the check trains two epochs
         return LoopReplicate(
-            str(spec.loop), values, seed=seed, dataset=held, max_epochs=epochs, device=device, evaluation=wanted
+            str(spec.loop), values, seed=seed, dataset=held, max_epochs=epochs, device=device, evaluation=settings
         )
 
     try:
@@ -305,37 +323,46 @@ def tried_loop(spec: SweepSpec, data: DataSet) -> LoopData:
             measures, row = _measures(first, spec), first.train_epoch()
             columns, started = _columns(row), time.perf_counter()
             sizes = {name: len(split) for name, split in data.splits.items()}
-            found = first.predictions(wanted) if first.predicts else _in_place_of(sizes, data.classes, data.split_hash)
-            first.evaluate(wanted, "rung")
+            known = (data.classes, data.split_hash)
+            predicted = first.predictions(settings) if first.predicts else _in_place_of(sizes, *known)
+            first.evaluate(settings, "rung")
             evaluating = time.perf_counter() - started
             second = built()
             fault = state_fault(first, second, 0.0 if device == "cpu" else ON_A_GPU)
-            for each in (first, second):
-                each.close()
+            for loop in (first, second):
+                loop.close()
     except LoopError as error:
         raise InvalidSearchSpace([Fault("loop", str(error))]) from error
     if fault is not None:
         raise InvalidSearchSpace([Fault("loop", f"{spec.loop}: {fault}")])
-    named = {field: getattr(found, field) for field in DataSet.__dataclass_fields__}
+    named = {field: getattr(predicted, field) for field in DataSet.__dataclass_fields__}
     seconds = {"epoch_seconds": row["seconds"], "evaluation_seconds": evaluating}
     return LoopData(**named, columns=columns, measures=measures, **seconds)
 
 
 def _measures(loop: LoopReplicate, spec: SweepSpec) -> tuple[str, ...]:
-    """Return the columns that a loop measures by itself. Raises LoopError where one is taken or cannot be one."""
+    """Return the columns that a loop measures itself.
+
+    Raises:
+        LoopError: a name is taken, or cannot be a column.
+    """
     own = tuple(getattr(loop.loop, "measures", ()))
     taken = {*EVALUATION_KEYS}
-    if loop.predicts:  # else every column of `evaluations` is its own
-        metrics = [each["name"] for each in spec.evaluation.metrics]
+    if loop.predicts:  # the service fills the standard columns; a loop without `predict` can use their names
+        metrics = [metric["name"] for metric in spec.evaluation.metrics]
         taken |= {*evaluation_columns(spec.evaluation.posthoc, metrics, spec.cross_fitted)}
     if bad := [key for key in own if not WORD.fullmatch(key) or key in taken]:
-        why = "is measured of what it predicts" if bad[0] in taken else "cannot be a column"
+        why = "is computed from its predictions" if bad[0] in taken else "cannot be a column"
         raise LoopError(f"measures names {bad[0]!r}, which {why}; use another name of lower-case letters, digits and _")
     return own
 
 
 def _columns(row: Mapping[str, object]) -> tuple[str, ...]:
-    """Return what a loop's epochs measure besides. Raises LoopError where it cannot be a column."""
+    """Return the further columns of a loop's epochs.
+
+    Raises:
+        LoopError: a name cannot be a column.
+    """
     own = [key for key in row if key not in (*STANDARD, *_MEASURED)]
     bad = [key for key in own if not WORD.fullmatch(key) or key in EPOCHS_SCHEMA.names]
     if bad:
@@ -344,6 +371,7 @@ def _columns(row: Mapping[str, object]) -> tuple[str, ...]:
     return tuple(own)
 
 
+#: Columns of an epoch that the service measures for every loop.
 _MEASURED = ("epoch", "val_nll", "val_accuracy", "val_ece", "seconds")
 
 
@@ -351,11 +379,12 @@ def state_fault(first: LoopReplicate, second: LoopReplicate, tolerance: float = 
     """Return which part of a loop is not restored from its state, or `None`.
 
     Args:
-        first: trained for an epoch or more; it is trained for another.
-        second: built alike, and not trained yet.
-        tolerance: how far values may differ, relatively.
+        first: a loop that has trained for an epoch or more; it is trained for another.
+        second: an equal loop that has not been trained.
+        tolerance: largest relative difference of values.
     """
     saved = first.state_dict()
+    # Through the file format: a state that shares tensors with the loop would follow its training.
     try:
         read = read_back(dict(saved))
     except Exception as error:
@@ -364,29 +393,31 @@ def state_fault(first: LoopReplicate, second: LoopReplicate, tolerance: float = 
     second.load_state_dict(read)
     lost = difference(saved["loop"], second.state_dict()["loop"], tolerance)
     if lost is not None:
-        return f"{lost} of its state is another after load_state_dict"
+        return f"{lost} of its state has changed after load_state_dict"
+    # Attributes that differ name the culprit, if predictions or the next epoch differ.
     parts = [name for name, part in vars(first.loop).items() if not _same(part, getattr(second.loop, name, None))]
     if first.predicts and not _close(
         first.predicted(MEASURED_SPLIT)[0], second.predicted(MEASURED_SPLIT)[0], tolerance
     ):
-        return f"after load_state_dict it predicts otherwise{_named(parts)}"
-    rows = [each.train_epoch() for each in (first, second)]
-    states = [each.state_dict()["loop"] for each in (first, second)]
-    measured = [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
-    found = difference(states[0], states[1], tolerance) or difference(measured[0], measured[1], tolerance)
-    if found is None:
+        return f"after load_state_dict its predictions differ{_named(parts)}"
+    rows = [loop.train_epoch() for loop in (first, second)]
+    states = [loop.state_dict()["loop"] for loop in (first, second)]
+    measured = [{key: value for key, value in row.items() if key != "seconds"} for row in rows]  # times always differ
+    place = difference(states[0], states[1], tolerance) or difference(measured[0], measured[1], tolerance)
+    if place is None:
         return None
-    return f"it does not continue from its state as it would have: after another epoch {found} differs{_named(parts)}"
+    return f"resumed from its state it trains differently: after another epoch {place} differs{_named(parts)}"
 
 
 def _named(parts: list[str]) -> str:
     if parts:
         return f"; load_state_dict does not restore {', '.join(f'self.{part}' for part in parts)}"
-    return "; something that decides training is not in state_dict, as an optimiser, a schedule or a generator"
+    return "; state_dict lacks something that affects training, such as an optimiser, a schedule or a generator"
 
 
 def _same(left: object, right: object) -> bool:
-    """Return whether two attributes hold the same, as far as they can say what they hold."""
+    """Return whether two attributes are equal, as far as they can be compared; others count as equal."""
+    # `state_dict` of modules, optimisers and schedules; `get_state` of torch's generators.
     for method in ("state_dict", "get_state"):
         if hasattr(left, method) and hasattr(right, method):
             with contextlib.suppress(Exception):
@@ -397,7 +428,12 @@ def _same(left: object, right: object) -> bool:
 
 
 def difference(left: Any, right: Any, tolerance: float = 0.0, place: str = "") -> str | None:
-    """Return the place of the first part in which two states differ, or `None`."""
+    """Return the path of the first part in which two states differ, or `None`.
+
+    Example:
+        >>> difference({"net": [torch.zeros(2), 1]}, {"net": [torch.zeros(2), 2]})
+        "'net.1'"
+    """
     keys: Iterable[Any]
     if isinstance(left, Mapping) and isinstance(right, Mapping):
         if set(left) != set(right):
@@ -407,8 +443,8 @@ def difference(left: Any, right: Any, tolerance: float = 0.0, place: str = "") -
         keys = range(len(left))
     else:
         return None if _close(left, right, tolerance) else repr(place.removesuffix("."))
-    found = (difference(left[key], right[key], tolerance, f"{place}{key}.") for key in keys)
-    return next(filter(None, found), None)
+    places = (difference(left[key], right[key], tolerance, f"{place}{key}.") for key in keys)
+    return next(filter(None, places), None)
 
 
 def _close(left: Any, right: Any, tolerance: float) -> bool:
@@ -416,10 +452,11 @@ def _close(left: Any, right: Any, tolerance: float) -> bool:
         if left.shape != right.shape or left.dtype != right.dtype:
             return False
         left, right = left.detach().cpu(), right.detach().cpu()
-        if not left.is_floating_point():
+        if not left.is_floating_point():  # counters and generators' states must be exact even on a GPU
             return torch.equal(left, right)
         return torch.allclose(left, right, rtol=tolerance, atol=tolerance, equal_nan=True)
     if isinstance(left, float) and isinstance(right, float):
+        # A loss that diverged to NaN in both loops has been restored, too.
         both = math.isnan(left) and math.isnan(right)
         return both or left == right or abs(left - right) <= tolerance * abs(left)
     return type(left) is type(right) and bool(left == right)
@@ -438,7 +475,7 @@ def torch_threads(count: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _silenced() -> Iterator[None]:
-    """Keep what the user's code prints away from the terminal: in a sweep it goes into the log."""
+    """Discard the user's prints and warnings: during a sweep they go into the log, not to the terminal."""
     with (
         Path(os.devnull).open("w") as nowhere,
         contextlib.redirect_stdout(nowhere),

@@ -56,7 +56,7 @@ def test_what_reads_a_sweep_reads_it(imported):
     assert not sweeper.status("predictions", audit=True, output=folder).value
     assert sweeper.recalibrate("predictions", method=["vector"], output=folder) is not None
     assert sweeper.conformal("predictions", output=folder) is not None
-    with pytest.raises(SweeperError, match="predictions that were imported, and no network"):
+    with pytest.raises(SweeperError, match="imported predictions and no network"):
         sweeper.export("predictions", to=folder / "program", output=folder)
     assert sweeper.resume("predictions", output=folder, mlflow=False).complete
     assert sweeper.compare("predictions", "predictions", output=folder) is not None

@@ -165,7 +165,7 @@ def test_a_folder_that_exists_stays_as_it_is(digits, tmp_path):
     assert done.returncode == 0 and "probabilities of the 359 test samples equal the sweep's within" in done.stdout
     before = {path: path.read_bytes() for path in (tmp_path / "model").rglob("*") if path.is_file()}
     again = in_process(*arguments, cwd=tmp_path)
-    assert again.returncode == 2 and again.stderr.startswith("error: model exists\n")
+    assert again.returncode == 2 and again.stderr.startswith("error: model exists already\n")
     assert {path: path.read_bytes() for path in (tmp_path / "model").rglob("*") if path.is_file()} == before
 
 

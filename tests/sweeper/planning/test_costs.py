@@ -12,10 +12,10 @@ from rich.console import Console
 from sweeper.planning.costs import (
     PRODUCT_PASSES,
     TRAINING_PASSES,
-    cards,
     dataset_size,
     estimate,
     forward_operations,
+    known_gpus,
     lanes_here,
     measure_costs,
     measured_plan,
@@ -130,7 +130,7 @@ def test_hours_are_operations_over_speed(tmp_path: Path) -> None:
     forward = forward_operations({"name": "resnet18"}, size_of("cifar10"))
     operations = 350 * 5 * 45_000 * TRAINING_PASSES * forward + 5 * 15_000 * forward
     assert found.operations == pytest.approx(operations)
-    known, slowest = cards()
+    known, slowest = known_gpus()
     for card in known:
         low, high = found.gpu_hours[card.name]
         assert low == pytest.approx(operations / card.operations_per_second / 3600) and high == slowest * low
@@ -139,7 +139,7 @@ def test_hours_are_operations_over_speed(tmp_path: Path) -> None:
 
 def test_the_anchor_gives_itself_again() -> None:
     """ResNet-50 at 224 × 224, 4.1 G multiply-adds, at 2,470 images a second on the A100."""
-    a100 = next(card for card in cards()[0] if card.name == "A100")
+    a100 = next(card for card in known_gpus()[0] if card.name == "A100")
     assert a100.operations_per_second / (TRAINING_PASSES * 2 * 4.1e9) == pytest.approx(2470, rel=0.02)
 
 
@@ -199,4 +199,4 @@ def test_a_plan_shows_hours_where_a_card_is_worth_it(tmp_path: Path) -> None:
     assert "GPU-hours, A100" in shown[0] and "REHEARSAL" not in shown[0]
     assert "GPU-hours" not in shown[1] and "REHEARSAL" in shown[1]
     low, high = large.estimate.gpu_hours["A100"]
-    assert " at 2 an hour" not in shown[0] and f", {2 * low:,.2f} to {2 * high:,.2f} at 2 an hour" in shown[2]
+    assert " at 2 per hour" not in shown[0] and f", {2 * low:,.2f} to {2 * high:,.2f} at 2 per hour" in shown[2]

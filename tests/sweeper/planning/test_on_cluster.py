@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.core.errors import SweeperError
-from sweeper.planning.costs import cards
+from sweeper.planning.costs import known_gpus
 from sweeper.planning.on_cluster import (
     NODE_START_HOURS,
     ClusterFile,
@@ -47,7 +47,7 @@ def test_the_files_that_ship_are_read() -> None:
 
 
 def test_every_machine_of_the_files_has_a_known_card() -> None:
-    known = {machine for card in cards()[0] for machine in card.machines}
+    known = {machine for card in known_gpus()[0] for machine in card.machines}
     for path in [*(DEPLOY / "ray").glob("*.yaml"), DEPLOY / "kubernetes/base/raycluster.yaml"]:
         assert {group.machine for group in read_cluster(path).workers if group.gpu} <= known, path.name
 
@@ -83,8 +83,8 @@ def test_nodes_hold_all_trials_or_all_that_may_be_started() -> None:
 
 
 def test_auto_is_a_quarter_of_a_card_where_there_are_cards() -> None:
-    assert Resources().of_trial(gpus=_cluster(NodeGroup("gpu", 8, 1, 1, None)).has_cards)["gpu"] == 0.25
-    assert Resources().of_trial(gpus=_cluster(NodeGroup("cpu", 8, 0, 1, None)).has_cards)["gpu"] == 0.0
+    assert Resources().of_trial(gpus=_cluster(NodeGroup("gpu", 8, 1, 1, None)).has_gpus)["gpu"] == 0.25
+    assert Resources().of_trial(gpus=_cluster(NodeGroup("cpu", 8, 0, 1, None)).has_gpus)["gpu"] == 0.0
 
 
 def test_cores_take_the_time_measured_here() -> None:
@@ -97,16 +97,16 @@ def test_cores_take_the_time_measured_here() -> None:
 def test_what_is_not_known_is_said() -> None:
     there = plan_on_cluster(_planned(4, None), GPU_TRIAL, _cluster(NodeGroup("gpu", 8, 1, 2, "mine")))
     assert there.hours is None
-    assert there.notes == ("no hours: the data set's size is unknown without its files",)
+    assert there.notes == ("No estimate of hours: the data set's size is unknown without its files",)
 
 
 @pytest.mark.parametrize(
     ("text", "nodes", "said"),
     [
         # 8 to 32 hours of one card, on ten, after minutes of start.
-        ("workers: 10\ntime: 1:00:00\ngpu_type: l4", 10, ["jobs of 1 h: 10 to 40, 8.3 to 33.7 GPU-hours; each goes"]),
+        ("workers: 10\ntime: 1:00:00\ngpu_type: l4", 10, ["jobs of 1 h: 10 to 40, 8.3 to 33.7 GPU-hours; each"]),
         ("workers: 16\ntime: 1-00:00:00\ncard: L4", 10, ["jobs of 1 d: 16, 13.3 to 53.9 GPU-hours", "6 of 16 jobs"]),
-        ("nodes: 10\ntime: 1:00:00\ncard: L4", 10, ["jobs of 1 h: 1 to 4, 8.3 to 33.7 GPU-hours; each goes"]),
+        ("nodes: 10\ntime: 1:00:00\ncard: L4", 10, ["jobs of 1 h: 1 to 4, 8.3 to 33.7 GPU-hours; each"]),
         ("workers: 10\ncard: V100", 10, ["which GPU V100 has; known: L4"]),
         ("workers: 10", 10, ["which GPU a job has; known: L4"]),
     ],

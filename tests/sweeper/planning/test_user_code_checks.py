@@ -86,13 +86,13 @@ def space(tmp_path: Path):
     ("name", "said"),
     [
         ("NoMomentum", "after another epoch 'model.weight' differs; load_state_dict does not restore self.optimizer"),
-        ("Halves", "'model.weight' of its state is another after load_state_dict"),
+        ("Halves", "'model.weight' of its state has changed after load_state_dict"),
         ("Elsewhere", "after another epoch 'model.weight' differs; load_state_dict does not restore self.seen"),
-        ("Hidden", "after load_state_dict it predicts otherwise; something that decides training is not in state_dict"),
+        ("Hidden", "after load_state_dict its predictions differ; state_dict lacks something that affects training"),
         ("Arrays", "its state_dict cannot be read from a checkpoint; keep tensors, numbers and texts in it"),
         ("Column", "returns 'val_nll2 ', which cannot be a column"),
         ("Missing", "checked has no 'Missing'"),
-        ("Taken", "measures names 'ece', which is measured of what it predicts; use another name"),
+        ("Taken", "measures names 'ece', which is computed from its predictions; use another name"),
         ("Odd", "measures names 'E c e', which cannot be a column"),
     ],
 )
