@@ -1,6 +1,7 @@
-"""Metrics of stored probabilities by name; how one is added is said in `trainables.metrics.base`.
+"""Metrics of stored probabilities by name; `trainables.metrics.base` explains how to add one.
 
-They import numpy, and scipy and torch inside the functions that need them: readers of results ask them for labels.
+Metrics import numpy; scipy and torch are imported inside the functions that need them, because readers of results
+import this package for labels.
 """
 
 from trainables.metrics.base import METRICS, SMALLEST_PROBABILITY, Metric, always_measured, softmax64
@@ -8,17 +9,17 @@ from trainables.metrics.evaluate import evaluate_probabilities, reliability_bins
 
 METRICS.discover(__name__)
 
-#: What every evaluation computes from probabilities and targets.
+#: Metrics that every evaluation computes from probabilities and targets.
 METRIC_NAMES = always_measured()
 
-#: The binned errors, which are biased at small samples: every evaluation reports the standard error of each.
+#: Binned errors, which are biased at small samples: every evaluation reports their standard errors.
 BOOTSTRAPPED = always_measured(lambda metric: metric.binned)
 
-#: What is recorded of recalibrated probabilities; accuracy among them, because MetaCal makes the rows that it rejects
-#: uniform (selective App. Table 4).
+#: Metrics recorded for recalibrated probabilities; they include accuracy, because MetaCal makes the rows that it
+#: rejects uniform (selective App. Table 4).
 RECALIBRATED = always_measured(lambda metric: metric.recalibrated)
 
-#: What trial pages and model cards show.
+#: Metrics that trial pages and model cards show.
 HEADLINES = always_measured(lambda metric: metric.headline)
 
 __all__ = [

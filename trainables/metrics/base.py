@@ -1,8 +1,8 @@
-"""What a metric is, how those that a search space asks for are measured, and the registry of all of them by name.
+"""The base of all metrics: the registry of metrics by name, checks of predictions, and metrics named in a search space.
 
-Adding one: a file of this folder with a function of (probabilities float64 [N, K], targets int64 [N], …) that returns a
-number, under the decorator that describes it; no other file lists them. Objectives, tables and reports follow what the
-`Metric` declares.
+To add a metric, write a file in this folder with a function of (probabilities float64 [N, K], targets int64 [N], …)
+that returns a number, under the decorator that describes it; no other file lists metrics. Objectives, tables and
+reports follow the declaration in `Metric`.
 
     @METRICS.add("f1", "harmonic mean of precision and recall of class 1", mode="max", range=(0, 1))
     def f1(probabilities: Floats, targets: Integers) -> float:
@@ -10,8 +10,8 @@ number, under the decorator that describes it; no other file lists them. Objecti
         both, either = ((predicted == 1) & (targets == 1)).sum(), (predicted == 1).sum() + (targets == 1).sum()
         return float(2 * both / either) if either else float("nan")
 
-Its test compares it with its plain definition, as those of `tests/trainables/metrics/test_base.py` do. Users' own
-need no file here: this module adapts what their import paths name, with the function's attributes `MODE` and `LABEL`.
+Its test compares it with its plain definition, as in `tests/trainables/metrics/test_base.py`. Users' own metrics need
+no file here: this module adapts the functions that their import paths name, with their attributes `MODE` and `LABEL`.
 
 All metrics and post-hoc methods take class probabilities or logits in float64, checked here.
 """
@@ -40,20 +40,24 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Booleans = NDArray[np.bool_]
 
-#: A probability of 0 counts as this in logarithms: a sample's nll is at most 708.4, not infinite.
+#: Stands for a probability of 0 in logarithms: the NLL of a sample is at most 708.4 instead of infinite.
 #:
-#: From finite logits the nll needs no such limit, and has none.
+#: The NLL from finite logits is finite and not limited.
 SMALLEST_PROBABILITY = float(np.finfo(np.float64).tiny)
 
 
 class UnusablePredictions(ValueError):  # noqa: N818 - says what is the matter, as the project's errors do
-    """Predictions or targets that no metric or post-hoc method can use; the message says value, rule and remedy."""
+    """Predictions or targets that no metric or post-hoc method can use; the message has value, rule and remedy."""
 
 
 def log_softmax64(logits: ArrayLike) -> Floats:
     """Return log softmax, z − log Σ_k exp z_k, of `logits` z [..., K] in float64.
 
     Accepts anything numpy can read, CPU tensors included.
+
+    Example:
+        >>> log_softmax64([0.0, 1000.0]).tolist()
+        [-1000.0, 0.0]
     """
     values = np.asarray(logits, dtype=np.float64)
     shifted: Floats = values - values.max(axis=-1, keepdims=True)
@@ -64,8 +68,12 @@ def log_softmax64(logits: ArrayLike) -> Floats:
 def softmax64(logits: ArrayLike) -> Floats:
     """Return softmax of `logits` [..., K] in float64.
 
-    Float32 probabilities tie thousands of confidences near 1 on ordinary test sets, which moves rank-based
-    metrics; float64 keeps them apart.
+    Float32 probabilities tie thousands of confidences near 1 on ordinary test sets, which changes rank-based metrics;
+    float64 distinguishes them.
+
+    Example:
+        >>> softmax64([[0.0, 0.0], [3.0, 0.0]]).round(4).tolist()
+        [[0.5, 0.5], [0.9526, 0.0474]]
     """
     values = np.asarray(logits, dtype=np.float64)
     weights: Floats = np.exp(values - values.max(axis=-1, keepdims=True))
@@ -74,11 +82,12 @@ def softmax64(logits: ArrayLike) -> Floats:
 
 
 def finite_logits(logits: ArrayLike) -> NDArray[Any]:
-    """Return `logits` [..., K], −inf as log `SMALLEST_PROBABILITY` below the largest of its row.
+    """Return `logits` [..., K] with −inf replaced by log `SMALLEST_PROBABILITY` plus the largest logit of its row.
 
-    −inf is the logarithm of a probability of exactly 0, as forests and masks give it. A row of nothing else stays.
+    −inf is the logarithm of a probability of exactly 0, as forests and masks produce it. Rows of −inf alone stay.
     """
     values = np.asarray(logits)
+    # `min` finds −inf without an array of booleans; almost all logits are finite
     if not values.size or values.min() != -math.inf:
         return values
     floor = values.max(axis=-1, keepdims=True) + values.dtype.type(math.log(SMALLEST_PROBABILITY))
@@ -86,7 +95,7 @@ def finite_logits(logits: ArrayLike) -> NDArray[Any]:
 
 
 def are_probabilities(rows: ArrayLike) -> bool:
-    """Return whether all `rows` [N, K] are probabilities: none is negative, and each sums to 1 within .001."""
+    """Return whether all `rows` [N, K] are probabilities: none negative, and each row sums to 1 within .001."""
     values = np.asarray(rows, dtype=np.float64)
     return bool(values.size and values.min() >= 0.0 and (np.abs(values.sum(axis=-1) - 1.0) <= 1e-3).all())
 
@@ -94,9 +103,12 @@ def are_probabilities(rows: ArrayLike) -> bool:
 def require_logits(
     logits: ArrayLike, targets: ArrayLike, error: type[UnusablePredictions] = UnusablePredictions
 ) -> None:
-    """Raise `error`, naming every fault at once, unless logits [N, K] can be used and targets [N] lie in [0, K).
+    """Check that logits [N, K] can be used and that targets [N] lie in [0, K).
 
-    A logit may be −inf, but not all of a sample.
+    A logit can be −inf, but not all logits of a sample.
+
+    Raises:
+        error: the check failed; the message names all faults.
     """
     scores, labels = np.asarray(logits), np.asarray(targets)
     faults = _shape_faults(scores, labels, "logits")
@@ -107,10 +119,13 @@ def require_logits(
 
 
 def require_probabilities(probabilities: Floats, targets: ArrayLike, bins: int) -> None:
-    """Raise `UnusablePredictions`, naming every fault at once, unless metrics over `bins` bins can be computed.
+    """Check that metrics over `bins` bins can be computed.
 
     The rules: probabilities [N, K] are finite, in [0, 1], and each row sums to 1; targets [N] are whole numbers
     in [0, K); bins is at least 1 and at most N.
+
+    Raises:
+        UnusablePredictions: the check failed; the message names all faults.
     """
     labels = np.asarray(targets)
     faults = _shape_faults(probabilities, labels, "probabilities")
@@ -122,7 +137,7 @@ def require_probabilities(probabilities: Floats, targets: ArrayLike, bins: int) 
 
 
 def bin_faults(samples: int, bins: int) -> list[str]:
-    """Return the rules that `bins` bins over `samples` samples break, one sentence each."""
+    """Return the rules that `bins` bins over `samples` samples break, one sentence per rule."""
     if bins < 1:
         return [f"bins = {bins} must be at least 1"]
     if samples < bins:
@@ -153,6 +168,7 @@ def _finite_faults(values: NDArray[np.generic], what: str) -> list[str]:
 
 
 def _simplex_faults(probabilities: Floats) -> list[str]:
+    # float32 softmax can exceed 1 by its rounding, and its rows miss a sum of 1 by more with many classes
     if probabilities.min() < 0.0 or probabilities.max() > 1.0 + 1e-6:
         low, high = probabilities.min(), probabilities.max()
         return [f"probabilities from {low:g} to {high:g} must lie in [0, 1]: pass softmax outputs, not logits"]
@@ -177,29 +193,41 @@ def _label_faults(labels: Integers, classes: int) -> list[str]:
 
 
 def top_confidence(probabilities: Floats, targets: Integers) -> tuple[Floats, Floats]:
-    """Return each sample's largest probability [N], and 1 where its class, the first of tied ones, is right, else 0."""
+    """Return the largest probability of each sample [N], and 1 if its class (the first of tied ones) is right, else 0.
+
+    Example:
+        >>> confidence, correct = top_confidence(np.array([[0.7, 0.3], [0.4, 0.6]]), np.array([0, 0]))
+        >>> confidence.tolist(), correct.tolist()
+        ([0.7, 0.6], [1.0, 0.0])
+    """
     return probabilities.max(axis=1), (probabilities.argmax(axis=1) == targets).astype(np.float64)
 
 
 def of_each_class(error: Callable[[Floats, Floats], float], probabilities: Floats, targets: Integers) -> list[float]:
-    """Return for each class k the `error` of p_k [N] against 1[y = k] [N]."""
+    """Return the `error` of p_k [N] against 1[y = k] [N] for each class k."""
     return [error(probabilities[:, k], (targets == k).astype(np.float64)) for k in range(probabilities.shape[1])]
 
 
 @dataclass(frozen=True)
 class Metric(Component):
-    """A number that says how good predictions are.
+    """The registry's entry of a metric: a number that measures the quality of predictions.
 
     Attributes:
-        label: how tables and figures call it; empty for its name.
-        mode: whether it is to be maximised or minimised; `None` for one that is good at neither end.
-        range: its least and largest value.
-        unit: what it is counted in; empty for a share or a pure number.
-        always: whether every evaluation measures it; else where a search space asks for it in `evaluation.metrics`.
+        label: name in tables and figures; empty for `name`.
+        mode: direction of improvement; `None` for a metric without one.
+        range: smallest and largest value.
+        unit: unit, e.g. nats; empty for a share or a pure number.
+        always: whether every evaluation measures it; if not, a search space asks for it in `evaluation.metrics`.
         binned: whether it depends on bins and is biased at small samples: every evaluation reports its standard error.
-        recalibrated: whether it is also measured after each post-hoc method: a change of confidence can move it.
+        recalibrated: whether it is also measured after each post-hoc method, because a changed confidence changes it.
         headline: whether trial pages and model cards show it.
-        needs: what it is computed from besides probabilities and targets, and thus not by `build`; empty for no more.
+        needs: input besides probabilities and targets, without which `build` cannot compute it; empty for none.
+
+    Example:
+        >>> from trainables.metrics import METRICS
+        >>> ece = METRICS["ece"]
+        >>> ece.words, ece.mode, ece.range_text, ece.binned
+        ('ECE', 'min', '[0, 1]', True)
     """
 
     label: str = ""
@@ -214,12 +242,12 @@ class Metric(Component):
 
     @property
     def words(self) -> str:
-        """How tables and figures call it."""
+        """Name in tables and figures."""
         return self.label or self.name.replace("_", " ")
 
     @property
     def range_text(self) -> str:
-        """Its range, e.g. `[0, 1]` or `[0, inf)`."""
+        """Range as text, e.g. `[0, 1]` or `[0, inf)`."""
         low, high = self.range
         return f"{'(' if math.isinf(low) else '['}{low:g}, {high:g}{')' if math.isinf(high) else ']'}"
 
@@ -234,47 +262,52 @@ def _own_metric(target: object, path: str, name: str) -> Metric:
     def measure(probabilities: Floats, targets: Integers, **options: HyperparameterValue) -> float:
         try:
             return float(target(probabilities, targets, **options))
-        except Exception as error:
+        except Exception as error:  # a user's function can raise anything; a sweep must survive it
             raise ValueError(describe_error(error, path)) from error
 
     taken = hyperparameters_of(target, path, ["probabilities", "targets"])
     return Metric(name, measure, taken, label=str(getattr(target, "LABEL", "")), mode=mode, range=(-math.inf, math.inf))
 
 
-#: Every metric. `evaluation.metrics` may name those that are not measured in any case, see `further_metrics`.
+#: All metrics. `evaluation.metrics` can name those that are not always measured, see `further_metrics`.
 METRICS = Registry("metric", OwnFamily("metrics", _own_metric), Metric, ["probabilities", "targets"])
 
-#: Names with their options.
+#: Names of metrics with their options.
 Metrics = tuple[tuple[str, Mapping[str, HyperparameterValue]], ...]
 
-#: The column that says why one of those that were asked for is empty.
+#: Column with the reasons why requested metrics are empty.
 UNAVAILABLE = "metrics_unavailable"
 
 
 def further_metrics() -> Registry[Metric]:
-    """Return the metrics that an evaluation measures only where a search space asks for them, users' own among them."""
-    return METRICS.only(lambda each: not each.always)
+    """Return the metrics that an evaluation measures only if a search space asks for them, users' own included."""
+    return METRICS.only(lambda metric: not metric.always)
 
 
 def always_measured(kept: Callable[[Metric], bool] = lambda metric: not metric.needs) -> tuple[str, ...]:
-    """Return the metrics that every evaluation measures, those that are `kept`: by default those of probabilities."""
-    return tuple(each.name for each in METRICS.built_in() if each.always and kept(each))
+    """Return the metrics that every evaluation measures and that satisfy `kept`: by default those of probabilities."""
+    return tuple(metric.name for metric in METRICS.built_in() if metric.always and kept(metric))
 
 
 def metric_of(column: str) -> Metric | None:
-    """Return the metric that a column or objective holds, whatever split and post-hoc method its name begins with.
+    """Return the metric in a column or objective, whose name can begin with a split and a post-hoc method.
 
-    `val_posthoc_temperature_ada_ece` holds `ada_ece`: of several names that it ends with, the longest counts. `None`
-    for what is no metric, and for users' own, which are not imported to be read about.
+    `None` if it holds no metric or a user's own, which is not imported for this.
+
+    Example:
+        >>> from trainables.metrics import METRICS
+        >>> metric_of("val_posthoc_temperature_ada_ece").name
+        'ada_ece'
     """
     words = column.split("_")
+    # the longest name that the column ends with: `ada_ece`, not `ece`
     names = ("_".join(words[start:]) for start in range(len(words)))
     name = next((name for name in names if not METRICS.is_own(name)), None)
     return METRICS[name] if name is not None else None
 
 
 def larger_is_better(column: str) -> bool:
-    """Return whether the metric that a column or objective holds is to be maximised."""
+    """Return whether larger values of a column or objective are better."""
     metric = metric_of(column)
     return metric is not None and metric.mode == "max"
 
@@ -282,13 +315,13 @@ def larger_is_better(column: str) -> bool:
 def further_metric_columns(
     metrics: Metrics, probabilities: Floats, targets: Integers, prefix: str = ""
 ) -> dict[str, float | str]:
-    """Return the columns of `metrics`: one number each, and the reason where one could not be computed.
+    """Return the columns of `metrics`: their values, and reasons for those that could not be computed.
 
     Args:
         metrics: names and options.
         probabilities: float64 [N, K].
         targets: int64 [N].
-        prefix: of the columns' names, for probabilities after a post-hoc method.
+        prefix: prefix of the column names, for probabilities after a post-hoc method.
     """
     row: dict[str, float | str] = {}
     reasons = []
@@ -296,7 +329,7 @@ def further_metric_columns(
         column = prefix + column_label(name)
         try:
             row[column] = METRICS.build(name, probabilities, targets, **options)
-        except ValueError as error:
+        except ValueError as error:  # one metric that fails must not cost the others, nor the trial
             reasons.append(f"{column}: {error}")
     if reasons:
         row[f"{prefix}{UNAVAILABLE}"] = "; ".join(reasons)
@@ -304,6 +337,6 @@ def further_metric_columns(
 
 
 def further_metric_names(names: Iterable[str], prefix: str = "") -> tuple[str, ...]:
-    """Return the names of the columns that metrics of these names fill; none where there are no metrics."""
+    """Return the names of the columns that these metrics fill; none without metrics."""
     labels = [f"{prefix}{column_label(name)}" for name in names]
     return (*labels, f"{prefix}{UNAVAILABLE}") if labels else ()

@@ -1,6 +1,6 @@
 """Calibration errors over bins, with the binning convention as a parameter; and reliability diagrams without bins.
 
-Conventions differ between packages, and the numbers with them. Here, unless a caller asks otherwise:
+Conventions differ between packages, and so do the numbers. Here, unless a caller asks for another:
 
 - equal width: right-closed bins (l, u], confidence 0 in the first bin and 1 in the last;
 - equal mass: a stable sort by confidence, split as `numpy.array_split` (the first n mod bins groups hold one
@@ -8,8 +8,8 @@ Conventions differ between packages, and the numbers with them. Here, unless a c
 - 15 bins; an empty bin counts 0.
 
 The diagrams without bins (CORP) have consistency bands and a decomposition of the Brier score. Their curve is the
-isotonic regression of what happened on the confidence: the best calibrated non-decreasing function of it, with the
-least Brier score of all such functions (Dimitriadis, Gneiting & Jordan 2021, Stable reliability diagrams for
+isotonic regression of the outcomes on the confidence: of all its non-decreasing functions, the calibrated one with the
+smallest Brier score (Dimitriadis, Gneiting & Jordan 2021, Stable reliability diagrams for
 probabilistic classifiers, PNAS 118). With S the Brier score of the confidence, S_C that of the curve and S_R that of
 the plain frequency,
 
@@ -37,14 +37,15 @@ Norm = Annotated[
     Literal["mean", "maximum", "root_mean_square"], Hyperparameter(source="Hendrycks et al. 2019, arXiv:1812.04606")
 ]
 
-#: Values from which on a sort that is not stable, and a look for ties, is faster than a stable sort.
+#: Number of values from which an unstable sort with a repair of ties is faster than a stable sort.
 MANY = 1024
 
 
 @cache
 def bin_edges(bins: int) -> Floats:
-    """Return the `bins` + 1 edges of equal-width bins on [0, 1], not to be written to."""
+    """Return the `bins` + 1 edges of equal-width bins on [0, 1], as a read-only array."""
     edges = np.linspace(0.0, 1.0, bins + 1)
+    # every caller gets the same cached array
     edges.setflags(write=False)
     return edges
 
@@ -53,40 +54,46 @@ def equal_width_bin(confidence: Floats, bins: int, closed: Closed = "right") -> 
     """Return the equal-width bin of each confidence (any shape): (l, u] or, `closed="left"`, [l, u).
 
     Confidence 0 is in the first bin and 1 (or 1 plus rounding) in the last, whichever end is closed.
+
+    Example:
+        >>> equal_width_bin(np.array([0.0, 0.5, 0.7, 1.0]), bins=2).tolist()
+        [0, 0, 1, 1]
     """
+    # a search in the edges themselves: ⌈c·bins⌉ would round some confidences on an edge into the wrong bin
     side: Literal["left", "right"] = "left" if closed == "right" else "right"
     index = np.searchsorted(bin_edges(bins), confidence, side=side) - 1
     return np.clip(index, 0, bins - 1, out=index).astype(np.int64, copy=False)
 
 
 def stable_order(values: Floats) -> Integers:
-    """Return `argsort(kind="stable")` of `values` [..., N] along the last axis, several times as fast for many.
+    """Return `argsort(kind="stable")` of `values` [..., N] along the last axis, several times as fast for large N.
 
-    Numpy's fastest sort does not keep the order of equal values, which is put right afterwards.
+    Numpy's fastest sort does not keep the order of equal values; this function restores it afterwards.
     """
     if values.shape[-1] < MANY:
         return np.argsort(values, axis=-1, kind="stable")
     if values.ndim > 1:
-        return np.stack([stable_order(each) for each in values])
+        return np.stack([stable_order(row) for row in values])
     order = np.argsort(values)
     ascending = values[order]
     ties = ascending[1:] == ascending[:-1]
     if ties.any():
         tied = np.append(ties, False)
         tied[1:] |= ties
+        # one sort for all runs of ties: a run's number times N, plus the index, orders within runs only
         groups = np.concatenate(([0], np.cumsum(~ties)))[tied] * len(values)
         order[tied] = np.sort(groups + order[tied]) - groups
     return order
 
 
 def equal_mass_starts(samples: int, bins: int) -> Integers:
-    """Return where each of `bins` groups of a sorted array starts when split as `numpy.array_split`."""
+    """Return the start of each of `bins` groups of a sorted array, split as `numpy.array_split` does."""
     index = np.arange(bins, dtype=np.int64)
     return index * (samples // bins) + np.minimum(index, samples % bins)
 
 
 def bin_of_each(confidence: Floats, bins: int, scheme: Scheme = "equal_width", closed: Closed = "right") -> Integers:
-    """Return the bin of each of the confidences [N]; `closed` matters for equal width only."""
+    """Return the bin of each confidence [N]; `closed` applies to equal width only."""
     if scheme == "equal_width":
         return equal_width_bin(confidence, bins, closed)
     index = np.empty(len(confidence), dtype=np.int64)
@@ -110,10 +117,15 @@ def calibration_error(
         outcome: [N], 1 or 0, or probabilities.
         bins: number of bins, at least 1 and, for equal mass, at most N.
         scheme: `equal_width`, or `equal_mass` for AdaECE (Nguyen & O'Connor 2015; mukhoti Eq. 3).
-        closed: which end of equal-width bins belongs to them.
+        closed: end of an equal-width bin that belongs to it.
         norm: `mean` for ECE, Σ_b n_b/n |acc_b − conf_b| (Naeini et al. 2015; mukhoti §3); `maximum` for MCE,
             max_b |acc_b − conf_b| (Naeini et al. 2015); `root_mean_square` for √(Σ_b n_b/n (acc_b − conf_b)²)
             (Hendrycks et al. 2019, arXiv:1812.04606).
+
+    Example:
+        >>> confidence, outcome = np.array([0.6, 0.6, 0.9, 0.9]), np.array([1.0, 0.0, 1.0, 1.0])
+        >>> round(calibration_error(confidence, outcome, bins=5), 4)  # (0.6 − 0.5)/2 + (1 − 0.9)/2
+        0.1
     """
     index = bin_of_each(confidence, bins, scheme, closed)
     count = np.bincount(index, minlength=bins)
@@ -122,12 +134,13 @@ def calibration_error(
 
 
 def norm_of_gaps(gap_sums: Floats, counts: Floats | Integers, norm: Norm) -> Floats:
-    """Reduce the last axis, Σ(confidence − outcome) in each bin with its count, to a calibration error.
+    """Reduce the last axis, Σ(confidence − outcome) and count of each bin, to a calibration error.
 
     The norms are those of `calibration_error`; an empty bin counts 0.
     """
     samples = counts.sum(axis=-1)
     if norm == "mean":
+        # n_b/n·|Σ gap/n_b| = |Σ gap|/n: no division by the count of an empty bin
         return np.asarray(np.abs(gap_sums).sum(axis=-1) / samples)
     mean_gap = np.abs(gap_sums) / np.maximum(counts, 1)
     if norm == "maximum":
@@ -141,13 +154,19 @@ def classwise_calibration_error(
     """Return the class-wise ECE, (1/K) Σ_k Σ_b n_bk/n |freq_bk − conf_bk|: the ECE of p_k against 1[y = k], averaged.
 
     Each class is binned over all n samples (selective §5; Kull et al. 2019). `probabilities` [N, K], `targets` [N].
+
+    Example:
+        >>> round(classwise_calibration_error(np.array([[0.8, 0.2], [0.6, 0.4]]), np.array([0, 0]), bins=1), 4)
+        0.3
     """
     samples, classes = probabilities.shape
+    # classes first: the searches and sorts below then run over contiguous rows
     of_class = np.ascontiguousarray(probabilities.T)
     gaps = of_class.copy()
     gaps[targets, np.arange(samples)] -= 1.0
     if scheme == "equal_width":
         index = equal_width_bin(of_class, bins, closed)
+        # bins of different classes get different numbers, so one `bincount` sums all
         index += np.arange(classes)[:, None] * bins
         sums = sums_by_bin(index.ravel(), gaps.ravel(), classes * bins)
     else:
@@ -156,12 +175,12 @@ def classwise_calibration_error(
 
 
 def sums_by_bin(index: Integers, values: Floats, bins: int) -> Floats:
-    """Return the sum of `values` [N] in each of `bins` bins, `index` [N] saying which bin each is in."""
+    """Return the sum of `values` [N] in each of `bins` bins; `index` [N] is the bin of each value."""
     return np.asarray(np.bincount(index, weights=values, minlength=bins), dtype=np.float64)
 
 
 def group_sums(values: Floats, bins: int, axis: int = 0) -> Floats:
-    """Return the sums of the `bins` equal-mass groups of sorted `values` along `axis`, which holds at least `bins`."""
+    """Return the sums of the `bins` equal-mass groups of sorted `values` along `axis`, of length `bins` or more."""
     return np.asarray(np.add.reduceat(values, equal_mass_starts(values.shape[axis], bins), axis=axis))
 
 
@@ -181,20 +200,26 @@ def binned_error(
 
     Args:
         scheme: [mukhoti §3].
+
+    Example:
+        >>> probabilities, targets = np.array([[0.6, 0.4], [0.6, 0.4], [0.1, 0.9]]), np.array([0, 1, 1])
+        >>> round(binned_error(probabilities, targets, bins=5, norm="maximum"), 4)
+        0.1
     """
     return calibration_error(*top_confidence(probabilities, targets), bins, scheme, norm=norm)
 
 
+#: Level and number of resamples of the band, as in the figures of Dimitriadis et al. 2021.
 BAND_LEVEL = 0.9
-#: Level and resamples of the band, those of the paper's figures.
 REPETITIONS = 100
 
+#: Points of a band's curve: more would not be visible in a figure.
 BAND_POINTS = 60
 
 
 @dataclass(frozen=True)
 class Decomposition:
-    """The Brier score of a confidence in parts: `score` = `miscalibration` − `discrimination` + `uncertainty`."""
+    """The parts of the Brier score of a confidence: `score` = `miscalibration` − `discrimination` + `uncertainty`."""
 
     score: float
     miscalibration: float
@@ -204,11 +229,11 @@ class Decomposition:
 
 @dataclass(frozen=True)
 class Band:
-    """Between which frequencies the curve of a calibrated confidence lies, point by point.
+    """Frequencies between which the curve of a calibrated confidence lies, point by point.
 
     Attributes:
-        confidence: [M] ascending.
-        lower, upper: [M].
+        confidence: confidences, ascending [M].
+        lower, upper: bounds of the frequency there [M].
     """
 
     confidence: Floats
@@ -217,9 +242,17 @@ class Band:
 
 
 def isotonic_levels(score: Floats, outcome: ArrayLike) -> tuple[Floats, Floats]:
-    """Return where isotonic regression of `outcome` [N] on `score` [N] bends: scores, ascending, and fitted values.
+    """Return the points where the isotonic regression of `outcome` [N] on `score` [N] bends.
 
-    Equal scores are one point. Points between two of the same value are left out.
+    Equal scores are one point. Points between two with the same value are left out.
+
+    Returns:
+        scores, ascending, and the fitted values.
+
+    Example:
+        >>> scores, levels = isotonic_levels(np.array([0.1, 0.4, 0.6, 0.9]), [0.0, 1.0, 0.0, 1.0])
+        >>> scores.tolist(), levels.tolist()
+        ([0.1, 0.4, 0.6, 0.9], [0.0, 0.5, 0.5, 1.0])
     """
     order = np.argsort(score, kind="stable")
     ascending, starts, counts = _grouped(score[order])
@@ -230,7 +263,12 @@ def isotonic_levels(score: Floats, outcome: ArrayLike) -> tuple[Floats, Floats]:
 
 
 def decomposition(confidence: Floats, outcome: Floats) -> Decomposition:
-    """Return the Brier score of a confidence [N] against outcomes [N], 0 or 1, and its parts."""
+    """Return the Brier score of a confidence [N] against outcomes [N], 0 or 1, and its parts.
+
+    Example:
+        >>> decomposition(np.array([0.25, 0.25, 0.75, 0.75]), np.array([0.0, 0.0, 1.0, 1.0]))
+        Decomposition(score=0.0625, miscalibration=0.0625, discrimination=0.25, uncertainty=0.25)
+    """
     recalibrated = np.interp(confidence, *isotonic_levels(confidence, outcome))
     score = float(((confidence - outcome) ** 2).mean())
     best = float(((recalibrated - outcome) ** 2).mean())
@@ -245,11 +283,11 @@ def consistency_band(
     repetitions: int = REPETITIONS,
     seed: int = 0,
 ) -> Band:
-    """Return the band in which the curve lies, at each confidence with probability `level`, if the confidence is right.
+    """Return the band that contains the curve of a calibrated confidence, at each confidence with probability `level`.
 
-    Outcomes are drawn with the confidences [N] as probabilities, and each draw's curve is computed; the band is between
-    its percentiles. Samples with the same number in `same` [N], as one image that several networks see, share their
-    random number: what makes one network right is then likely to make the others right, as it is in truth.
+    Outcomes are drawn with the confidences [N] as probabilities, and the curve of each draw is computed; the band lies
+    between its percentiles. Samples with the same number in `same` [N] (one image that several networks see) share
+    their random number, so the outcomes of the networks are correlated, as they are in reality.
     """
     order = np.argsort(confidence, kind="stable")
     ascending, starts, counts = _grouped(confidence[order])
@@ -267,14 +305,15 @@ def consistency_band(
 
 
 def _grouped(ascending: Floats) -> tuple[Floats, Integers, Floats]:
-    """Return the different values of an ascending array, where each begins, and how often it occurs."""
+    """Return the distinct values of an ascending array, their first indices, and their counts."""
     starts = np.flatnonzero(np.concatenate(([True], ascending[1:] != ascending[:-1])))
     return ascending[starts], starts, np.diff(starts, append=len(ascending)).astype(np.float64)
 
 
 def _fitted(outcome: Floats, starts: Integers, counts: Floats) -> Floats:
-    """Return isotonic regression's value for each group of sorted outcomes [N]."""
-    from scipy.optimize import isotonic_regression
+    """Return the value of isotonic regression for each group of sorted outcomes [N]."""
+    from scipy.optimize import isotonic_regression  # slow to import, and not needed for labels
 
+    # scipy fits tied scores separately: their mean, with their number as weight, gives them one value
     means = np.add.reduceat(outcome, starts) / counts
     return np.asarray(isotonic_regression(means, weights=counts).x, dtype=np.float64)

@@ -1,8 +1,8 @@
 """Bootstrap standard errors of metrics: draw samples with replacement, compute the metric again, take its spread.
 
-A binned error is a sum of |Σ gap| over bins, so a resample is a vector of counts, and all resamples together are one
-sparse product of each bin's gaps with these counts. Equal-mass bins keep the bounds of the original samples. Binned
-errors are biased upward at small n, which no standard error shows: report n beside them.
+A binned error is a sum of |Σ gap| over bins and a resample is a vector of counts, so one sparse product of each bin's
+gaps with these counts computes all resamples. Equal-mass bins keep the bounds of the original samples. Binned errors
+are biased upward at small n, which a standard error does not show: report n with them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from trainables.metrics.base import Floats, Integers, always_measured, require_p
 from trainables.metrics.binning import Scheme, bin_of_each, norm_of_gaps
 from trainables.metrics.evaluate import evaluate_probabilities
 
-#: Metrics that are sums over bins; any other name recomputes `evaluate_probabilities` for each resample.
+#: Metrics that are sums over bins, with their bins; other metrics call `evaluate_probabilities` for each resample.
 BINNED: dict[str, Scheme] = {
     "ece": "equal_width",
     "ada_ece": "equal_mass",
@@ -36,19 +36,25 @@ def bootstrap_standard_error(
     repetitions: int = 100,
     seed: int = 0,
 ) -> dict[str, float]:
-    """Return the bootstrap standard error of each metric, under `<name>_se`.
+    """Return the bootstrap standard error of each metric, under `<name>_se` (Efron 1979).
 
     Args:
-        metrics: names of METRIC_NAMES, or one of them.
+        metrics: one or several names of METRIC_NAMES.
         probabilities: [N, K], rows on the simplex.
         targets: [N] class indices.
         bins: number of bins, at most N.
-        repetitions: resamples; the error's own relative error is about 1/√(2·repetitions).
-        seed: of the resampling; equal seeds give equal resamples for every metric.
+        repetitions: number of resamples; the relative error of the result is about 1/√(2·repetitions).
+        seed: seed of the resampling; equal seeds give equal resamples for every metric.
 
     Raises:
         UnusablePredictions: as `evaluate_probabilities`.
-        ValueError: an unknown metric name or fewer than 2 repetitions.
+        ValueError: unknown metric name, or fewer than 2 repetitions.
+
+    Example:
+        >>> probabilities = np.array([[0.9, 0.1], [0.6, 0.4]] * 50)
+        >>> targets = np.array([0, 0, 0, 1] * 25)
+        >>> round(bootstrap_standard_error("accuracy", probabilities, targets)["accuracy_se"], 2)  # √(.75·.25/100)
+        0.04
     """
     values: Floats = np.asarray(probabilities, dtype=np.float64)
     require_probabilities(values, targets, bins)
@@ -60,6 +66,7 @@ def bootstrap_standard_error(
     unknown = [name for name in names if name not in known]
     if unknown:
         raise ValueError(f"unknown metric {', '.join(unknown)}; known: {', '.join(known)}")
+    # drawn once for all metrics: their differences then have no resampling noise of their own
     draws = np.random.default_rng(seed).integers(0, len(labels), size=(repetitions, len(labels)))
     repeats: dict[str, Floats] = {}
     if any(name in BINNED for name in names):
@@ -72,7 +79,7 @@ def bootstrap_standard_error(
 
 
 def _resampled(name: str, values: Floats, labels: Integers, counts: Floats, bins: int) -> Floats:
-    """Return a binned error [R] on resamples that hold each sample as often as `counts` [N, R] says."""
+    """Return a binned error [R] on resamples; `counts` [N, R] is the number of times that each holds a sample."""
     samples, classes = values.shape
     if not name.startswith("cw_"):
         confidence = values.max(axis=1)
@@ -90,7 +97,8 @@ def _resampled(name: str, values: Floats, labels: Integers, counts: Floats, bins
 
 
 def _blocks(values: Floats) -> Iterator[tuple[int, Floats]]:
-    """Yield the first class of each block of classes, and the block's probabilities [k, N]."""
+    """Yield the first class of each block of classes, and the probabilities of the block [k, N]."""
+    # at least one class; at most `_ELEMENTS` numbers, so 1,000 classes of 50,000 samples fit in memory
     together = max(1, _ELEMENTS // len(values))
     for first in range(0, values.shape[1], together):
         yield first, np.ascontiguousarray(values[:, first : first + together].T)
@@ -98,7 +106,7 @@ def _blocks(values: Floats) -> Iterator[tuple[int, Floats]]:
 
 def _sums(index: Integers, gaps: Floats, counts: Floats, bins: int) -> Floats:
     """Return Σ gap [k·bins, R] in each bin of each class, for bins `index` and `gaps` [k, N] and `counts` [N, R]."""
-    from scipy.sparse import csr_array
+    from scipy.sparse import csr_array  # slow to import, and not needed for labels
 
     classes, samples = index.shape
     place = (index + bins * np.arange(classes)[:, None]).ravel()

@@ -1,13 +1,13 @@
-"""Binned calibration errors without their bias, and the bias itself.
+"""Binned calibration errors without their bias, the bias itself, and exact tests of calibration.
 
-A binned error of a perfectly calibrated network is not 0: labels are drawn, and each bin's mean misses its expectation.
-The squared error's bias in a bin can be subtracted; that of ECE, an absolute value, is shown beside it instead.
+A binned error of a perfectly calibrated network is not 0, because labels are random and the mean of a bin differs from
+its expectation. The bias of a squared error can be subtracted per bin; that of ECE, an absolute value, cannot, so
+`ece_bias` estimates it.
 
-Tests of the hypothesis that top confidences are right, each with an exact p, and the cutoff calibration error.
-
-Under the hypothesis outcomes are independent draws with the confidences as probabilities: they are drawn `repetitions`
-times, and p = (1 + how many draws have a statistic at least as large)/(1 + repetitions), which is at most α with a
-probability of at most α at every sample size (Besag & Clifford 1989, Generalized Monte Carlo significance tests).
+The tests of the hypothesis that top confidences are calibrated have an exact p. Under the hypothesis, outcomes are
+independent draws with the confidences as probabilities. They are drawn `repetitions` times, and
+p = (1 + number of draws with a statistic at least as large)/(1 + repetitions), which is at most α with probability at
+most α at every sample size (Besag & Clifford 1989, Generalized Monte Carlo significance tests).
 
 - Cutoff calibration error, sup over intervals I of |E[(r − c)·1[c ∈ I]]|: it can be estimated at rate n^−1/2 without
   bins, and bounds what a decision by thresholds of c can lose (Rossellini, Soloff, Barber, Ren & Willett 2025, Can a
@@ -28,7 +28,7 @@ import numpy as np
 from trainables.metrics.base import METRICS, Floats, Integers, of_each_class, top_confidence
 from trainables.metrics.binning import Bins, Scheme, bin_of_each, sums_by_bin
 
-_BLOCK_ELEMENTS = 4_000_000  # repetitions × samples drawn at once: 32 MB in float64
+_BLOCK_ELEMENTS = 4_000_000  # repetitions × samples drawn at once: 32 MB in float64, whatever the sample size
 
 
 def debiased_squared_error(
@@ -36,12 +36,16 @@ def debiased_squared_error(
 ) -> float:
     """Return Σ_b n_b/n [(acc_b − conf_b)² − acc_b(1 − acc_b)/(n_b − 1)] of a confidence [N] and outcomes [N], 0 or 1.
 
-    The expectation is that of the binned squared error without label noise; estimates may be negative. A bin of one
-    sample, whose noise cannot be estimated, counts 0. Source: Kumar, Liang & Ma 2019, Verified uncertainty calibration,
-    arXiv:1909.10155, definition 5.1.
+    Its expectation is the binned squared error without label noise; estimates can be negative (Kumar, Liang & Ma 2019,
+    Verified uncertainty calibration, arXiv:1909.10155, definition 5.1).
+
+    Example:
+        >>> debiased_squared_error(np.full(4, 0.5), np.array([1.0, 0.0, 1.0, 1.0]), bins=1)  # 1/4² − (3/4)(1/4)/3
+        0.0
     """
     index = bin_of_each(confidence, bins, scheme)
     count = np.bincount(index, minlength=bins)
+    # the noise of a single sample cannot be estimated: its bin counts 0
     used = count > 1
     hits = sums_by_bin(index, outcome, bins)[used] / count[used]
     gap = hits - sums_by_bin(index, confidence, bins)[used] / count[used]
@@ -50,16 +54,19 @@ def debiased_squared_error(
 
 @METRICS.add("debiased_l2", label="debiased L2 error", range=(0, 1))
 def debiased_l2(probabilities: Floats, targets: Integers, bins: Bins = 15, scheme: Scheme = "equal_mass") -> float:
-    """Root of the binned squared error less label noise.
+    """Root of the binned squared error minus label noise.
 
-    Return the root of the debiased squared error of the top confidence, or 0 where the estimate is negative.
+    Return √max(0, `debiased_squared_error`) of the top confidence, for probabilities [N, K] and targets [N].
 
-    For probabilities [N, K] and targets [N].
-
-    Source: Kumar, Liang & Ma 2019, arXiv:1909.10155.
+    Source: Kumar, Liang & Ma 2019, arXiv:1909.10155, definition 5.1.
 
     Args:
         scheme: [Kumar, Liang & Ma 2019].
+
+    Example:
+        >>> probabilities = np.array([[0.9, 0.1]] * 4)
+        >>> round(debiased_l2(probabilities, np.array([0, 0, 1, 1]), bins=1), 4)  # √(0.4² − 1/12)
+        0.2769
     """
     return float(np.sqrt(max(0.0, debiased_squared_error(*top_confidence(probabilities, targets), bins, scheme))))
 
@@ -68,19 +75,23 @@ def debiased_l2(probabilities: Floats, targets: Integers, bins: Bins = 15, schem
 def classwise_debiased_l2(
     probabilities: Floats, targets: Integers, bins: Bins = 15, scheme: Scheme = "equal_mass"
 ) -> float:
-    """Debiased_l2 over classes.
+    """Root of the binned squared error minus label noise, averaged over classes.
 
-    Return the root of the mean over classes of the debiased squared error of p_k against 1[y = k], or 0.
+    Return √max(0, mean over k of `debiased_squared_error` of p_k against 1[y = k]), for probabilities [N, K] and
+    targets [N]: the marginal calibration error.
 
-    For probabilities [N, K] and targets [N]: the marginal calibration error of Kumar, Liang & Ma 2019.
-
-    Source: Kumar, Liang & Ma 2019, arXiv:1909.10155.
+    Source: Kumar, Liang & Ma 2019, arXiv:1909.10155, definition 5.1.
 
     Args:
         scheme: [Kumar, Liang & Ma 2019].
+
+    Example:
+        >>> probabilities = np.array([[0.9, 0.1]] * 4)
+        >>> round(classwise_debiased_l2(probabilities, np.array([0, 0, 1, 1]), bins=1), 4)
+        0.2769
     """
-    each = of_each_class(partial(debiased_squared_error, bins=bins, scheme=scheme), probabilities, targets)
-    return float(np.sqrt(max(0.0, float(np.mean(each)))))
+    errors = of_each_class(partial(debiased_squared_error, bins=bins, scheme=scheme), probabilities, targets)
+    return float(np.sqrt(max(0.0, float(np.mean(errors)))))
 
 
 @METRICS.add("ece_bias", label="ECE if calibrated", mode=None, range=(0, 1))
@@ -92,19 +103,22 @@ def ece_bias(
     repetitions: Annotated[int, "[1, inf)"] = 200,
     seed: Annotated[int, "[0, inf)"] = 0,
 ) -> float:
-    """The ECE that these confidences would have if they were right: compare `ece` with it.
+    """The ECE that these confidences would have if they were calibrated: compare `ece` with it.
 
-    Return the mean ECE of a network with these confidences whose every confidence is right.
+    Return the mean ECE over `repetitions` draws of correctness, with the confidences as probabilities. An ECE near this
+    number is no evidence of miscalibration (Bröcker & Smith 2007, Increasing the reliability of reliability diagrams;
+    Vaicenavicius et al. 2019, arXiv:1902.06977, §4). `targets` are not used.
 
-    What is right is drawn anew with the confidences as probabilities, `repetitions` times; an ECE near this number is
-    no evidence of miscalibration (Bröcker & Smith 2007, Increasing the reliability of reliability diagrams;
-    Vaicenavicius et al. 2019, arXiv:1902.06977, §4). `targets` do not enter.
-
-    Source: Vaicenavicius et al. 2019, arXiv:1902.06977.
+    Source: Vaicenavicius et al. 2019, arXiv:1902.06977, §4.
 
     Args:
         repetitions: [an error of 2 % of the bias].
         seed: [arbitrary].
+
+    Example:
+        >>> probabilities, targets = np.full((100, 2), 0.5), np.zeros(100, dtype=np.int64)
+        >>> round(ece_bias(probabilities, targets), 2)  # about √(2/π)·0.5/√100
+        0.04
     """
     confidence = probabilities.max(axis=1)
     index = bin_of_each(confidence, bins, scheme)
@@ -119,13 +133,13 @@ def ece_bias(
     return total / (repetitions * len(order))
 
 
-#: Outcomes drawn at once: 16 MB in float64.
+#: Outcomes drawn at once: 16 MB in float64, and the statistics hold a few arrays of this size.
 AT_ONCE = 2_000_000
 
-#: log2 of T-Cal's finest bins; with 10,000 samples, ten in each.
+#: log2 of the number of T-Cal's finest bins; 10,000 samples then have ten in each.
 FINEST = 10
 
-Repetitions = Annotated[int, "[19, inf): of fewer p is never below .05"]
+Repetitions = Annotated[int, "[19, inf): with fewer, p is never at most .05"]
 Seed = Annotated[int, "[0, inf)"]
 
 
@@ -135,39 +149,45 @@ def monte_carlo_p(
     """Return p of the hypothesis that `outcome` [N] was drawn with the probabilities `confidence` [N].
 
     Args:
-        confidence: in [0, 1].
-        outcome: 0 or 1.
-        statistic: of outcomes [R, N], large against the hypothesis, [R].
-        repetitions: of draws.
-        seed: of them.
+        confidence: probabilities in [0, 1].
+        outcome: outcomes, 0 or 1.
+        statistic: function from outcomes [R, N] to a number [R] that is large if the hypothesis is false.
+        repetitions: number of draws.
+        seed: seed of the draws.
+
+    Example:
+        >>> confidence, always_wrong = np.full(20, 0.9), np.zeros(20)
+        >>> monte_carlo_p(confidence, always_wrong, cutoff_statistic(confidence), repetitions=99, seed=0)
+        0.01
     """
-    observed, rng, found = float(statistic(outcome[None])[0]), np.random.default_rng(seed), 0
+    observed, rng, as_large = float(statistic(outcome[None])[0]), np.random.default_rng(seed), 0
     block = max(1, AT_ONCE // len(confidence))
     for start in range(0, repetitions, block):
         drawn = rng.random((min(block, repetitions - start), len(confidence))) < confidence
-        found += int((statistic(drawn.astype(np.float64)) >= observed - 1e-12).sum())
-    return (1 + found) / (1 + repetitions)
+        # equal statistics differ by the rounding of their sums; counting them as ties keeps p valid
+        as_large += int((statistic(drawn.astype(np.float64)) >= observed - 1e-12).sum())
+    # + 1: the data are one of the draws under the hypothesis; without it p could be 0
+    return (1 + as_large) / (1 + repetitions)
 
 
 def cutoff_statistic(confidence: Floats) -> Callable[[Floats], Floats]:
-    """Return the function from outcomes [R, N] to cutoff errors [R] of ascending confidences [N].
-
-    The sum over an interval is a difference of two cumulative sums, between samples that are not tied.
-    """
+    """Return the function from outcomes [R, N] to cutoff errors [R] of ascending confidences [N]."""
+    # The sum over an interval is a difference of two cumulative sums; an interval holds all tied samples or none.
     ends = np.flatnonzero(np.diff(confidence, append=np.inf) > 0)
 
     def errors(outcome: Floats) -> Floats:
         sums = np.cumsum(outcome - confidence, axis=1)[:, ends]
-        found: Floats = np.maximum(sums.max(axis=1), 0.0) - np.minimum(sums.min(axis=1), 0.0)
-        return found / len(confidence)
+        # 0 is the sum before the first sample
+        largest: Floats = np.maximum(sums.max(axis=1), 0.0) - np.minimum(sums.min(axis=1), 0.0)
+        return largest / len(confidence)
 
     return errors
 
 
 def t_cal_statistic(confidence: Floats) -> Callable[[Floats], Floats]:
-    """Return the function from outcomes [R, N] to the largest standardised debiased error [R] of ascending [N].
+    """Return the function from outcomes [R, N] to the largest standardised debiased error [R] of ascending ones [N].
 
-    Of m bins, T = Σ_b [(Σ u)² − Σ u²]/n_b with u = r − c; its variance is Σ_b 2[(Σ v)² − Σ v²]/n_b², v = c(1 − c).
+    For m bins, T = Σ_b [(Σ u)² − Σ u²]/n_b with u = r − c; its variance is Σ_b 2[(Σ v)² − Σ v²]/n_b², v = c(1 − c).
     """
     cell = np.minimum((confidence * 2**FINEST).astype(np.int64), 2**FINEST - 1)
     filled = np.unique(cell)
@@ -175,30 +195,31 @@ def t_cal_statistic(confidence: Floats) -> Callable[[Floats], Floats]:
 
     def at_scales(values: Floats) -> list[Floats]:
         """Return Σ of values [R, N] in bins [R, m] for m = 2^FINEST … 2."""
-        found = [np.zeros((len(values), 2**FINEST))]
-        found[0][:, filled] = np.add.reduceat(values, starts, axis=1)
-        while found[-1].shape[1] > 2:
-            found.append(found[-1][:, ::2] + found[-1][:, 1::2])
-        return found
+        sums = [np.zeros((len(values), 2**FINEST))]
+        # only filled cells: `reduceat` returns an element instead of 0 for an empty range
+        sums[0][:, filled] = np.add.reduceat(values, starts, axis=1)
+        while sums[-1].shape[1] > 2:
+            sums.append(sums[-1][:, ::2] + sums[-1][:, 1::2])
+        return sums
 
-    counts = [np.maximum(each, 1.0) for each in at_scales(np.ones((1, len(confidence))))]
+    counts = [np.maximum(count, 1.0) for count in at_scales(np.ones((1, len(confidence))))]
     noise = (confidence * (1 - confidence))[None]
     pairs = [s**2 - q for s, q in zip(at_scales(noise), at_scales(noise**2), strict=True)]
-    spread = [np.sqrt(2 * (each / n**2).sum()) for each, n in zip(pairs, counts, strict=True)]
+    spread = [np.sqrt(2 * (pair / n**2).sum()) for pair, n in zip(pairs, counts, strict=True)]
 
     def largest(outcome: Floats) -> Floats:
         residual = outcome - confidence
-        found = np.zeros(len(outcome))
+        statistic = np.zeros(len(outcome))
         for s, q, n, deviation in zip(at_scales(residual), at_scales(residual**2), counts, spread, strict=True):
-            if deviation > 0:
-                np.maximum(found, ((s**2 - q) / n).sum(axis=1) / deviation, out=found)
-        return found
+            if deviation > 0:  # 0 if no bin holds two uncertain samples
+                np.maximum(statistic, ((s**2 - q) / n).sum(axis=1) / deviation, out=statistic)
+        return statistic
 
     return largest
 
 
 def _ascending(probabilities: Floats, targets: Integers) -> tuple[Floats, Floats]:
-    """Return top confidences [N] in ascending order and whether they are right [N]."""
+    """Return the top confidences [N] in ascending order and the correctness of their predictions [N]."""
     confidence, correct = top_confidence(probabilities, targets)
     order = np.argsort(confidence, kind="stable")
     return confidence[order], correct[order]
@@ -206,11 +227,17 @@ def _ascending(probabilities: Floats, targets: Integers) -> tuple[Floats, Floats
 
 @METRICS.add("cutoff_error", label="cutoff error", range=(0, 1))
 def cutoff_error(probabilities: Floats, targets: Integers) -> float:
-    """Largest gap of hits and confidence over any interval of confidences, as a share of all samples.
+    """Largest gap between hits and confidence over any interval of confidences, as a share of all samples.
 
-    Return max over intervals I of |Σ_{c_i ∈ I} (r_i − c_i)|/n, c the top confidence and r whether it is right. No bins.
+    Return max over intervals I of |Σ_{c_i ∈ I} (r_i − c_i)|/n, with c the top confidence and r its correctness. There
+    are no bins.
 
     Source: Rossellini, Soloff, Barber, Ren & Willett 2025, arXiv:2502.19851.
+
+    Example:
+        >>> probabilities = np.array([[0.75, 0.25], [0.75, 0.25], [1.0, 0.0], [1.0, 0.0]])
+        >>> cutoff_error(probabilities, np.array([0, 0, 1, 0]))  # the interval [1, 1]: one error of four samples
+        0.25
     """
     confidence, correct = _ascending(probabilities, targets)
     return float(cutoff_statistic(confidence)(correct[None])[0])
@@ -218,7 +245,7 @@ def cutoff_error(probabilities: Floats, targets: Integers) -> float:
 
 @METRICS.add("cutoff_p", label="p of the cutoff error", mode=None, range=(0, 1))
 def cutoff_p(probabilities: Floats, targets: Integers, repetitions: Repetitions = 999, seed: Seed = 0) -> float:
-    """P of the hypothesis that top confidences are right, by cutoff_error.
+    """P of the hypothesis that top confidences are calibrated, by cutoff_error.
 
     Return the share of simulated calibrated outcomes whose cutoff error is at least as large; exact at every n.
 
@@ -227,6 +254,11 @@ def cutoff_p(probabilities: Floats, targets: Integers, repetitions: Repetitions 
     Args:
         repetitions: [p down to .001].
         seed: [arbitrary].
+
+    Example:
+        >>> probabilities = np.array([[0.9, 0.1]] * 20)
+        >>> cutoff_p(probabilities, np.ones(20, dtype=np.int64), repetitions=99)  # every prediction is wrong
+        0.01
     """
     confidence, correct = _ascending(probabilities, targets)
     return monte_carlo_p(confidence, correct, cutoff_statistic(confidence), repetitions, seed)
@@ -234,16 +266,21 @@ def cutoff_p(probabilities: Floats, targets: Integers, repetitions: Repetitions 
 
 @METRICS.add("t_cal_p", label="p of T-Cal", mode=None, range=(0, 1))
 def t_cal_p(probabilities: Floats, targets: Integers, repetitions: Repetitions = 999, seed: Seed = 0) -> float:
-    """P of the hypothesis that top confidences are right, by debiased errors of 2 to 1,024 bins.
+    """P of the hypothesis that top confidences are calibrated, by debiased errors of 2 to 1,024 bins.
 
     Return the share of simulated calibrated outcomes whose largest standardised debiased error, over numbers of bins,
-    is at least as large; exact at every n. It sees errors that change sign quickly, which cutoff_p averages out.
+    is at least as large; exact at every n. It detects errors that change sign quickly, which cutoff_p averages out.
 
     Source: Lee, Huang, Hassani & Dobriban 2023, arXiv:2203.01850; Besag & Clifford 1989.
 
     Args:
         repetitions: [p down to .001].
         seed: [arbitrary].
+
+    Example:
+        >>> probabilities = np.array([[0.9, 0.1]] * 20)
+        >>> t_cal_p(probabilities, np.ones(20, dtype=np.int64), repetitions=99)  # every prediction is wrong
+        0.01
     """
     confidence, correct = _ascending(probabilities, targets)
     return monte_carlo_p(confidence, correct, t_cal_statistic(confidence), repetitions, seed)

@@ -1,7 +1,7 @@
-"""The calibration, accuracy and selective-prediction metrics that every evaluation measures, with one sort for all.
+"""The calibration, accuracy and selective-prediction metrics that every evaluation measures, sharing one sort.
 
-`trainables.metrics.binning` and `trainables.metrics.out_of_distribution` give single metrics under other conventions,
-`trainables.metrics.bootstrap` their standard errors.
+`trainables.metrics.binning` and `trainables.metrics.out_of_distribution` have single metrics under other conventions,
+`trainables.metrics.bootstrap` standard errors.
 """
 
 from __future__ import annotations
@@ -45,26 +45,35 @@ def evaluate_probabilities(
     names: Sequence[str] | None = None,
     logits: ArrayLike | None = None,
 ) -> dict[str, float]:
-    """Return every metric of `names`, in that order, as plain floats; an undefined one (no wrong samples) is NaN.
+    """Return the metrics `names`, in that order, as plain floats; undefined ones (no wrong samples) are NaN.
 
-    `accuracy` and `top5` take the first of tied classes. `nll` and entropies are in nats, `brier` is
-    Σ_k (p_k − 1[k=y])² averaged over samples, `ece`/`mce` use right-closed equal-width bins of the top
-    confidence, `ada_ece` equal-mass bins, `cw_…` the class-wise versions, `aurc` the 0-1 loss with tied
-    confidences sharing their weight, `e_aurc` its excess over the best ranking of as many errors (Geifman, Uziel &
-    El-Yaniv 2019), `s99` the share of samples with confidence above .99, `balanced_accuracy` the mean over the classes
-    that occur of the share of their samples that are right (Brodersen et al. 2010), `majority_share` the accuracy of
-    always predicting the most frequent class. Metrics of other files are added by their own functions.
+    - `accuracy` and `top5` take the first of tied classes.
+    - `nll` and entropies are in nats; `brier` is Σ_k (p_k − 1[k=y])² averaged over samples.
+    - `ece` and `mce` have right-closed equal-width bins of the top confidence (Naeini et al. 2015; mukhoti §3),
+      `ada_ece` has equal-mass bins (Nguyen & O'Connor 2015; mukhoti Eq. 3), `cw_…` are the class-wise versions.
+    - `aurc` takes the 0-1 loss, and tied confidences share their weight; `e_aurc` is its excess over the best ranking
+      of as many errors (Geifman, Uziel & El-Yaniv 2019).
+    - `s99` is the share of samples with confidence above .99.
+    - `balanced_accuracy` is the accuracy per class, averaged over the classes that occur (Brodersen et al. 2010);
+      `majority_share` is the accuracy of always predicting the most frequent class.
 
     Args:
         probabilities: [N, K], rows on the simplex; float64 is best, float32 ties confidences near 1.
         targets: [N] class indices in [0, K).
         bins: number of bins, at most N; 15 as in mukhoti §5 and properness §5.1.
-        names: of METRIC_NAMES, `None` for all; without `cw_ada_ece`, which sorts every class, it takes a fraction of
-            the time.
-        logits: [N, K] that the probabilities are the softmax of: where one underflowed, the nll is taken from them.
+        names: names from METRIC_NAMES, `None` for all; without `cw_ada_ece`, which sorts every class, the call takes
+            a fraction of the time.
+        logits: [N, K], whose softmax the probabilities are: the NLL of an underflowed probability is computed from
+            them.
 
     Raises:
         UnusablePredictions: non-finite or non-simplex rows, labels outside [0, K), fewer samples than bins.
+
+    Example:
+        >>> probabilities = [[0.9, 0.1], [0.8, 0.2], [0.4, 0.6], [0.3, 0.7]]
+        >>> values = evaluate_probabilities(probabilities, [0, 0, 1, 0], bins=4, names=("accuracy", "nll", "ece"))
+        >>> {name: round(value, 4) for name, value in values.items()}
+        {'accuracy': 0.75, 'nll': 0.5108, 'ece': 0.15}
     """
     values: Floats = np.asarray(probabilities, dtype=np.float64)
     require_probabilities(values, targets, bins)
@@ -74,30 +83,34 @@ def evaluate_probabilities(
     rows = np.arange(len(labels))
     confidence = values[rows, prediction]
     correct = prediction == labels
-    found = _likelihood_metrics(values, labels, correct, logits)
-    found |= confidence_metrics(confidence, correct, bins)
-    found["cw_ece"] = classwise_calibration_error(values, labels, bins)
+    metrics = _likelihood_metrics(values, labels, correct, logits)
+    metrics |= confidence_metrics(confidence, correct, bins)
+    metrics["cw_ece"] = classwise_calibration_error(values, labels, bins)
     if "cw_ada_ece" in names:
-        found["cw_ada_ece"] = classwise_calibration_error(values, labels, bins, "equal_mass")
+        metrics["cw_ada_ece"] = classwise_calibration_error(values, labels, bins, "equal_mass")
     sizes = np.bincount(labels, minlength=values.shape[1])
     hits = np.bincount(labels[correct], minlength=values.shape[1])
-    found["balanced_accuracy"] = float((hits[sizes > 0] / sizes[sizes > 0]).mean())
-    found["majority_share"] = float(sizes.max() / len(labels))
-    return {name: found[name] if name in found else METRICS[name].build(values, labels) for name in names}
+    # classes that do not occur have no accuracy
+    metrics["balanced_accuracy"] = float((hits[sizes > 0] / sizes[sizes > 0]).mean())
+    metrics["majority_share"] = float(sizes.max() / len(labels))
+    return {name: metrics[name] if name in metrics else METRICS[name].build(values, labels) for name in names}
 
 
 def _likelihood_metrics(
     values: Floats, labels: Integers, correct: Booleans, logits: ArrayLike | None
 ) -> dict[str, float]:
-    """Return accuracy, top5, nll, brier and entropies of `values` [N, K]."""
+    """Return top5, nll, brier and entropies of `values` [N, K]."""
     of_target = np.take_along_axis(values, labels[:, None], axis=1)
     nll = -np.log(np.maximum(of_target[:, 0], SMALLEST_PROBABILITY))
+    # only underflowed rows are computed from logits: a second log softmax of all rows would cost as much as the rest
     lost = np.flatnonzero(of_target[:, 0] < SMALLEST_PROBABILITY)
     if logits is not None and len(lost):
         nll[lost] = -log_softmax64(finite_logits(np.asarray(logits)[lost]))[np.arange(len(lost)), labels[lost]]
+    # a tied class counts as ahead if its index is smaller: as `argmax`, which takes the first
     ahead = values > of_target
     ahead |= (values == of_target) & (np.arange(values.shape[1]) < labels[:, None])
     entropy = -np.einsum("nk,nk->n", values, np.log(np.maximum(values, SMALLEST_PROBABILITY)))
+    # Σ_k (p_k − 1[k=y])² = Σ_k p_k² − 2p_y + 1, without a one-hot matrix
     brier = np.einsum("nk,nk->n", values, values) - 2.0 * of_target[:, 0] + 1.0
     return means_of_samples(correct, ahead.sum(axis=1), nll, brier, entropy)
 
@@ -105,7 +118,15 @@ def _likelihood_metrics(
 def means_of_samples(
     correct: Booleans, ahead: Integers, nll: Floats, brier: Floats, entropy: Floats
 ) -> dict[str, float]:
-    """Return the metrics that are means of what is known of each sample [N]; `ahead` counts classes before its own."""
+    """Return the metrics that are means of values per sample [N].
+
+    Args:
+        correct: whether the prediction is right.
+        ahead: number of classes more probable than the true one.
+        nll: negative log-likelihood, nats.
+        brier: squared error of the probability vector.
+        entropy: entropy of the probability vector, nats.
+    """
     return {
         "top5": float((ahead < 5).mean()),
         "nll": float(nll.mean()),
@@ -118,9 +139,10 @@ def means_of_samples(
 
 
 def confidence_metrics(confidence: Floats, correct: Booleans, bins: int) -> dict[str, float]:
-    """Return the metrics that the top confidence [N] and its correctness [N] decide; one sort serves several."""
+    """Return the metrics that depend on the top confidence [N] and its correctness [N] alone, sharing one sort."""
     samples = len(confidence)
     right = correct.astype(np.float64)
+    # stable: tied confidences fall into equal-mass bins in the order of the samples, whatever numpy's version
     order = stable_order(confidence)
     ascending, wrong = confidence[order], ~correct[order]
     aurc = float(tied_rank_weights(ascending) @ wrong / samples)
@@ -146,8 +168,12 @@ def reliability_bins(
 ) -> list[dict[str, float | int | None]]:
     """Return the reliability diagram's rows: `bin lower upper n confidence accuracy`, one per equal-width bin.
 
-    Bins are (lower, upper]; confidence 0 is in the first. `confidence` and `accuracy` are means over the bin's
-    samples, `None` where there are none. Arguments and errors as `evaluate_probabilities`.
+    Bins are (lower, upper]; confidence 0 is in the first. `confidence` and `accuracy` are means over the samples of the
+    bin, `None` for an empty one. Arguments and errors are those of `evaluate_probabilities`.
+
+    Example:
+        >>> reliability_bins([[0.75, 0.25], [1.0, 0.0]], [0, 1], bins=2)[1]
+        {'bin': 1, 'lower': 0.5, 'upper': 1.0, 'n': 2, 'confidence': 0.875, 'accuracy': 0.5}
     """
     values: Floats = np.asarray(probabilities, dtype=np.float64)
     require_probabilities(values, targets, bins)
@@ -175,7 +201,7 @@ def _mean(values: Floats | Booleans) -> float:
 
 
 def _alone(name: str, probabilities: Floats, targets: Integers) -> float:
-    """Return one of the metrics that are computed together."""
+    """Return one of the metrics that `evaluate_probabilities` computes together."""
     return evaluate_probabilities(probabilities, targets, names=(name,))[name]
 
 
@@ -187,7 +213,7 @@ def _described(
     marks: str = "",
     high: float = 1.0,
 ) -> None:
-    """Add a metric; `marks` names those of `binned`, `recalibrated` and `headline` that hold."""
+    """Register a metric; `marks` lists which of `binned`, `recalibrated` and `headline` are true."""
     METRICS.add(
         name,
         summary,
@@ -208,21 +234,23 @@ _SHOWN, _BINNED, _ALL = "recalibrated headline", "binned recalibrated", "binned 
 _described("accuracy", "share of samples whose most probable class is right", "", "max", _SHOWN)
 _described("top5", "share of samples whose class is among the five most probable", "top-5 accuracy", "max")
 _in_nats("nll", "negative log-likelihood", "NLL", marks=_SHOWN)
-_in_nats("nll_correct", "of samples that are right", "NLL of correct samples")
-_in_nats("nll_wrong", "of samples that are wrong", "NLL of wrong samples")
+_in_nats("nll_correct", "mean NLL of the correctly classified samples", "NLL of correct samples")
+_in_nats("nll_wrong", "mean NLL of the wrongly classified samples", "NLL of wrong samples")
 _described("brier", "squared distance from the one-hot vector", "Brier score", marks=_SHOWN, high=2.0)
-_described("ece", "gap of confidence and accuracy, equal-width bins", "ECE", marks=_ALL)
-_described("ada_ece", "gap of confidence and accuracy, equal-mass bins", "equal-mass ECE", marks=_ALL)
+_described("ece", "gap between confidence and accuracy, equal-width bins", "ECE", marks=_ALL)
+_described("ada_ece", "gap between confidence and accuracy, equal-mass bins", "equal-mass ECE", marks=_ALL)
 _described("mce", "largest gap of any equal-width bin", "MCE", marks=_BINNED)
 _described("cw_ece", "ECE of each class's probability, averaged", "class-wise ECE", marks=_BINNED)
 _described("cw_ada_ece", "equal-mass ECE of each class, averaged", "class-wise equal-mass ECE", marks="binned")
 _described("aurc", "area under the risk-coverage curve", "AURC", marks=_SHOWN)
-_described("e_aurc", "AURC above that of the best ranking of as many errors", "E-AURC")
+_described("e_aurc", "AURC minus that of the best ranking of as many errors", "E-AURC")
 _described("s99", "share of samples with confidence above .99", "share above .99", None, "recalibrated")
-_described("s99_accuracy", "accuracy of those", "accuracy above .99", "max", "recalibrated")
+_described(
+    "s99_accuracy", "accuracy of the samples with confidence above .99", "accuracy above .99", "max", "recalibrated"
+)
 _described("confidence", "mean top confidence", mode=None)
-_described("confidence_wrong", "of samples that are wrong", "confidence of wrong samples", None)
-_in_nats("entropy_correct", "of samples that are right", "entropy of correct samples", None)
-_in_nats("entropy_wrong", "of samples that are wrong", "entropy of wrong samples", None)
+_described("confidence_wrong", "mean confidence of the wrongly classified samples", "confidence of wrong samples", None)
+_in_nats("entropy_correct", "mean entropy of the correctly classified samples", "entropy of correct samples", None)
+_in_nats("entropy_wrong", "mean entropy of the wrongly classified samples", "entropy of wrong samples", None)
 _described("balanced_accuracy", "accuracy of each class, averaged", "", "max", "headline")
 _described("majority_share", "accuracy of always predicting the most frequent class", mode=None)

@@ -1,22 +1,25 @@
-"""Squared kernel calibration error (SKCE) of the whole probability vector, unbiased, with a test of calibration.
+"""Calibration errors without bins: squared kernel calibration error (SKCE) with a test, and smooth ECE.
+
+SKCE takes the whole probability vector and has an unbiased estimate:
 
     SKCE = E[(e_Y − p)ᵀ (e_Y' − p') k(p, p')],   k(p, p') = exp(−‖p − p'‖₂/ν),
 
 over two independent samples, e_y the one-hot vector (Widmann, Lindsten & Zachariah 2019, Calibration tests in
 multi-class classification: a unifying framework, arXiv:1910.11385, §4). It is 0 if and only if the network is
-calibrated in the strongest sense, every class at once. Its estimate needs no bins and is unbiased, so it may be
-negative. ν is the median distance of pairs of predictions (their §8).
+calibrated in the strongest sense, for all classes jointly. An unbiased estimate can be negative. ν is the median
+distance between pairs of predictions (their §8).
 
-Smooth calibration error: no bins, and no choice of a bandwidth.
+Smooth calibration error needs no choice of a bandwidth:
 
     smECE_σ = ∫₀¹ |(1/n) Σ_i (y_i − c_i) K_σ(t, c_i)| dt,   smECE = the σ with smECE_σ = σ,
 
-K_σ the Gaussian kernel reflected at 0 and 1 (Błasiok & Nakkiran 2023, Smooth ECE: principled reliability diagrams via
-kernel smoothing, arXiv:2309.12236, definitions 3 to 5). smECE_σ falls as σ grows, so there is one such σ. It is within
-constant factors of the distance to the nearest calibrated predictor, and continuous in the predictions, as ECE is not.
+with K_σ the Gaussian kernel reflected at 0 and 1 (Błasiok & Nakkiran 2023, Smooth ECE: principled reliability diagrams
+via kernel smoothing, arXiv:2309.12236, definitions 3 to 5). smECE_σ falls as σ grows, so there is one such σ. smECE is
+within constant factors of the distance to the nearest calibrated predictor and, unlike ECE, continuous in the
+predictions.
 
-Reflected Gaussian smoothing is diffusion on [0, 1] between walls: a cosine transform turns it into a product, so that
-the whole search takes some transforms of a grid of CELLS, whatever the number of samples.
+Smoothing with a reflected Gaussian kernel is diffusion on [0, 1] between walls. A cosine transform turns it into a
+product, so the search for σ takes a few transforms of a grid of CELLS, whatever the number of samples.
 """
 
 from __future__ import annotations
@@ -28,22 +31,27 @@ import numpy as np
 
 from trainables.metrics.base import METRICS, Floats, Integers, of_each_class, top_confidence
 
-#: Samples against all later ones at a time: 41 MB in float64 for 10,000.
+#: Rows of the kernel matrix computed at a time: 41 MB in float64 for 10,000 samples.
 BLOCK_ROWS = 512
 
-#: Evenly spaced samples whose distances' median is taken.
+#: Number of evenly spaced samples for the median distance, whose cost is quadratic.
 MEDIAN_OF = 1000
 
 
 @METRICS.add("skce", label="SKCE", range=(-math.inf, math.inf))
 def squared_kernel_calibration_error(probabilities: Floats, targets: Integers) -> float:
-    """Squared kernel calibration error of all probabilities, unbiased: may be below 0.
+    """Squared kernel calibration error of all probabilities, unbiased: can be below 0.
 
-    Return the unbiased estimate of SKCE, the mean over all pairs of samples, of [N, K] and [N]; NaN of one sample.
+    Return the mean of (e_y − p)ᵀ(e_y' − p') exp(−‖p − p'‖₂/ν) over all pairs of samples, for probabilities [N, K] and
+    targets [N]; NaN for one sample. It takes N²K operations: about two seconds on one core for 10,000 samples of 100
+    classes.
 
-    N²K operations: 10,000 samples of 100 classes take about two seconds on one core.
+    Source: Widmann, Lindsten & Zachariah 2019, arXiv:1910.11385, §4.
 
-    Source: Widmann, Lindsten & Zachariah 2019, arXiv:1910.11385.
+    Example:
+        >>> probabilities = np.array([[0.75, 0.25]] * 4)
+        >>> squared_kernel_calibration_error(probabilities, np.array([0, 0, 0, 0]))  # residuals (1/4, −1/4), k = 1
+        0.125
     """
     samples = len(targets)
     if samples < 2:
@@ -57,6 +65,7 @@ def squared_kernel_calibration_error(probabilities: Floats, targets: Integers) -
         kernel = _kernel(probabilities[rows], squares[rows], probabilities[later], squares[later], width)
         kernel *= residual[rows] @ residual[later].T
         size = kernel.shape[0]
+        # within the block each pair occurs twice, and a sample with itself is no pair: that would bias the estimate
         own = kernel[:, :size]
         total += float(kernel[:, size:].sum()) + float((own.sum() - np.trace(own)) / 2)
     return 2 * total / (samples * (samples - 1))
@@ -69,26 +78,32 @@ def kernel_calibration_p(
     block: Annotated[int, "[2, inf)"] = 10,
     seed: Annotated[int, "[0, inf)"] = 0,
 ) -> float:
-    """P of the hypothesis of calibration, by blocks.
+    """P of the hypothesis of calibration, by SKCE of blocks.
 
-    Return p of the hypothesis that probabilities [N, K] are calibrated: small where SKCE is above 0 beyond chance.
+    Return p of the hypothesis that probabilities [N, K] are calibrated; it is small if SKCE exceeds 0 beyond chance.
 
-    Samples, in random order, are cut into blocks; the estimates of SKCE in each are independent with mean 0 under the
-    hypothesis, and their mean is held against its standard error by Student's t, one-sided. `block` = 2 is the paper's
-    linear estimator (their lemma 4), which sees little; larger blocks see more, at block·N·K operations, and reject
-    less often than they may: .028 instead of .05 with blocks of 10 of 200 samples. NaN below two blocks.
+    The samples, in random order, are divided into blocks. Under the hypothesis the estimates of SKCE per block are
+    independent with mean 0; a one-sided Student's t test compares their mean with its standard error. `block` = 2 is
+    the paper's linear estimator (their lemma 4), which has little power. Larger blocks have more, at block·N·K
+    operations, and are conservative: blocks of 10 of 200 samples reject in .028 instead of .05. NaN below two blocks.
 
-    Source: Widmann, Lindsten & Zachariah 2019, arXiv:1910.11385.
+    Source: Widmann, Lindsten & Zachariah 2019, arXiv:1910.11385, lemma 4.
 
     Args:
-        block: [ours: pairs (Widmann et al., lemma 4) see little].
+        block: [ours: pairs (Widmann et al., lemma 4) have little power].
         seed: [arbitrary].
+
+    Example:
+        >>> probabilities, targets = np.array([[0.9, 0.1]] * 200), np.arange(200) % 2  # half of the samples are right
+        >>> kernel_calibration_p(probabilities, targets) < 0.001
+        True
     """
     count = len(targets) // block
     if count < 2 or block < 2:
         return float("nan")
     from scipy.special import stdtr
 
+    # shuffled: files are often sorted by class, and blocks must be independent draws
     chosen = np.random.default_rng(seed).permutation(len(targets))[: count * block]
     width = bandwidth(probabilities)
     classes = probabilities.shape[1]
@@ -99,14 +114,16 @@ def kernel_calibration_p(
     terms = np.exp(-np.sqrt(np.maximum(distance, 0.0)) / width) * (residual @ residual.transpose(0, 2, 1))
     pairs = terms.sum(axis=(1, 2)) - np.trace(terms, axis1=1, axis2=2)
     error = float(pairs.std(ddof=1)) / math.sqrt(count)
+    # all blocks equal: no spread to compare with, so no evidence
     return float(stdtr(count - 1, -float(pairs.mean()) / error)) if error > 0 else 1.0
 
 
 def bandwidth(probabilities: Floats) -> float:
-    """Return ν, the median distance of pairs among MEDIAN_OF evenly spaced predictions; 1 where that is 0."""
+    """Return ν, the median distance between pairs of MEDIAN_OF evenly spaced predictions; 1 if that is 0."""
     chosen = probabilities[np.linspace(0, len(probabilities) - 1, min(MEDIAN_OF, len(probabilities))).astype(np.int64)]
     squares = np.einsum("nk,nk->n", chosen, chosen)
     distance = squares[:, None] + squares[None, :] - 2 * (chosen @ chosen.T)
+    # the root is monotone: the median of the squares needs only one root
     median = float(np.median(distance[np.triu_indices(len(chosen), 1)])) if len(chosen) > 1 else 0.0
     return math.sqrt(median) if median > 1e-12 else 1.0
 
@@ -118,23 +135,30 @@ def _residuals(probabilities: Floats, targets: Integers) -> Floats:
 
 
 def _kernel(first: Floats, first_squares: Floats, second: Floats, second_squares: Floats, width: float) -> Floats:
+    # in place: the block is the largest array here, and every temporary would double the memory
     distance: Floats = first @ second.T
     distance *= -2.0
     distance += first_squares[:, None]
     distance += second_squares[None, :]
+    # ‖p‖² + ‖q‖² − 2pᵀq of equal rows can round below 0
     np.maximum(distance, 0.0, out=distance)
     np.sqrt(distance, out=distance)
     distance *= -1.0 / width
     return np.exp(distance, out=distance)
 
 
-#: Cells of [0, 1] that residuals are spread over, each linearly over the two cells around its confidence. A cell is a
-#: twentieth of a σ of .005, about which well calibrated networks lie on 10,000 samples.
+#: Cells of [0, 1]; each residual is divided linearly between the two cells around its confidence. A cell is a twentieth
+#: of σ = .005, a typical value of well calibrated networks on 10,000 samples.
 CELLS = 4096
 
 
 def smooth_calibration_error(confidence: Floats, outcome: Floats) -> float:
-    """Return smECE of a confidence [N] in [0, 1] against outcomes [N], 1 or 0, or probabilities."""
+    """Return smECE of a confidence [N] in [0, 1] against outcomes [N], which are 1 or 0, or probabilities.
+
+    Example:
+        >>> round(smooth_calibration_error(np.full(100, 0.7), np.tile([1.0, 0.0], 50)), 4)  # |0.5 − 0.7|
+        0.2
+    """
     from scipy.fft import dct, idct
     from scipy.optimize import brentq
 
@@ -150,7 +174,7 @@ def smooth_calibration_error(confidence: Floats, outcome: Floats) -> float:
     def excess(sigma: float) -> float:
         return float(np.abs(idct(waves * np.exp(decay * sigma**2), norm="ortho")).sum()) - sigma
 
-    # rounding leaves 1e-17 of residuals that cancel
+    # Rounding leaves 1e-17 of residuals that cancel. At σ = 2 the smoothed residual is at most 1: the root is below.
     return float(brentq(excess, 0.0, 2.0, xtol=1e-9)) if excess(0.0) > 1e-12 else 0.0
 
 
@@ -158,19 +182,27 @@ def smooth_calibration_error(confidence: Floats, outcome: Floats) -> float:
 def smooth_ece(probabilities: Floats, targets: Integers) -> float:
     """Calibration error without bins, of the top confidence.
 
-    Return smECE of the top confidence of probabilities [N, K] against targets [N].
+    Return smECE, the σ with smECE_σ = σ, of the top confidence of probabilities [N, K] against targets [N].
 
-    Source: Błasiok & Nakkiran 2023, arXiv:2309.12236.
+    Source: Błasiok & Nakkiran 2023, arXiv:2309.12236, definitions 3 to 5.
+
+    Example:
+        >>> round(smooth_ece(np.array([[0.7, 0.3]] * 100), np.tile([0, 1], 50)), 4)
+        0.2
     """
     return smooth_calibration_error(*top_confidence(probabilities, targets))
 
 
 @METRICS.add("cw_smooth_ece", label="class-wise smooth ECE", range=(0, 1))
 def classwise_smooth_ece(probabilities: Floats, targets: Integers) -> float:
-    """Smooth_ece of each class, averaged.
+    """Smooth ECE of each class, averaged.
 
     Return the mean over classes k of smECE of p_k against 1[y = k], for probabilities [N, K] and targets [N].
 
-    Source: Błasiok & Nakkiran 2023, arXiv:2309.12236.
+    Source: Błasiok & Nakkiran 2023, arXiv:2309.12236, definitions 3 to 5.
+
+    Example:
+        >>> round(classwise_smooth_ece(np.array([[0.7, 0.3]] * 100), np.tile([0, 1], 50)), 4)
+        0.2
     """
     return float(np.mean(of_each_class(smooth_calibration_error, probabilities, targets)))

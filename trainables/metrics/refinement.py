@@ -1,18 +1,18 @@
-"""Refinement and calibration error: what of a proper score no temperature can repair, and what one would.
+"""Refinement and calibration error: the parts of a proper score that a temperature cannot and can correct.
 
 Refinement is the score after temperature scaling, cross-fitted on the same samples; calibration is the rest:
 
     score = refinement + calibration
 
-Fold f of K = 5 is scaled by the temperature with the least NLL on the other folds, and mixed with the uniform
-distribution at weight 1/(n + 1), n the samples that the temperature was fitted on; so samples that are separated
-perfectly, whose temperature goes to 0, cost at most log((n + 1)·classes) each. The mean is over all samples, each of
-which was held out once. Folds follow from the labels alone: the samples of each class, in their order, are dealt to the
-folds in turn. This is the definition of Berta, Holzmüller, Jordan & Bach 2025 (Rethinking Early Stopping: Refine, Then
-Calibrate; arXiv:2501.19195), as their package probmetrics computes `refinement_logloss_ts-mix_cv-5`, but for the
-folds, which that package shuffles.
+Each of K = 5 folds is scaled by the temperature with the smallest NLL on the other folds, and mixed with the uniform
+distribution at weight 1/(n + 1), with n the number of samples that the temperature was fitted on. Perfectly separated
+samples, whose temperature goes to 0, therefore cost at most log((n + 1)·classes) each. The mean is over all samples,
+each held out once. Folds depend on the labels alone: the samples of each class, in order, are dealt to the folds in
+turn. This is the definition of Berta, Holzmüller, Jordan & Bach 2025 (Rethinking Early Stopping: Refine, Then
+Calibrate; arXiv:2501.19195), as their package probmetrics computes `refinement_logloss_ts-mix_cv-5`, except that the
+package shuffles the folds.
 
-Calibration may be slightly negative where nothing is to be repaired: a fitted temperature has an error of its own.
+Calibration can be slightly negative for a calibrated network, because a fitted temperature has an error.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from trainables.metrics.base import METRICS, Floats, Integers, finite_logits
 
-#: K: of five folds, a temperature is fitted on 80 % of the samples, and probmetrics takes as many.
+#: K: with five folds a temperature is fitted on 80 % of the samples; probmetrics has five, too.
 FOLDS = 5
 
 _PARTS = {
-    "refinement": ("what of it no temperature repairs", 0.0),
-    "calibration": ("what of it a temperature repairs", -math.inf),
+    "refinement": ("part of the score that no temperature corrects", 0.0),
+    "calibration": ("part of the score that a temperature corrects", -math.inf),
 }
 _LOSSES = {"nll": "NLL", "brier": "Brier score"}
-#: What an evaluation records of each split: the scores after cross-fitted temperature scaling, and the differences.
+#: Columns of each split in an evaluation: the scores after cross-fitted temperature scaling, and the differences.
 REFINEMENT_COLUMNS = tuple(f"{part}_{score}" for part in _PARTS for score in _LOSSES)
 
 for _name in REFINEMENT_COLUMNS:
@@ -51,53 +51,58 @@ for _name in REFINEMENT_COLUMNS:
         needs="logits",
     )(lambda probabilities, targets: math.nan)
 
-#: Inverse temperatures are searched between e^−16 and e^16, as probmetrics does.
+#: Inverse temperatures are searched between e^−16 and e^16, as in probmetrics.
 LOG_BOUND = 16.0
 
-#: Samples on which the search begins; a fold's temperature is then within some per cent of theirs.
+#: Number of samples on which the search begins; the temperature of a fold is within a few per cent of theirs.
 SAMPLED = 1000
 
-#: An expansion is trusted where its last term is at most this share of its first: what it leaves out is far below.
+#: An expansion is trusted if its last term is at most this share of its first; the neglected terms are far smaller.
 TRUSTED = 1e-3
 
-#: An expansion about the roots' mean is not tried where it would leave out more than this many times `TRUSTED`.
+#: An expansion about the mean of the roots is not tried if its expected error exceeds this multiple of `TRUSTED`.
 HOPELESS = 1.2
 
-#: A relative step of β after which another would change no digit that counts: Newton's method squares the error.
+#: Relative step of β after which Newton's method stops: it squares the error, so the next step would be 1e-12.
 SMALL_STEP = 1e-6
 
-#: A relative step of β below which another changes rounding alone.
+#: Relative step of β below which further steps change only rounding.
 SETTLED = 1e-15
 
-#: What β is known to where its bracket was halved.
+#: Relative accuracy of β where its bracket is halved.
 ROUNDING = 1e-10
 
-#: Logits from which sums are taken in float32: each sample's error, below 1e-6, cancels in the mean of so many.
+#: Number of logits from which float32 is used: the error of each sample, below 1e-6, cancels in the mean.
 SINGLE_PRECISION = 2**16
 
 Logits = NDArray[np.floating[Any]]
 
 
 def folds_of(targets: ArrayLike, folds: int = FOLDS) -> Integers:
-    """Return each sample's fold [N], 0 … `folds` − 1: each class is dealt out in turn, in order."""
+    """Return the fold of each sample [N], 0 … `folds` − 1: the samples of each class are dealt out in turn, in order.
+
+    Example:
+        >>> folds_of([0, 1, 0, 0, 1], folds=2).tolist()
+        [0, 1, 1, 0, 0]
+    """
     labels = np.asarray(targets)
     if labels.size and labels.max() < 2**15:
-        labels = labels.astype(np.int16)  # which numpy sorts by radix, four times as fast
+        labels = labels.astype(np.int16)  # numpy sorts 16-bit integers by radix, four times as fast
     fold = np.empty(len(labels), dtype=np.int64)
     fold[np.argsort(labels, kind="stable")] = np.arange(len(labels)) % folds
     return fold
 
 
 def refinement_columns(logits: ArrayLike, targets: ArrayLike, scores: Mapping[str, float]) -> dict[str, float]:
-    """Return the columns of `REFINEMENT_COLUMNS`, all NaN where there are fewer samples than folds.
+    """Return the columns of `REFINEMENT_COLUMNS`, all NaN with fewer samples than folds.
 
     Args:
         logits: [N, K].
         targets: [N] class indices.
-        scores: `nll` (nats) and `brier` (Σ_k (p_k − 1[k=y])²) of the logits' softmax, which each pair adds up to.
+        scores: `nll` (nats) and `brier` (Σ_k (p_k − 1[k=y])²) of the softmax: the sums of each pair of columns.
     """
-    found = refinement(logits, targets)
-    values = (found.nll, found.brier, scores["nll"] - found.nll, scores["brier"] - found.brier)
+    refined = refinement(logits, targets)
+    values = (refined.nll, refined.brier, scores["nll"] - refined.nll, scores["brier"] - refined.brier)
     return dict(zip(REFINEMENT_COLUMNS, values, strict=True))
 
 
@@ -106,8 +111,8 @@ class Refinement:
     """Scores after cross-fitted temperature scaling.
 
     Attributes:
-        nll, brier: mean over all samples.
-        temperatures: of each fold, fitted on the others.
+        nll, brier: means over all samples.
+        temperatures: temperature of each fold, fitted on the others.
     """
 
     nll: float
@@ -116,13 +121,20 @@ class Refinement:
 
 
 def refinement(logits: ArrayLike, targets: ArrayLike) -> Refinement:
-    """Return the scores of logits [N, K] after cross-fitted temperature scaling; NaN with fewer samples than folds."""
+    """Return the scores of logits [N, K] after cross-fitted temperature scaling; NaN with fewer samples than folds.
+
+    Example:
+        >>> logits = np.array([[4.0, 0.0]] * 40)
+        >>> refined = refinement(logits, np.arange(40) % 4 == 0)  # 3/4 are right: p should be 0.75, not 0.98
+        >>> round(refined.nll, 2), round(refined.temperatures[0], 1)
+        (0.56, 3.6)
+    """
     given, labels = finite_logits(logits), np.asarray(targets, dtype=np.int64)
     if len(labels) < FOLDS:
         return Refinement(float("nan"), float("nan"), ())
     precision = np.float32 if given.size >= SINGLE_PRECISION else np.float64
     values: Logits = np.array(given, precision, order="C")
-    import torch  # numpy's own maximum of rows takes five times as long
+    import torch  # numpy takes five times as long for the maximum of rows
 
     values -= torch.from_numpy(values).amax(1, keepdim=True).numpy()
     own = values[np.arange(len(labels)), labels].astype(np.float64)
@@ -131,6 +143,7 @@ def refinement(logits: ArrayLike, targets: ArrayLike) -> Refinement:
     scaled = _weights(values, inverse[fold].astype(values.dtype)[:, None])
     total = _sums(scaled)
     squares = np.einsum("nk,nk->n", scaled, scaled).astype(np.float64) / total**2
+    # the mixture's probability of the target and its Σ p², from sums over rows: no second [N, K] array
     fitted_on = len(labels) - np.bincount(fold, minlength=FOLDS)
     uniform = (1.0 / (fitted_on + 1.0))[fold]
     classes = values.shape[1]
@@ -138,48 +151,52 @@ def refinement(logits: ArrayLike, targets: ArrayLike) -> Refinement:
     of_target = kept * np.exp(inverse[fold] * own) / total + uniform / classes
     second_moment = kept**2 * squares + (2.0 * kept + uniform) * uniform / classes
     nll, brier = -np.log(of_target).mean(), (second_moment - 2.0 * of_target + 1.0).mean()
-    return Refinement(float(nll), float(brier), tuple(float(each) for each in 1.0 / inverse))
+    return Refinement(float(nll), float(brier), tuple((1.0 / inverse).tolist()))
 
 
 def _inverse_temperatures(values: Logits, own: Floats, fold: Integers) -> Floats:
-    """Return each fold's β = 1/T with the least NLL on the other folds [FOLDS].
+    """Return β = 1/T with the smallest NLL on the other folds, for each fold [FOLDS].
 
-    One β for all is found on few samples; about it each sample's slope Σ_k p_k z_k is expanded to the third order, and
-    every fold's β is a root of its own sum of these. Where that leads too far, as with few samples, each is searched.
+    A common β is searched on a few samples. The slope Σ_k p_k z_k of each sample is expanded about it to third order,
+    and the β of a fold is the root of the sum of the other folds' expansions. If a root is too far from the common β,
+    as with few samples, each fold is searched separately.
 
     Args:
-        values: logits [N, K], each row less its largest.
-        own: of them the targets' [N].
-        fold: of each sample [N].
+        values: logits minus the maximum of their row [N, K].
+        own: values of the target classes [N].
+        fold: fold of each sample [N].
     """
     step = max(1, len(values) // SAMPLED)
     beta = _search(values[::step], own[::step], tolerance=1e-3)
     kept = (fold != np.arange(FOLDS)[:, None]).astype(np.float64)
-    rooted = kept @ own < 0  # where all are right, the NLL falls for ever
+    rooted = kept @ own < 0  # if all samples are right, the NLL falls for every β and has no root
     moved = np.full(FOLDS, beta)
     for _ in range(3):
         moved, left_out = _expanded(values, own, kept, beta)
         if left_out < TRUSTED and moved.min() > 0:
             return moved
+        # a second try about the mean of the roots, unless they are too far away for any expansion
         middle = float(moved.mean())
         if not 0.5 < middle / beta < 2.0:
             break
+        # the last term is quadratic in the distance to the farthest root
         expected = left_out * float(np.abs(moved - middle).max() / np.abs(moved - beta).max()) ** 2
         if rooted.all() and expected > HOPELESS * TRUSTED:
             break
         beta = middle
+    # a root of a poor expansion is still the better start, if it is close
     near = rooted & (moved > beta / 2) & (moved < beta * 2)
     exact = np.ascontiguousarray(values.T, dtype=np.float64)
     return _search_each(exact, own, kept, np.where(near, moved, beta))
 
 
 def _expanded(values: Logits, own: Floats, kept: Floats, beta: float) -> tuple[Floats, float]:
-    """Return each fold's root by Newton's method on the expansion about `beta`, and its last term over its first."""
+    """Return the root of each fold's expansion about `beta`, and the ratio of the last to the first term."""
     cumulants = _cumulants(values, beta)
     cumulants[0] -= own
     first, second, third, fourth = cumulants @ kept.T
     shift = np.zeros(FOLDS)
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"):  # a fold without a root diverges to inf or NaN, which the caller rejects
         for _ in range(20):
             slope = first + shift * (second + shift * (third / 2 + shift * fourth / 6))
             step = slope / (second + shift * (third + shift * fourth / 2))
@@ -187,8 +204,8 @@ def _expanded(values: Logits, own: Floats, kept: Floats, beta: float) -> tuple[F
             if np.abs(step).max() < SETTLED * beta:
                 break
         left_out = np.abs(shift).max() ** 2 * np.abs(cumulants[3]).sum() / (6 * cumulants[1].sum())
-    found: Floats = beta + shift
-    return found, float(left_out)
+    roots: Floats = beta + shift
+    return roots, float(left_out)
 
 
 def _cumulants(values: Logits, beta: float) -> Floats:
@@ -196,7 +213,7 @@ def _cumulants(values: Logits, beta: float) -> Floats:
     weights = _weights(values, values.dtype.type(beta))
     total = _sums(weights)
     mean, second, third, fourth = (_moment(weights, values, total) for _ in range(4))
-    square = mean * mean  # numpy takes cubes and fourth powers by logarithms, ten times as slowly
+    square = mean * mean  # numpy computes cubes and fourth powers by logarithms, ten times as slowly
     return np.stack(
         [
             mean,
@@ -208,16 +225,22 @@ def _cumulants(values: Logits, beta: float) -> Floats:
 
 
 def _moment(weights: Logits, values: Logits, total: Floats) -> Floats:
-    """Multiply `weights` [N, K] by `values` in place; return each row's sum over `total` [N]: the next moment."""
+    """Multiply `weights` [N, K] by `values` in place and return the next moment: the row sums over `total` [N]."""
     weights *= values
     return _sums(weights) / total
 
 
 def _search(values: Logits, own: Floats, tolerance: float, start: float | None = None) -> float:
-    """Return the β between e^−16 and e^16 with the least mean NLL: Newton's method within a bracket that closes in.
+    """Return the β between e^−16 and e^16 with the smallest mean NLL, by Newton's method within a shrinking bracket.
 
-    The NLL is convex in β, so its slope Σ_k p_k z_k − z_y rises; where it does not change sign, the bound is returned.
-    `tolerance` is relative, for β; the search begins at `start`, where none is given at what the logits' size suggests.
+    The NLL is convex in β, so its slope Σ_k p_k z_k − z_y rises. If the slope does not change sign, the bound is
+    returned.
+
+    Args:
+        values: logits minus the maximum of their row [N, K].
+        own: values of the target classes [N].
+        tolerance: relative tolerance of β.
+        start: first β; `None` for one over the root mean square of `values`.
     """
     low, high = math.exp(-LOG_BOUND), math.exp(LOG_BOUND)
     target = float(own.mean())
@@ -231,6 +254,7 @@ def _search(values: Logits, own: Floats, tolerance: float, start: float | None =
         slope, curvature = float(mean.mean()) - target, float((second - mean**2).mean())
         low, high = (low, beta) if slope > 0 else (beta, high)
         following = beta - slope / curvature if curvature > 0 else math.inf
+        # a Newton step out of the bracket: halve it on the logarithmic scale instead
         if not low < following < high:
             following = math.sqrt(low * high)
         if abs(following / beta - 1.0) < tolerance or high / low - 1.0 < tolerance:
@@ -240,21 +264,21 @@ def _search(values: Logits, own: Floats, tolerance: float, start: float | None =
 
 
 def _search_each(values: Floats, own: Floats, kept: Floats, start: Floats) -> Floats:
-    """Return what `_search` finds for each of F sets of samples [F], all at once.
+    """Return the result of `_search` for each of F sets of samples [F], computed together.
 
     Args:
         values: logits, classes first [K, N].
-        own: of them the targets' [N].
-        kept: 1 where a sample is in the set, else 0 [F, N].
-        start: where the search begins [F].
+        own: values of the target classes [N].
+        kept: 1 if a sample is in the set, else 0 [F, N].
+        start: first β of each set [F].
     """
     low, high = (np.full(len(kept), math.exp(side)) for side in (-LOG_BOUND, LOG_BOUND))
     shares = kept / kept.sum(axis=1)[:, None]
     target = shares @ own
-    found = np.clip(start, low, high)
-    left = np.arange(len(kept))
+    betas = np.clip(start, low, high)
+    left = np.arange(len(kept))  # the sets whose search goes on
     for _ in range(100):
-        beta = found[left]
+        beta = betas[left]
         slope, curvature = _slopes(values, shares[left], beta)
         slope -= target[left]
         low[left], high[left] = np.where(slope > 0, low[left], beta), np.where(slope > 0, beta, high[left])
@@ -262,22 +286,22 @@ def _search_each(values: Floats, own: Floats, kept: Floats, start: Floats) -> Fl
             following = beta - slope / curvature
         inside = (curvature > 0) & (low[left] < following) & (following < high[left])
         following = np.where(inside, following, np.sqrt(low[left] * high[left]))
-        found[left] = following
+        betas[left] = following
         moved = np.abs(following / beta - 1.0)
         done = (moved < np.where(inside, SMALL_STEP, ROUNDING)) | (high[left] / low[left] - 1.0 < ROUNDING)
         left = left[~done]
         if not len(left):
             break
-    return found
+    return betas
 
 
 def _slopes(values: Floats, shares: Floats, beta: Floats) -> tuple[Floats, Floats]:
-    """Return Σ_k p_k z_k under softmax(β·logits), and its slope by β, as sums weighted by `shares` [F, N], both [F].
+    """Return Σ_k p_k z_k under softmax(β·logits) and its derivative in β, summed with weights `shares`, both [F].
 
     Args:
         values: logits, classes first [K, N].
-        shares: of the samples in each sum [F, N].
-        beta: [F].
+        shares: weights of the samples in each sum [F, N].
+        beta: β of each sum [F].
     """
     weights = values * beta[:, None, None]
     np.exp(weights, out=weights)
@@ -291,13 +315,14 @@ def _slopes(values: Floats, shares: Floats, beta: Floats) -> tuple[Floats, Float
 
 
 def _weights(values: Logits, beta: Logits | np.floating[Any]) -> Logits:
-    """Return exp(β·values), no less than e^−43: squares of smaller ones are subnormal, and ten times as slow."""
+    """Return exp(β·values), clamped from below at e^−43."""
+    # squares of smaller numbers are subnormal in float32, and arithmetic with these is ten times as slow
     scaled: Logits = values * beta
     np.maximum(scaled, values.dtype.type(-43), out=scaled)
     return np.exp(scaled, out=scaled)
 
 
 def _sums(weights: Logits) -> Floats:
-    """Return each row's sum [N] in float64."""
+    """Return the sum of each row [N] in float64."""
     total: Floats = np.einsum("nk->n", weights).astype(np.float64, copy=False)
     return total

@@ -1,13 +1,13 @@
-"""Variational calibration errors: what a recalibration that has not seen a sample would gain there, a lower bound.
+"""Variational calibration errors: lower bounds from the gain of a recalibration fitted on other samples.
 
 For a norm, E‖f − E[y | f]‖ = sup_g E[s(g(f) − f)ᵀ(y − f)] over functions g of the predictions, where s(d) is the vector
-of dual norm 1 with s(d)ᵀd = ‖d‖: of L1 the signs of d (A variational estimator for Lp calibration errors, 2026,
-arXiv:2602.24230; its authors' package probmetrics computes it). Any g fitted on other samples gives an
-estimate whose expectation is at most the error, so that overfitting lowers it, where binned errors rise. A network that
-is calibrated has one of 0 on average; single estimates may be negative.
+of dual norm 1 with s(d)ᵀd = ‖d‖; for L1 it holds the signs of d (A variational estimator for Lp calibration errors,
+2026, arXiv:2602.24230; the authors' package probmetrics computes it). Any g fitted on other samples gives an estimate
+whose expectation is at most the error, so overfitting lowers it, while it raises binned errors. The estimate of a
+calibrated network is 0 on average; single estimates can be negative.
 
-Of the top confidence, samples with g below f are over-confident and the others under-confident: two terms that add up.
-The paper speaks of distance from 1/2 instead: its words are these for confidences above 1/2.
+For the top confidence, samples with g below f are overconfident and the others underconfident; the two terms add up to
+the error. The paper defines them by the distance from 1/2, which is the same for confidences above 1/2.
 """
 
 from __future__ import annotations
@@ -23,14 +23,19 @@ from trainables.metrics.refinement import FOLDS, folds_of, refinement
 
 
 def dual_gain(predicted: Floats, recalibrated: Floats, outcome: Floats, norm: float = 1.0) -> Floats:
-    """Return s(g − f)ᵀ(y − f) of each sample [N]; the arguments f, g and y are [N, K].
+    """Return s(g − f)ᵀ(y − f) per sample [N], for f, g and y [N, K].
 
     Args:
         predicted: f.
         recalibrated: g, fitted on other samples.
         outcome: y, one-hot.
-        norm: p ≥ 1 of ‖·‖_p.
+        norm: exponent p ≥ 1 of ‖·‖_p.
+
+    Example:
+        >>> dual_gain(np.array([[0.9]]), np.array([[0.7]]), np.array([[0.0]])).tolist()  # −1·(0 − 0.9)
+        [0.9]
     """
+    # a sample that g does not move gains 0, and 0/0 would be NaN
     moved = recalibrated - predicted
     length = np.linalg.norm(moved, norm, axis=1, keepdims=True)
     share = np.abs(moved) / np.where(length > 0, length, 1.0)
@@ -39,11 +44,11 @@ def dual_gain(predicted: Floats, recalibrated: Floats, outcome: Floats, norm: fl
 
 
 def confidence_gains(probabilities: Floats, targets: Integers) -> tuple[Floats, Floats]:
-    """Return what a cross-fitted isotonic recalibration gains by lowering and by raising top confidences, each [N]."""
+    """Return the gains of a cross-fitted isotonic recalibration from lowering and from raising top confidences, [N]."""
     confidence, correct = top_confidence(probabilities, targets)
     fold, recalibrated = np.arange(len(targets)) % FOLDS, np.empty(len(targets))
-    for each in range(FOLDS):
-        out = fold == each
+    for held_out in range(FOLDS):
+        out = fold == held_out
         recalibrated[out] = np.interp(confidence[out], *isotonic_levels(confidence[~out], correct[~out]))
     gain = dual_gain(confidence[:, None], recalibrated[:, None], correct[:, None])
     return np.where(recalibrated < confidence, gain, 0.0), np.where(recalibrated > confidence, gain, 0.0)
@@ -59,10 +64,15 @@ def _mean_gain(probabilities: Floats, targets: Integers, sides: slice) -> float:
 def variational_error(probabilities: Floats, targets: Integers) -> float:
     """Lower bound of the top confidence's L1 calibration error, without bins: over- and underconfidence.
 
-    Return the mean over samples of sign(g(c) − c)·(r − c), c the top confidence, r whether it is right and g isotonic
-    regression on the other four fifths. At most the L1 error in expectation; NaN below ten samples.
+    Return the mean over samples of sign(g(c) − c)·(r − c), with c the top confidence, r its correctness and g isotonic
+    regression on the other four fifths of the samples. At most the L1 error in expectation; NaN below ten samples.
 
     Source: A variational estimator for Lp calibration errors 2026, arXiv:2602.24230.
+
+    Example:
+        >>> probabilities, targets = np.array([[0.9, 0.1]] * 20), np.arange(20) % 2  # half of the samples are right
+        >>> round(variational_error(probabilities, targets), 4)
+        0.4
     """
     return _mean_gain(probabilities, targets, slice(2))
 
@@ -74,6 +84,10 @@ def overconfidence(probabilities: Floats, targets: Integers) -> float:
     Return the mean over samples of 1[g(c) < c]·(c − r), as in `variational_error`.
 
     Source: A variational estimator for Lp calibration errors 2026, arXiv:2602.24230.
+
+    Example:
+        >>> round(overconfidence(np.array([[0.9, 0.1]] * 20), np.arange(20) % 2), 4)
+        0.4
     """
     return _mean_gain(probabilities, targets, slice(1))
 
@@ -85,22 +99,33 @@ def underconfidence(probabilities: Floats, targets: Integers) -> float:
     Return the mean over samples of 1[g(c) > c]·(r − c), as in `variational_error`.
 
     Source: A variational estimator for Lp calibration errors 2026, arXiv:2602.24230.
+
+    Example:
+        >>> round(underconfidence(np.array([[0.6, 0.4]] * 20), np.zeros(20, dtype=np.int64)), 4)  # all are right
+        0.4
     """
     return _mean_gain(probabilities, targets, slice(1, 2))
 
 
 @METRICS.add("variational_lp", label="variational Lp error", range=(-2, 2))
 def variational_lp(probabilities: Floats, targets: Integers, norm: Annotated[float, "[1, inf)"] = 2.0) -> float:
-    """Lower bound of the Lp calibration error of all classes at once: what temperature scaling shows of it.
+    """Lower bound of the Lp calibration error of all classes at once: the part that temperature scaling reveals.
 
-    Return the mean over samples of s(g − f)ᵀ(y − f), f the probabilities and g these after a temperature that was
-    fitted on the other folds. It sees what a temperature repairs; NaN with fewer samples than folds.
+    Return the mean over samples of s(g − f)ᵀ(y − f), with f the probabilities and g the probabilities after a
+    temperature fitted on the other folds. It contains only errors that a temperature corrects; NaN with fewer samples
+    than folds.
 
     Source: A variational estimator for Lp calibration errors 2026, arXiv:2602.24230.
 
     Args:
         norm: below 1 it is no norm [the paper's L2].
+
+    Example:
+        >>> probabilities, targets = np.array([[0.9, 0.1]] * 20), np.arange(20) % 2
+        >>> round(variational_lp(probabilities, targets), 2)  # √2·0.4
+        0.57
     """
+    # logarithms of probabilities are logits up to a constant, which no temperature changes
     logits = np.log(np.maximum(probabilities, SMALLEST_PROBABILITY))
     temperatures = refinement(logits, targets).temperatures
     if not temperatures:
