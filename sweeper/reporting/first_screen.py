@@ -174,7 +174,7 @@ def first_screen(results: Results, board: Leaderboard, counts: Overview) -> Firs
         return FirstScreen(
             (), "Every evaluated trial has failed." if board.rows else "No trial has been evaluated yet.", ()
         )
-    warnings = [*majority_warning(results, board), *constraint_warning(board), *astray_warning(cells)]
+    warnings = [*majority_warning(results, board), *constraint_warning(board), *outlier_warning(cells)]
     warnings += [f"{effect.warning}." for effect in posthoc_effects(results, board) if effect.warning]
     running = counts.count("waiting", "running", "interrupted") > 0
     answers = tuple(answer_of(results, board, cells, place, running=running) for place in cells.slices)
@@ -291,8 +291,8 @@ def line_of(grid: Matrix, key: Key, row: Row, best: Row, setting: str, measured:
     value, trial = grid.decides.last(row), text_of(row, "trial")
     assert value is not None  # cells hold only evaluated configurations
     # Loss, network and data set have columns or headings of their own.
-    told = {"config_loss_name", "config_architecture_name"}
-    names = [n for n in grid.varying if n not in told and not n.startswith("config_dataset_") and row[n] is not None]
+    elsewhere = ("config_loss_name", "config_architecture_name", "config_dataset_")
+    names = [n for n in grid.varying if not n.startswith(elsewhere) and row[n] is not None]
     standing = {True: WORSE, False: ALIKE, None: UNKNOWN}[grid.decides.worse(best, row)]
     standing = STOPPED if row["status"] != FINISHED else BEST if row is best else standing
     words, gamma = describe(row, names) if names else "", row.get("config_loss_gamma")
@@ -455,13 +455,13 @@ def constraint_warning(board: Leaderboard) -> list[str]:
     return [f"every finished configuration breaks a constraint: {', '.join(board.constraints)}."]
 
 
-def astray_warning(grid: Matrix) -> list[str]:
+def outlier_warning(grid: Matrix) -> list[str]:
     """Return a warning that names the trainings that ended far from the others; verdicts leave them out."""
-    flagged = grid.astray.flagged
+    flagged = grid.outliers.flagged
     if not flagged:
         return []
     named = ", ".join(f"{trial} seed {seed}" for trial, seed in flagged[:3]) + (", …" if len(flagged) > 3 else "")
-    ended = f"{len(flagged)} of {grid.astray.trainings} trainings ended far from the others ({named})"
+    ended = f"{len(flagged)} of {grid.outliers.trainings} trainings ended far from the others ({named})"
     return [f"{ended}: the verdicts hold for seeds that train."]
 
 

@@ -128,14 +128,14 @@ class Progress:
         self._stage = text
         if text == "running":
             self._started = self._clock()
-        self._tell(text)
+        self._announce(text)
 
     def say(self, text: str) -> None:
         """Show a sentence about the cluster (what the sweep waits for or runs on) until the next one."""
         self._cluster = text
-        self._tell(text)
+        self._announce(text)
 
-    def _tell(self, text: str) -> None:
+    def _announce(self, text: str) -> None:
         if self._live is None:
             self._console.print(text)
 
@@ -204,7 +204,7 @@ class NotebookProgress(Progress):
             self._stage = DONE
         self._update()
 
-    def _tell(self, text: str) -> None:
+    def _announce(self, text: str) -> None:
         self._update()
 
     def append(self, record: Record) -> None:

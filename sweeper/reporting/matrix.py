@@ -20,8 +20,8 @@ from sweeper.core.statistics.outliers import Outliers
 from sweeper.core.statistics.spreads import spreads
 from sweeper.journal.state import FAILED
 from sweeper.results import Results
-from sweeper.results.leaderboard import FINISHED, Goal, Leaderboard, against_constraints
-from sweeper.results.verdicts import astray, fresh_replicates
+from sweeper.results.leaderboard import FINISHED, Goal, Leaderboard, breaking_constraints
+from sweeper.results.verdicts import fresh_replicates, outlying_seeds
 
 #: The data set's settings in words (empty if they do not vary), loss, network.
 Key = tuple[str, str, str]
@@ -108,14 +108,14 @@ class Matrix:
         decides: the objective.
         varying: columns of the varying hyperparameters.
         fresh: trials with seeds of the final stage.
-        astray: trainings that ended far from the others; their values are left out.
+        outliers: trainings that ended far from the others; their values are left out.
     """
 
     cells: Mapping[Key, Sequence[Row]]
     decides: Measured
     varying: Sequence[str]
     fresh: Set[str] = frozenset()
-    astray: Outliers = field(default_factory=lambda: Outliers((), 0))
+    outliers: Outliers = field(default_factory=lambda: Outliers((), 0))
 
     @property
     def slices(self) -> list[str]:
@@ -137,12 +137,12 @@ def matrix(results: Results, board: Leaderboard) -> Matrix | None:
     if not values:
         return None
     # Seeds that ended far from the others break every interval from few seeds, so verdicts are about the others.
-    far = astray(results, board)
+    far = outlying_seeds(results, board)
     for trial, seed in far.flagged:
         values[trial] = {epoch: {s: v for s, v in of.items() if s != seed} for epoch, of in values[trial].items()}
     fresh = {trial for trial, _ in fresh_replicates(results)} & values.keys()
     chose_nothing = frozenset(values.keys() - fresh) if fresh else frozenset()
-    decides = measure(goal, values, board, against_constraints(results) | chose_nothing)
+    decides = measure(goal, values, board, breaking_constraints(results) | chose_nothing)
     # The leaderboard's order uses all seeds, so where some seeds do not count, cells are ordered by value again.
     by_value = fresh or (values.keys() if far.flagged else frozenset())
     return Matrix(cells_of(board, decides, by_value), decides, board.varying, fresh, far)

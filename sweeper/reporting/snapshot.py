@@ -53,7 +53,7 @@ class Snapshot:
         seconds: seconds since this driver began.
         paused: rung → number of trials that pause there.
         compares: whether trials are compared at rungs.
-        heard: seconds from the start to the last reported epoch: while nothing reports, the time left must not grow.
+        last_epoch: seconds from the start to the last reported epoch; the time left must not grow between reports.
         final_seeds: seeds added to the sweep: number that ended, and number in all.
     """
 
@@ -66,7 +66,7 @@ class Snapshot:
     seconds: float
     paused: dict[int, int] = field(default_factory=dict)
     compares: bool = True
-    heard: float = 0.0
+    last_epoch: float = 0.0
     final_seeds: tuple[int, int] = (0, 0)
 
     @property
@@ -90,10 +90,10 @@ class Snapshot:
     @property
     def seconds_left(self) -> float | None:
         """Estimated seconds left; None before the first epoch."""
-        if self.epochs <= 0 or self.heard <= 0:
+        if self.epochs <= 0 or self.last_epoch <= 0:
             return None
         # Time per epoch so far, up to the last report: the time since then has produced nothing yet.
-        return max(0.0, self.epochs_expected - self.epochs) * self.heard / self.epochs
+        return max(0.0, self.epochs_expected - self.epochs) * self.last_epoch / self.epochs
 
 
 class _Counted(NamedTuple):
@@ -118,10 +118,10 @@ class Tally:
         """Count all trials of `state`, which keeps changing; `schedule` has the rungs and the objective's mode."""
         self._state, self._schedule, self._statuses = state, schedule, (*state.count(), PAUSED)
         self._counted: dict[int, _Counted] = {}
-        self._alike: Counter[_Counted] = Counter()
+        self._by_state: Counter[_Counted] = Counter()
         self._ranks: dict[int, Rank] = {}
         self._leaders: list[Rank] = []
-        self._heard = (0.0, 0.0)
+        self._last_epoch = (0.0, 0.0)
         self._seen = len(state.touched)
         self._count(state.trials)
 
@@ -142,7 +142,7 @@ class Tally:
             leaders = best_trials(self._state, self._schedule, LEADERS)
         counts, rungs = dict.fromkeys(self._statuses, 0), self._schedule.rungs
         passed, stopped, paused, towards = (dict.fromkeys(rungs, 0) for _ in range(4))
-        for trial, n in self._alike.items():
+        for trial, n in self._by_state.items():
             if trial.added:
                 continue
             counts[trial.status] += n
@@ -152,23 +152,24 @@ class Tally:
                 paused[rung] += n * (trial.pause_rung == rung)
             if trial.status == RUNNING:
                 towards[next((rung for rung in rungs if rung > trial.epochs), rungs[-1])] += n
-        trained = math.fsum(n * trial.trained for trial, n in self._alike.items())
+        trained = math.fsum(n * trial.trained for trial, n in self._by_state.items())
         done = trained - epochs_before
-        if done != self._heard[0]:
-            self._heard = done, seconds
+        if done != self._last_epoch[0]:
+            self._last_epoch = done, seconds
         counts = {status: count for status, count in counts.items() if count or status != PAUSED}
+        by_rung = {rung: (passed[rung], stopped[rung]) for rung in rungs}
         return Snapshot(
-            counts, {rung: (passed[rung], stopped[rung]) for rung in rungs}, towards, leaders, done,
-            done + self._lacking(), seconds, paused, self._schedule.compares, self._heard[1], self._final_seeds(),
+            counts, by_rung, towards, leaders, done, done + self._epochs_left(), seconds, paused,
+            self._schedule.compares, self._last_epoch[1], self._final_seeds(),
         )  # fmt: skip
 
     def _final_seeds(self) -> tuple[int, int]:
-        added = {trial: n for trial, n in self._alike.items() if trial.added}
+        added = {trial: n for trial, n in self._by_state.items() if trial.added}
         return sum(n for trial, n in added.items() if trial.status in ENDED), sum(added.values())
 
-    def _lacking(self) -> float:
+    def _epochs_left(self) -> float:
         """Return the number of epochs still to be trained if the other trials take as many as the RESTING ones."""
-        resting = {trial: n for trial, n in self._alike.items() if trial.status in RESTING and not trial.added}
+        resting = {trial: n for trial, n in self._by_state.items() if trial.status in RESTING and not trial.added}
         epochs = sum(n * trial.epochs for trial, n in resting.items())
         mean = epochs / sum(resting.values()) if resting else float(self._schedule.max_epochs)
 
@@ -179,16 +180,16 @@ class Tally:
             own = next((rung for rung in self._schedule.rungs if rung >= trial.epochs), 0)
             return max(mean, own) if trial.status == RUNNING else mean
 
-        others = [(trial, n) for trial, n in self._alike.items() if trial.status not in RESTING]
+        others = [(trial, n) for trial, n in self._by_state.items() if trial.status not in RESTING]
         return math.fsum(n * max(0.0, due(trial) - trial.trained) for trial, n in others)
 
     def _count(self, indices: Iterable[int]) -> None:
         for index in indices:
             trial = self._state.trials[index]
             if index in self._counted:
-                self._alike[self._counted[index]] -= 1
+                self._by_state[self._counted[index]] -= 1
             self._counted[index] = _counted(trial)
-            self._alike[self._counted[index]] += 1
+            self._by_state[self._counted[index]] += 1
             before, now = self._ranks.pop(index, None), rank_of(trial, self._schedule.mode)
             if now is not None:
                 self._ranks[index] = now
@@ -196,7 +197,7 @@ class Tally:
                 self._leaders = heapq.nlargest(LEADERS, self._ranks.values())
             elif before != now and now is not None:  # no other trial can have become a leader
                 self._leaders = heapq.nlargest(LEADERS, [*self._leaders, now])
-        self._alike = +self._alike  # drops zero counts
+        self._by_state = +self._by_state  # drops zero counts
 
 
 def _counted(trial: TrialState) -> _Counted:
@@ -295,11 +296,11 @@ def rungs_table(now: Snapshot) -> Table:
 #: Prefix that Ray adds to the name of a user-defined metric.
 PREFIX = "ray_"
 
-_SAID = yaml.safe_load(resources.files("sweeper.reporting").joinpath("metrics.yaml").read_text("utf-8"))
+_DESCRIPTIONS = yaml.safe_load(resources.files("sweeper.reporting").joinpath("metrics.yaml").read_text("utf-8"))
 
 #: Metric → its description and its labels.
 METRICS: dict[str, tuple[str, tuple[str, ...]]] = {
-    name: (metric["counts"], ("sweep", *metric.get("labels", ()))) for name, metric in _SAID.items()
+    name: (metric["counts"], ("sweep", *metric.get("labels", ()))) for name, metric in _DESCRIPTIONS.items()
 }
 
 #: Seconds between two updates; Ray's agents collect metrics every ten.

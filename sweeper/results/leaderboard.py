@@ -100,7 +100,7 @@ def constraints_of(results: Results) -> list[Constraint]:
     return [constraint_of(written) for written in results.specification.get("constraints", ())]
 
 
-def against_constraints(results: Results) -> set[str]:
+def breaking_constraints(results: Results) -> set[str]:
     """Return the finished trials that break any of the sweep's constraints."""
     constraints = constraints_of(results)
     measured: dict[str, dict[str, float]] = {}
@@ -117,7 +117,7 @@ def front(results: Results) -> Front | None:
     if len(goals) < 2:
         return None
     measured = [final_values(results, goal.metric) for goal in goals]
-    kept = set.intersection(*map(set, measured)) - against_constraints(results)
+    kept = set.intersection(*map(set, measured)) - breaking_constraints(results)
     values = {trial: [by_trial[trial] for by_trial in measured] for trial in sorted(kept)}
     # A diverged trial has no place on the front, and an infinite cost would make every share of the range NaN.
     values = {trial: pairs for trial, pairs in values.items() if all(math.isfinite(mean) for mean, _ in pairs)}
@@ -204,7 +204,7 @@ class Leaderboard:
         varying: columns of the hyperparameters that have more than one value in the sweep.
         sql: the query that returns the rows.
         objective: the objective that orders the rows.
-        against: finished trials that break a constraint; they follow those that meet all.
+        breaking: finished trials that break a constraint; they follow those that meet all.
         constraints: the sweep's constraints in words.
     """
 
@@ -212,7 +212,7 @@ class Leaderboard:
     varying: tuple[str, ...]
     sql: str
     objective: Goal
-    against: frozenset[str] = frozenset()
+    breaking: frozenset[str] = frozenset()
     constraints: tuple[str, ...] = ()
 
     @cached_property
@@ -229,7 +229,7 @@ class Leaderboard:
 
     def breaks_constraint(self, row: Row) -> bool:
         """Return whether a configuration finished and breaks a constraint."""
-        return row["trial"] in self.against
+        return row["trial"] in self.breaking
 
     def legend(self, rows: Rows) -> str | None:
         """Return the explanation of MARK if one of the rows has it, else None."""
@@ -272,11 +272,11 @@ def leaderboard(results: Results, most: int | None = None, by: str | None = None
     # A searched hyperparameter is shown although only one value was drawn so far: the reader expects its column.
     asked = {*searched(results.specification.get("space", {}))} & {*results.columns("trials")}
     varying = in_order(dict.fromkeys([*varying_columns(results), *sorted(asked)]))
-    against = against_constraints(results)
-    sql = leaderboard_sql(results, goal, varying, against)
+    breaking = breaking_constraints(results)
+    sql = leaderboard_sql(results, goal, varying, breaking)
     rows: Rows = results.sql(sql, most=most).to_pylist()
     constraints = tuple(constraint.text for constraint in constraints_of(results))
-    return Leaderboard(rows, varying, sql, goal, frozenset(against), constraints)
+    return Leaderboard(rows, varying, sql, goal, frozenset(breaking), constraints)
 
 
 def varying_columns(results: Results) -> tuple[str, ...]:
@@ -327,10 +327,10 @@ FRESH = (
 )
 
 
-def leaderboard_sql(results: Results, goal: Goal, varying: Sequence[str], against: set[str]) -> str:
+def leaderboard_sql(results: Results, goal: Goal, varying: Sequence[str], breaking: set[str]) -> str:
     """Return the query of the leaderboard, for the columns that this sweep's tables have.
 
-    Finished trials that break a constraint (`against`) follow those that break none, whatever their objective. Trials
+    Finished trials that break a constraint (`breaking`) follow those that break none, whatever their objective. Trials
     with fresh seeds precede other finished trials and are ordered by these seeds alone, since the first selected them.
     """
     present = set(results.columns("evaluations"))
@@ -349,7 +349,7 @@ def leaderboard_sql(results: Results, goal: Goal, varying: Sequence[str], agains
     parts += [spread_sql(name, name, " FILTER (split = 'val')") for name in headline_columns() if name in present]
     parts += [f"any_value({name}) AS {name}" for name in varying]
     columns = ",\n  ".join(parts)
-    last = f"trial IN ({', '.join(map(literal, sorted(against)))}), " if against else ""
+    last = f"trial IN ({', '.join(map(literal, sorted(breaking)))}), " if breaking else ""
     # NaN has to be sorted explicitly: DuckDB treats it as the largest number, so it would be best in descending order.
     return (
         f"SELECT trial, status, epoch AS epochs,\n  {columns}\nFROM ({FRESH}) AS final\nGROUP BY trial, status, epoch\n"

@@ -394,7 +394,7 @@ def headline(board: Leaderboard) -> str:
 
 
 #: Test metrics of the best configuration: column, sentence, factor.
-SAID = (
+DETAILS = (
     ("test_accuracy", "accuracy {} %", 100),
     ("test_nll", "NLL {}", 1),
     ("test_ece", "ECE {}", 1),
@@ -407,7 +407,7 @@ def details(board: Leaderboard) -> list[str]:
     best = board.best
     if best is None:
         return []
-    there = ((text, scale, column) for column, text, scale in SAID if best.get(column) is not None)
+    there = ((text, scale, column) for column, text, scale in DETAILS if best.get(column) is not None)
     measured = ", ".join(text.format(board.value(best, column, scale)) for text, scale, column in there)
     return [f"On test data, not used for selection ({best['trial']}): {measured}."] if measured else []
 

@@ -223,7 +223,9 @@ def literal(value: object) -> str:
     return repr(value) if isinstance(value, int | float) else "'" + str(value).replace("'", "''") + "'"
 
 
-def read_steadily(folders: Mapping[str, Path], query: str, most: int | None = None, *, named: bool = False) -> pa.Table:
+def read_one_generation(
+    folders: Mapping[str, Path], query: str, most: int | None = None, *, named: bool = False
+) -> pa.Table:
     """Return a query's rows from one generation of each sweep's files, even if they are replaced meanwhile.
 
     Args:
@@ -250,7 +252,7 @@ def read_steadily(folders: Mapping[str, Path], query: str, most: int | None = No
     raise QueryError(f"the tables were replaced {READ_ATTEMPTS} times while they were read", "try again")
 
 
-def bring_what_is_read(paths: SweepPaths, query: str, trials: Collection[str] | None = None) -> None:
+def fetch_needed_predictions(paths: SweepPaths, query: str, trials: Collection[str] | None = None) -> None:
     """Fetch predictions that the sweep's local copy lacks, if the query names them. Raises StoreError.
 
     Args:

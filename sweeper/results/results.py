@@ -110,17 +110,17 @@ class Results:
         if (answer := self.answers.get((query, most))) is not None:
             return answer
         queries.check_reads_only(query)
-        queries.bring_what_is_read(self.paths, query, trials)
+        queries.fetch_needed_predictions(self.paths, query, trials)
         if self.generation is not None:
             # A snapshot checked the small tables when it copied them; the large ones are still read from their files.
             queries.require_sound_files(self.generation, queries.tables_of(query) & queries.LARGE_TABLES)
         if self.frozen is None:
-            if not NAMED.search(query):
-                return queries.read_steadily({self.name: self.folder}, query, most)
+            if not NAMES_FRAGILITY.search(query):
+                return queries.read_one_generation({self.name: self.folder}, query, most)
             # The simulation and the query must see the same rows, also if the tables are replaced between them.
             with self.snapshot() as held:
                 return held.sql(query, trials=trials, most=most)
-        named = NAMED.search(query)
+        named = NAMES_FRAGILITY.search(query)
         table = with_fragility(self, query, most) if named else queries.execute(self.frozen, query, most)
         # Large tables stay in files, and which trials' predictions are there depends on `trials`.
         if table.nbytes <= MOST_KEPT and not queries.tables_of(query) & queries.LARGE_TABLES:
@@ -274,9 +274,9 @@ class SeveralResults:
         """
         queries.check_reads_only(query)
         for member in self.members.values():
-            queries.bring_what_is_read(member.paths, query)
+            queries.fetch_needed_predictions(member.paths, query)
         folders = {name: member.folder for name, member in self.members.items()}
-        return queries.read_steadily(folders, query, most, named=True)
+        return queries.read_one_generation(folders, query, most, named=True)
 
 
 def load_several(names: Sequence[str | Path], output: str | Path = "results") -> SeveralResults:
@@ -299,7 +299,7 @@ def load_several(names: Sequence[str | Path], output: str | Path = "results") ->
 
 
 #: Matches a query that reads the column `fragility`. The simulation takes seconds, so it runs only for such a query.
-NAMED = re.compile(rf"\b{FRAGILITY}\b", re.IGNORECASE)
+NAMES_FRAGILITY = re.compile(rf"\b{FRAGILITY}\b", re.IGNORECASE)
 
 #: Only a stop can be fragile: the trials of other decisions went on.
 _DECISIONS = (

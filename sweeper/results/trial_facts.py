@@ -18,7 +18,7 @@ from sweeper.core.ids import trial_name
 from sweeper.core.labels import STATUS_WORDS, duration, label, number, plural
 from sweeper.core.statistics.basics import spread_text
 from sweeper.journal.reasons import row_text
-from sweeper.results.leaderboard import against_constraints, constraints_of, leaderboard, spread_sql
+from sweeper.results.leaderboard import breaking_constraints, constraints_of, leaderboard, spread_sql
 from sweeper.results.queries import literal
 from sweeper.results.results import stop_chances
 from trainables.curvature.statistics.base import headline_columns
@@ -130,7 +130,7 @@ def state_of(replicates: Rows) -> tuple[str, list[str]]:
 
 def broken_constraints(results: Results, trial: str) -> list[str]:
     """Return a sentence if the trial finished and breaks a constraint of its sweep."""
-    if trial not in against_constraints(results):
+    if trial not in breaking_constraints(results):
         return []
     guards = ", ".join(constraint.text for constraint in constraints_of(results))
     return [f"breaks a constraint, so it is not among the best: {guards}"]

@@ -56,7 +56,7 @@ def fresh_replicates(results: Results) -> set[tuple[str, int]]:
     return {(text_of(row, "trial"), int_of(row, "replicate")) for row in rows}
 
 
-def astray(results: Results, board: Leaderboard) -> Outliers:
+def outlying_seeds(results: Results, board: Leaderboard) -> Outliers:
     """Return the finished seeds whose objective is far from the other seeds' of their configuration."""
     goal = board.objective
     if goal.split not in ("val", "test") or goal.column not in results.columns("evaluations"):
@@ -66,7 +66,7 @@ def astray(results: Results, board: Leaderboard) -> Outliers:
     return outliers(values, goal.mode)
 
 
-class Trained:
+class TrainedNetworks:
     """The stored networks of some finished trials of one sweep, without seeds that ended far from the others.
 
     Attributes:
@@ -78,7 +78,7 @@ class Trained:
         rows = results.rows("SELECT DISTINCT trial, replicate, coalesce(seed, replicate) AS seed FROM trials")
         seeds = {(text_of(row, "trial"), int_of(row, "replicate")): int_of(row, "seed") for row in rows}
         fresh, self.members = fresh_replicates(results), dict[str, dict[int, StoredPredictions]]()
-        flagged = astray(results, leaderboard(results)).flagged
+        flagged = outlying_seeds(results, leaderboard(results)).flagged
         for trial, every in grouped(members_of(results, trials), lambda member: member.trial).items():
             kept = [member for member in every if (trial, member.replicate) in fresh]
             used = kept if len(kept) > 1 else every  # one fresh seed alone has no spread to judge by
@@ -146,11 +146,11 @@ def calibration(results: Results, rows: Sequence[Row], *, between: bool = False)
     """
     try:
         # One trial is read first: its size times the number of rows decides whether to read the others.
-        trained, margin = Trained(results, [text_of(rows[0], "trial")]), margin_of(results)
+        trained, margin = TrainedNetworks(results, [text_of(rows[0], "trial")]), margin_of(results)
         size = sum(logits.size for network in trained.all() for logits in network.logits.values())
         if size * len(rows) > MOST_VALUES:
             return Calibration({})
-        trained = Trained(results, [text_of(row, "trial") for row in rows])
+        trained = TrainedNetworks(results, [text_of(row, "trial") for row in rows])
     except (SweeperError, IndexError):  # predictions were deleted or never written; IndexError: no rows
         return Calibration({})
     stages = {
@@ -226,7 +226,7 @@ def estimates(
         trials = [text_of(row, "trial") for row in rows]
         if trials[0] == trials[1] and first[0].folder == second[0].folder:
             raise SweeperError(f"{names[0]} and {names[1]} are both {trials[0]}", "name two different ones")
-        sides = [Trained(results, [trial]) for (results, _), trial in zip((first, second), trials, strict=True)]
+        sides = [TrainedNetworks(results, [trial]) for (results, _), trial in zip((first, second), trials, strict=True)]
         require_same_samples([member for side in sides for member in side.all()])
         margin, stages, changes = margin_of(first[0]), dict[str, list[Judgement]](), dict[str, list[Judgement]]()
         before: list[Networks] = []

@@ -29,7 +29,7 @@ from sweeper.reporting.html import FILES, page_text
 from sweeper.reporting.page import trial_parts
 from sweeper.results.queries import LARGE_TABLES, VIEWS
 from sweeper.results.results import load
-from sweeper.serving.board import LIVE, Board, Painter, SweepView, file_of
+from sweeper.serving.board import LIVE, Board, PageMaker, SweepView, page_file
 from trainables.files.stores.base import StoreError
 
 T = TypeVar("T")
@@ -138,7 +138,7 @@ class Pages:
     def __init__(self, output: str, compare: Callable[..., Any]) -> None:
         """Prepare to serve `output`. Raises SweeperError if it is neither a folder nor a store."""
         self._board, self._compare = Board(output), compare
-        self._painter = Painter(output, self._board.unpainted)
+        self._page_maker = PageMaker(output, self._board.outdated)
         self._heavy: anyio.CapacityLimiter | None = None
         self._trial = functools.lru_cache(KEPT_TRIALS)(self._trial_text)
 
@@ -165,7 +165,7 @@ class Pages:
                 stop.wait(self._board.seconds)
 
         threading.Thread(target=read, daemon=True).start()  # a daemon, so that a long look does not delay the end
-        painting = asyncio.create_task(self._painter.work())
+        painting = asyncio.create_task(self._page_maker.work())
         try:
             yield
         finally:
@@ -188,14 +188,14 @@ class Pages:
     async def sweep(self, request: Request) -> Response:
         """Answer with a sweep's page: its latest report, with the journal's current state in it."""
         seen = self._seen(request.path_params["name"])
-        part, file = self._board.parts.get(seen.name, ""), file_of(self._board.output, seen.name)
-        if not seen.painted.key or not file.is_file():
-            fault = "There is no report." if seen.fault else self._painter.faults.get(seen.name, "")
+        part, file = self._board.parts.get(seen.name, ""), page_file(self._board.output, seen.name)
+        if not seen.page.key or not file.is_file():
+            fault = "There is no report." if seen.fault else self._page_maker.faults.get(seen.name, "")
             return page("sweep", seen.name, seen.name, live=part, fault=fault)
-        before, _, after = await anyio.to_thread.run_sync(halves, file, seen.painted.key)
+        before, _, after = await anyio.to_thread.run_sync(split_page, file, seen.page.key)
 
         def pieces() -> Iterator[bytes]:
-            yield before + page_text("live_part.html", part=part, key=seen.painted.key).encode()
+            yield before + page_text("live_part.html", part=part, key=seen.page.key).encode()
             yield from (after[at : at + CHUNK_BYTES] for at in range(0, len(after), CHUNK_BYTES))
 
         return StreamingResponse(pieces(), media_type="text/html")
@@ -214,7 +214,7 @@ class Pages:
             while not name or name in self._board.seen:
                 now = {"part": self._board.parts.get(name, "") if name else self._board.rows}
                 if name:
-                    now["report"] = self._board.seen[name].painted.key
+                    now["report"] = self._board.seen[name].page.key
                 for kind, text in now.items():
                     if sent.get(kind) != text:
                         sent[kind], silent = text, 0.0
@@ -235,7 +235,7 @@ class Pages:
 
     def _trial_text(self, name: str, trial: str, key: str) -> str:
         """Return a trial's page; `key` is only part of the cache's key, so a changed sweep gets a new page."""
-        parts, said = trial_parts(load(name, self._board.output), trial), self._board.seen[name].painted.answers
+        parts, said = trial_parts(load(name, self._board.output), trial), self._board.seen[name].page.answers
         return page_text("trial.html", served=True, said=said, **parts)
 
     async def rows(self, request: Request) -> Response:
@@ -287,7 +287,7 @@ class Pages:
 
 
 @functools.lru_cache(4)
-def halves(file: Path, key: str) -> tuple[bytes, bytes, bytes]:
+def split_page(file: Path, key: str) -> tuple[bytes, bytes, bytes]:
     """Return a page's bytes before the live part, its mark, and the bytes after; held once for all readers."""
     return file.read_bytes().partition(LIVE.encode())
 

@@ -52,11 +52,11 @@ NICENESS = 10
 
 VERSION = version("calibration-sweeper")  # another release makes other pages; the look-up takes a millisecond
 
-PAINT = "import sys; from sweeper.serving.board import paint; paint(*sys.argv[1:])"
+MAKE_PAGE = "import sys; from sweeper.serving.board import make_page; make_page(*sys.argv[1:])"
 
 
 @dataclass(frozen=True)
-class Painted:
+class PageContent:
     """The content of a sweep's latest page.
 
     Attributes:
@@ -70,22 +70,22 @@ class Painted:
     answers: Sequence[str] = ()
 
 
-def file_of(output: str, name: str) -> Path:
+def page_file(output: str, name: str) -> Path:
     """Return the file of a sweep's page in the cache."""
     where = output if ":" in output else str(Path(output).resolve())
     digest = hashlib.sha256(f"{VERSION}\0{where}".encode()).hexdigest()[:12]
     return cache_folder() / "serving" / digest / f"{name}.html"
 
 
-def painted(output: str, name: str) -> Painted:
+def page_content(output: str, name: str) -> PageContent:
     """Return the content of a sweep's page; empty if there is none."""
     try:
-        return Painted(**json.loads(file_of(output, name).with_suffix(".json").read_text("utf-8")))
+        return PageContent(**json.loads(page_file(output, name).with_suffix(".json").read_text("utf-8")))
     except (OSError, ValueError, TypeError):  # missing, or a damaged file in the cache: the page is made again
-        return Painted()
+        return PageContent()
 
 
-def paint(name: str, output: str, key: str) -> None:
+def make_page(name: str, output: str, key: str) -> None:
     """Make a sweep's page, and a JSON file next to it with its answers.
 
     Raises:
@@ -100,7 +100,7 @@ def paint(name: str, output: str, key: str) -> None:
     with load(name, output).snapshot() as frozen:
         shown, winner = report(frozen), selected(frozen, leaderboard(frozen))
         best = interval_text(winner[1]) if winner is not None and winner[1].is_bounded else ""
-        file = file_of(output, name)
+        file = page_file(output, name)
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)  # pages show results that others may not read
         write_page("live.html", file, "set SWEEPER_CACHE to a folder of yours", served=True, live=LIVE, **shown)
     first = shown["first"]
@@ -108,28 +108,28 @@ def paint(name: str, output: str, key: str) -> None:
     write_text(file.with_suffix(".json"), json.dumps({"key": key, "best": best, "answers": sentences(first)}))
 
 
-class Painter:
+class PageMaker:
     """Has pages made, first for the sweeps that somebody watches, then for the newest others.
 
     Attributes:
         faults: sweep → why its page could not be made.
     """
 
-    def __init__(self, output: str, unpainted: Callable[[], Iterable[tuple[str, str, bool]]]) -> None:
+    def __init__(self, output: str, outdated: Callable[[], Iterable[tuple[str, str, bool]]]) -> None:
         """Prepare to make pages of the sweeps in `output`.
 
         Args:
             output: a folder or a store.
-            unpainted: returns (name, key, whether the sweep is over) of the sweeps whose pages are out of date, the
+            outdated: returns (name, key, whether the sweep is over) of the sweeps whose pages are out of date, the
                 most urgent first.
         """
-        self._output, self._unpainted, self.faults = output, unpainted, dict[str, str]()
+        self._output, self._outdated, self.faults = output, outdated, dict[str, str]()
         self._tried: dict[str, tuple[str, float]] = {}
 
     async def work(self) -> None:
         """Make one page after another until cancelled."""
         while True:
-            name, key = next(filter(self._is_due, self._unpainted()), ("", "", False))[:2]
+            name, key = next(filter(self._is_due, self._outdated()), ("", "", False))[:2]
             if name:
                 began = time.monotonic()
                 await self._make(name, key)
@@ -144,7 +144,7 @@ class Painter:
         return key != tried and (over or now >= due)
 
     async def _make(self, name: str, key: str) -> None:
-        command = [sys.executable, "-P", "-c", f"{WATCH}\n{PAINT}", name, self._output, key]
+        command = [sys.executable, "-P", "-c", f"{WATCH}\n{MAKE_PAGE}", name, self._output, key]
         process = await asyncio.create_subprocess_exec(
             *command, env=python_environment(), start_new_session=True,
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
@@ -196,7 +196,7 @@ class SweepView:
         record: number of the newest record.
         over: whether nothing more will happen.
         key: changes whenever the report has something new.
-        painted: content of the report's latest page.
+        page: content of the report's latest page.
     """
 
     name: str
@@ -214,10 +214,10 @@ class SweepView:
     record: int = -1
     over: bool = False
     key: str = ""
-    painted: Painted = field(default_factory=Painted)
+    page: PageContent = field(default_factory=PageContent)
 
 
-class Followed:
+class FollowedSweep:
     """One sweep that is read while its journal grows."""
 
     def __init__(self, name: str, output: str) -> None:
@@ -278,7 +278,7 @@ class Board:
         self.rows, self.parts = "", dict[str, str]()
         self.watchers = Counter[str]()
         self.seconds = LOOK_SECONDS if self.place.store is None else FAR_LOOK_SECONDS
-        self._followed: dict[str, Followed] = {}
+        self._followed: dict[str, FollowedSweep] = {}
         self._marks: dict[str, object] = {}
         self._names: tuple[float, list[str]] = (float("-inf"), [])
 
@@ -309,16 +309,14 @@ class Board:
         ordered = sorted(self.seen.values(), key=lambda sweep: sweep.driver is None)
         self.rows = page_text("rows.html", sweeps=ordered)
 
-    def unpainted(self) -> list[tuple[str, str, bool]]:
+    def outdated(self) -> list[tuple[str, str, bool]]:
         """Return (name, key, whether it is over) of the sweeps whose pages are out of date, watched ones first.
 
         Of the others only the UNASKED newest are returned.
         """
         asked = [name for name in self.seen if self.watchers[name]]
         asked_first = [self.seen[name] for name in dict.fromkeys([*asked, *[*self.seen][:UNASKED]])]
-        return [
-            (sweep.name, sweep.key, sweep.over) for sweep in asked_first if sweep.key not in ("", sweep.painted.key)
-        ]
+        return [(sweep.name, sweep.key, sweep.over) for sweep in asked_first if sweep.key not in ("", sweep.page.key)]
 
     def _listed(self) -> list[str]:
         (at, names), store = self._names, self.place.store
@@ -335,12 +333,12 @@ class Board:
         self._marks[name] = mark
         if not (seen.over and mark == before):
             if name not in self._followed:
-                self._followed[name] = Followed(name, self.output)
+                self._followed[name] = FollowedSweep(name, self.output)
             seen = self._followed[name].look()
             if seen.over:
                 del self._followed[name]  # its trials take memory, and it may never change again
             seen.key = f"{seen.record}-{seen.over}-{changed_at(self.place.folder / name / RECALIBRATIONS)}"
-        seen.painted = painted(self.output, name)
+        seen.page = page_content(self.output, name)
         return seen
 
     def _mark(self, name: str) -> object:

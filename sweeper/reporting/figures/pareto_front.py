@@ -24,7 +24,7 @@ from sweeper.results.leaderboard import FINISHED
 
 LAMBDA_MAX = "hessian_cross_entropy_lambda_max"
 #: Metrics in a point's tooltip.
-SAID = ("accuracy", "ece", LAMBDA_MAX)
+IN_TOOLTIP = ("accuracy", "ece", LAMBDA_MAX)
 LABELS = {"error": "validation error", "ece": "validation ECE", LAMBDA_MAX: label(LAMBDA_MAX)}
 
 #: Largest number of configurations named in the finding; the plot and the data have all.
@@ -104,7 +104,7 @@ def panel(rows: Rows, front: Rows, x: str, y: str, losses: Sequence[str]) -> Pan
 
 def says(row: Row) -> str:
     """Return a point's tooltip."""
-    return hover(row, [name for name in SAID if row.get(name) is not None])
+    return hover(row, [name for name in IN_TOOLTIP if row.get(name) is not None])
 
 
 def scale(goal: str, rows: Rows) -> Json:

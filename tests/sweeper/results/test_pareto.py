@@ -10,7 +10,7 @@ import pytest
 
 from sweeper.reporting.tables import trials_table
 from sweeper.results import Results
-from sweeper.results.leaderboard import against_constraints, final_values, front, leaderboard
+from sweeper.results.leaderboard import breaking_constraints, final_values, front, leaderboard
 from sweeper.results.listing import headline
 
 OBJECTIVES = [{"metric": "val_accuracy", "mode": "max"}, {"metric": "val_ece", "mode": "min"}]
@@ -56,22 +56,22 @@ def test_a_constraint_keeps_trials_from_the_top_of_the_leaderboard(losses_folder
     accuracies = {row["trial"]: row["val_accuracy"] for row in plain.finished}
     limit = sorted(accuracies.values())[len(accuracies) // 2]
     results = asked(losses_folder, constraints=[{"metric": "val_accuracy", "min": limit}])
-    against = against_constraints(results)
+    against = breaking_constraints(results)
     assert against == {trial for trial, accuracy in accuracies.items() if accuracy < limit}
     ordered = [row["trial"] for row in leaderboard(results).finished]
     expected = [row["trial"] for row in plain.finished]
     assert ordered == [t for t in expected if t not in against] + [t for t in expected if t in against]
-    assert best > 0 and not against_constraints(Results(losses_folder))
+    assert best > 0 and not breaking_constraints(Results(losses_folder))
 
 
 def test_headline_and_report_say_which_trials_break_a_constraint(losses_folder):
     results = asked(losses_folder, constraints=[{"metric": "val_accuracy", "min": 1.0}])
     board = leaderboard(results)
-    assert {row["trial"] for row in board.finished} == board.against
+    assert {row["trial"] for row in board.finished} == board.breaking
     said = "Every finished configuration breaks a constraint: val_accuracy at least 1."
     assert headline(board).endswith(said)
     table = trials_table(board)
-    assert {row[0] for row in table.rows if str(row[0]).endswith(" †")} == {f"{trial} †" for trial in board.against}
+    assert {row[0] for row in table.rows if str(row[0]).endswith(" †")} == {f"{trial} †" for trial in board.breaking}
     assert "† breaks a constraint: val_accuracy at least 1;" in table.caption
     assert "†" not in trials_table(leaderboard(Results(losses_folder))).caption
 

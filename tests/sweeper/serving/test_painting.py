@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.serving.board import LIVE, Painted, file_of, paint, painted
+from sweeper.serving.board import LIVE, PageContent, make_page, page_content, page_file
 from tests.patience import patient
 from tests.running import SPACE, sweeper
 from tests.sweeper.reporting.browser import chromium
@@ -18,16 +18,16 @@ from tests.sweeper.serving.server import served
 def test_a_page_has_a_place_for_what_is_live_and_says_its_answers(gamma_folder, tmp_path, monkeypatch):
     monkeypatch.setenv("SWEEPER_CACHE", str(tmp_path))
     output, name = str(gamma_folder.parent), gamma_folder.name
-    assert painted(output, name) == Painted()
+    assert page_content(output, name) == PageContent()
     before = {path: path.stat().st_mtime_ns for path in gamma_folder.rglob("*")}
-    paint(name, output, "7")
-    said = painted(output, name)
+    make_page(name, output, "7")
+    said = page_content(output, name)
     assert said.key == "7" and said.answers and all(sentence.endswith(".") for sentence in said.answers)
     assert said.best == "" or (" … " in said.best and "`" not in said.best), "an interval, or none that says anything"
-    page = file_of(output, name).read_text("utf-8")
+    page = page_file(output, name).read_text("utf-8")
     assert page.count(LIVE) == 1 and 'href="rows/trials.csv"' in page and "<script>" not in page
     assert {path: path.stat().st_mtime_ns for path in gamma_folder.rglob("*")} == before, "nothing is written there"
-    assert file_of(output, name).parent.stat().st_mode & 0o077 == 0
+    assert page_file(output, name).parent.stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.integration
