@@ -124,7 +124,7 @@ def _owns_all_parameters(network: nn.Module, layers: dict[nn.Module, tuple[Tenso
 
 
 def _is_known(node: Node) -> bool:
-    """Whether a graph node is affine in each parameter alone; multiplying is fine by a bare parameter or a constant."""
+    """Return whether a graph node is affine in each parameter alone, as a product with a bare parameter is."""
     name = short_name(node)
     inputs = [function for function, _ in node.next_functions]
     if name in _PIECEWISE_AFFINE:

@@ -337,7 +337,7 @@ class HessianOperator:
     def __init__(
         self, surface: Surface, loss: LossFunction, vectors_per_pass: int = 1, gradient: Tensor | None = None
     ) -> None:
-        """Compute the gradient unless `gradient` is given.
+        """Compute the gradient unless `gradient` is given; the loss's constants are fixed batch by batch.
 
         Raises CurvatureUnavailable if the gradient is not finite or cannot be differentiated.
         """
