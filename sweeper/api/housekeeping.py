@@ -117,14 +117,14 @@ def validate(
     Returns:
         The search space, checked and complete.
     """
-    from sweeper.planning.preparation import prepare_dataset, what_is_found
+    from sweeper.planning.preparation import describe_data_file, prepare_dataset
     from sweeper.space.loading import load_spec
 
     spec = load_spec(space, overrides(set), rehearse=rehearse)
     count = spec.samples if spec.searcher.learns else len(configurations(spec))
     varying = ", ".join(dict.fromkeys(short(name) for name in varying_columns(spec.space))) or "nothing"
     seeds = f"{plural(count, 'configuration')} × {plural(spec.replicates.count, 'seed')}"
-    found, untried = what_is_found(spec), None
+    found, untried = describe_data_file(spec), None
     if spec.loop is None:
         there = spec.dataset | ({"download": False} if "download" in spec.dataset else {})
         try:

@@ -23,7 +23,7 @@ from sweeper.execution.driver.executor import Executor, Job, Session
 from sweeper.execution.options import Outcome, RunOptions
 from sweeper.execution.predictions_file import Predictions, read_predictions
 from sweeper.execution.runner import first_attempt
-from sweeper.planning.user_code_checks import MANIFEST_KEY, predicted_before
+from sweeper.planning.user_code_checks import MANIFEST_KEY, data_stand_in
 from sweeper.space.configurations import Configurations
 from sweeper.space.evaluation import split_faults
 from sweeper.space.loading import load_spec
@@ -130,7 +130,7 @@ def import_predictions(
         MANIFEST_KEY: {"columns": []},
         "imported": {"file": file.name, "sha256": hashlib.sha256(file.read_bytes()).hexdigest()},
     }
-    dataset = predicted_before(manifest)
+    dataset = data_stand_in(manifest)
     faults = split_faults(spec.evaluation.model_dump(), found.splits)
     if not faults:
         fewest = min(size for name, size in facts["samples"].items() if name in found.splits)

@@ -25,12 +25,12 @@ from sweeper.execution.ray import joined
 from sweeper.execution.resuming import check_unchanged, refuse_lost_journal
 from sweeper.journal.segments import last_sequence
 from sweeper.planning.preparation import dataset_facts, lane_notes, prepare_dataset
-from sweeper.planning.user_code_checks import loop_part
+from sweeper.planning.user_code_checks import loop_entry
 from sweeper.space.configurations import pool_notes, repeat_notes
 from sweeper.space.loading import load_spec
 from sweeper.space.parts import MOST_SEEDS, Resources
 from sweeper.space.spec import SweepSpec
-from sweeper.space.user_code import code_of, keep, manifest_part, take_up_kept
+from sweeper.space.user_code import code_of, keep, manifest_entry, take_up_kept
 from sweeper.storage.lease import holder
 from sweeper.storage.lookup import refuse_odd_files
 from sweeper.storage.metadata import UNTRACKED, build_manifest, read_manifest, read_specification
@@ -108,13 +108,13 @@ def _run_spec(server: ForkServer | None, spec: SweepSpec, stem: str, name: str |
     if place.store is not None:
         place.store.check()
     dataset = prepare_dataset(spec)
-    looped = loop_part(dataset)
+    looped = loop_entry(dataset)
     own, own_notes = code_of(spec), [*pool_notes(spec), *repeat_notes(spec), *lane_notes(spec, dataset)]
     own_notes += dataset.notes
     dataset, facts = node_copy(dataset), dataset_facts(dataset)
     manifest = {
         **build_manifest(spec, facts),
-        **manifest_part(own),
+        **manifest_entry(own),
         **looped,
         "executor": executor.name,
         **({} if options.tracker is not None else {UNTRACKED: True}),

@@ -44,6 +44,12 @@ class CalibratedNetworks(nn.Module):
 
     The post-hoc part computes in float64, like the sweep's metrics. The method is applied after the mean, because an
     ensemble of calibrated networks is underconfident (Rahaman & Thiery 2021, arXiv:2007.08792).
+
+    Example:
+        >>> network = nn.Linear(2, 2, bias=False)
+        >>> _ = nn.init.eye_(network.weight)
+        >>> CalibratedNetworks([network], None)(torch.tensor([[0.0, 0.0]])).tolist()
+        [[0.5, 0.5]]
     """
 
     def __init__(self, networks: Sequence[nn.Module], calibrator: Calibrator | None) -> None:
@@ -78,7 +84,12 @@ def joint_logits(logits: Sequence[np.ndarray]) -> Floats:
 
 
 def largest_difference(probabilities: Floats, reference: Floats) -> float:
-    """Return the largest absolute difference of probabilities; infinite if shapes differ."""
+    """Return the largest absolute difference of probabilities; infinite if shapes differ.
+
+    Example:
+        >>> largest_difference(np.array([[0.25, 0.75]]), np.array([[0.5, 0.5]]))
+        0.25
+    """
     return float(np.abs(probabilities - reference).max()) if probabilities.shape == reference.shape else float("inf")
 
 

@@ -277,7 +277,12 @@ class Gpu:
 
 
 def known_gpus() -> tuple[list[Gpu], float]:
-    """Return the GPUs of `hardware.yaml`, and the factor by which small images can be slower than the anchor."""
+    """Return the GPUs of `hardware.yaml`, and the factor by which small images can be slower than the anchor.
+
+    Example:
+        >>> [gpu.name for gpu in known_gpus()[0]][:1]
+        ['A100']
+    """
     table = yaml.safe_load(resources.files("sweeper.planning").joinpath("hardware.yaml").read_text("utf-8"))
     gpus = [
         Gpu(row["name"], row["peak_tflops"] * 1e12 * row["share"], row["anchor"], row["machines"])
@@ -336,7 +341,13 @@ def estimate(spec: SweepSpec, epochs: float, evaluations: float, finished: float
 
 
 def dataset_size(dataset: Mapping[str, Any]) -> DataSetSize | None:
-    """Return a data set's size from its name and options; `None` if it is known only from its files."""
+    """Return a data set's size from its name and options; `None` if it is known only from its files.
+
+    Example:
+        >>> size = dataset_size({"name": "cifar10"})
+        >>> size.train, size.classes, size.input_shape
+        (45000, 10, (3, 32, 32))
+    """
     name = dataset["name"]
     size = None if DATASETS.is_own(name) else DATASETS[name].size
     return None if size is None else size(dataset)

@@ -77,6 +77,12 @@ def read_cluster(path: Path) -> ClusterFile:
 
     Raises:
         SweeperError: the file cannot be read, describes no known kind of cluster, or lacks a required field.
+
+    Example:
+        >>> path = Path("slurm.yaml")
+        >>> _ = path.write_text("{workers: 4, gpus: 1, cpus: 8}")
+        >>> read_cluster(path).most_workers
+        4
     """
     try:
         if path.exists() and not path.is_file():
@@ -172,7 +178,7 @@ _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
-class NodesAsked:
+class RequestedNodes:
     """The nodes of one group that the autoscaler will request.
 
     Attributes:
@@ -205,7 +211,7 @@ class ClusterPlan(PlanView):
 
     trial: dict[str, float]
     at_once: int
-    nodes: tuple[NodesAsked, ...]
+    nodes: tuple[RequestedNodes, ...]
     hours: tuple[float, float] | None
     notes: tuple[str, ...]
     each: int = 1
@@ -227,7 +233,7 @@ class ClusterPlan(PlanView):
         yield from self.notes
 
 
-def nodes_asked(trial: Mapping[str, float], trials: int, cluster: ClusterFile) -> tuple[NodesAsked, ...]:
+def requested_nodes(trial: Mapping[str, float], trials: int, cluster: ClusterFile) -> tuple[RequestedNodes, ...]:
     """Return the nodes that the autoscaler requests for waiting trials, group after group as in the file.
 
     Args:
@@ -240,7 +246,7 @@ def nodes_asked(trial: Mapping[str, float], trials: int, cluster: ClusterFile) -
 
     Example:
         >>> cluster = ClusterFile([NodeGroup("workers", cpu=8, gpu=1, most=4, machine=None)], most_workers=4)
-        >>> [asked] = nodes_asked({"cpu": 1, "gpu": 0.25}, 10, cluster)
+        >>> [asked] = requested_nodes({"cpu": 1, "gpu": 0.25}, 10, cluster)
         >>> asked.nodes, asked.trials_each
         (3, 4)
     """
@@ -251,7 +257,7 @@ def nodes_asked(trial: Mapping[str, float], trials: int, cluster: ClusterFile) -
         each = int(min(fits) + _ROUNDING)
         nodes = min(math.ceil(left / each), group.most, nodes_left) if each else 0
         if nodes > 0:
-            asked.append(NodesAsked(group.name, group.machine, nodes, each, group.gpu * nodes))
+            asked.append(RequestedNodes(group.name, group.machine, nodes, each, group.gpu * nodes))
             left, nodes_left = max(0, left - nodes * each), nodes_left - nodes
     if not asked:
         groups = ", ".join(f"{g.name} has {g.cpu:g} CPU, {g.gpu:g} GPU" for g in cluster.workers) or "there are none"
@@ -278,7 +284,7 @@ def cluster_plan(spec: SweepSpec, cluster: Path) -> tuple[Plan, ClusterPlan]:
 
     def at_once(costs: Mapping[str, Cost]) -> int:
         waiting = math.ceil(limit / trials_each(spec, costs))
-        return min(waiting, trials_on(nodes_asked(trial, waiting, described)))
+        return min(waiting, trials_on(requested_nodes(trial, waiting, described)))
 
     # A measurement on this machine says nothing about the cluster's GPUs.
     planned = with_estimate(spec, plan(spec, workers=at_once({}))) if trial["gpu"] else measured_plan(spec, at_once)
@@ -286,7 +292,7 @@ def cluster_plan(spec: SweepSpec, cluster: Path) -> tuple[Plan, ClusterPlan]:
     return planned, plan_on_cluster(planned, trial, described, math.ceil(limit / each), each)
 
 
-def trials_on(nodes: tuple[NodesAsked, ...]) -> int:
+def trials_on(nodes: tuple[RequestedNodes, ...]) -> int:
     """Return the number of trials that run at once on all of these nodes."""
     return sum(asked.nodes * asked.trials_each for asked in nodes)
 
@@ -304,7 +310,7 @@ def plan_on_cluster(
         each: number of trials that a process trains at once.
     """
     waiting = planned.trials if waiting is None else waiting
-    nodes = nodes_asked(trial, waiting, cluster)
+    nodes = requested_nodes(trial, waiting, cluster)
     at_once = min(waiting, trials_on(nodes))
     work, notes = _hours(planned, waiting, trial, nodes)
     # Nodes start at the same time, so one start counts.
@@ -327,7 +333,7 @@ def _jobs(hours: tuple[float, float], jobs: tuple[int, float], group: NodeGroup,
 
 
 def _hours(
-    planned: Plan, waiting: int, trial: Mapping[str, float], nodes: tuple[NodesAsked, ...]
+    planned: Plan, waiting: int, trial: Mapping[str, float], nodes: tuple[RequestedNodes, ...]
 ) -> tuple[tuple[float, float] | None, list[str]]:
     """Return the (low, high) hours of training, and notes on the assumptions behind them."""
     if not trial["gpu"]:

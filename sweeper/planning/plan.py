@@ -347,8 +347,8 @@ def plan(spec: SweepSpec, costs: Mapping[str, Cost] | None = None, workers: int 
         note,
         rehearsed=tuple(spec.rehearsed),
         packing=spec.replicates.packing,
-        takes=takes(spec.resources, together=spec.replicates.in_cohorts),
-        searcher=searched(spec),
+        takes=describe_resources(spec.resources, together=spec.replicates.in_cohorts),
+        searcher=describe_searcher(spec),
         cohorts=cohort_lines(spec),
         strata=_strata(spec, schedule, names, by_stratum) if isinstance(schedule, Stratified) else {},
         final=final,
@@ -377,18 +377,18 @@ def plan(spec: SweepSpec, costs: Mapping[str, Cost] | None = None, workers: int 
     return planned
 
 
-def searched(spec: SweepSpec) -> str:
+def describe_searcher(spec: SweepSpec) -> str:
     """Describe the searcher; empty if configurations follow from the space alone."""
     if not spec.searcher.learns:
         return ""
     return f"{spec.searcher.name}: {spec.searcher.method.course}; time is estimated for random configurations"
 
 
-def takes(resources: Resources, *, together: bool = False) -> str:
+def describe_resources(resources: Resources, *, together: bool = False) -> str:
     """Describe the resources of each process, and what happens if its share of a GPU is too small.
 
     Example:
-        >>> takes(Resources(cpu=2, gpu=1))
+        >>> describe_resources(Resources(cpu=2, gpu=1))
         '2 cores and 1 GPU'
     """
     cores = f"{resources.cpu:g} core{'' if resources.cpu == 1 else 's'}"

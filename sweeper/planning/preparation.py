@@ -12,7 +12,7 @@ from torch import Tensor
 from sweeper.core.domains import Configuration
 from sweeper.core.errors import Fault, InvalidSearchSpace, SweeperError
 from sweeper.core.json_types import join_path
-from sweeper.planning.user_code_checks import own_faults, predicted_before, tried_loop
+from sweeper.planning.user_code_checks import data_stand_in, own_faults, try_loop
 from sweeper.space.components import variants
 from sweeper.space.configurations import EXAMPLES, configurations, first_examples
 from sweeper.space.evaluation import split_faults
@@ -53,7 +53,7 @@ def prepare_dataset(spec: SweepSpec, manifest: Mapping[str, Any] | None = None) 
         10
     """
     if spec.loop is not None:
-        return predicted_before(manifest) if manifest is not None else tried_loop(spec, data_of_loop(spec))
+        return data_stand_in(manifest) if manifest is not None else try_loop(spec, data_of_loop(spec))
     dataset = _load(spec.dataset)
     drawn = first_examples(spec)
     # In this order, and only until the first kind of fault: later checks build on what earlier ones found sound.
@@ -222,7 +222,7 @@ def _variant_fault(named: dict[str, object], dataset: DataSet) -> str | None:
     return f"{asked} has {classes} classes and inputs of shape {shape}, others {others} and {usual}"
 
 
-def what_is_found(spec: SweepSpec) -> str:
+def describe_data_file(spec: SweepSpec) -> str:
     """Describe the contents of the user's file of a data set; empty if the data set has no such file.
 
     Raises:

@@ -262,7 +262,7 @@ class LoopData(DataSet):
     evaluation_seconds: float = 0.0
 
 
-def loop_part(dataset: DataSet) -> dict[str, object]:
+def loop_entry(dataset: DataSet) -> dict[str, object]:
     """Return the manifest's entry on a user's training loop, empty if there is none."""
     if not isinstance(dataset, LoopData):
         return {}
@@ -280,7 +280,7 @@ def measured_columns(manifest: Mapping[str, Any]) -> list[str]:
     return list((manifest.get(MANIFEST_KEY) or {}).get("measures", ()))
 
 
-def predicted_before(manifest: Mapping[str, Any]) -> DataSet:
+def data_stand_in(manifest: Mapping[str, Any]) -> DataSet:
     """Return a stand-in for the data of a loop that was tried when its sweep began, with its classes and sizes."""
     facts = manifest["dataset"]
     return _in_place_of(facts["samples"], facts["classes"], facts["split_hash"])
@@ -293,7 +293,7 @@ def _in_place_of(sizes: Mapping[str, int], classes: int, split_hash: str) -> Dat
     return DataSet(OWN, train, val, test, classes, (1,), split_hash, further=splits)
 
 
-def tried_loop(spec: SweepSpec, data: DataSet) -> LoopData:
+def try_loop(spec: SweepSpec, data: DataSet) -> LoopData:
     """Try the loop of `spec` on its first configuration.
 
     Args:

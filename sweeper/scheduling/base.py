@@ -195,6 +195,13 @@ class RungState(ABC):
         scheduler: the settings.
         epochs: the rungs.
         arrived: rung → configuration → (objective on arrival, other measurements).
+
+    Example:
+        >>> from sweeper.scheduling.asha import Halving
+        >>> state = Halving("val_accuracy", "max", max_epochs=9, grace_epochs=3).begin()
+        >>> state.add(3, 0, 0.8)
+        >>> state.competitors(3), state.compare(3, 1, 0.7).kind
+        (1, 'stop')
     """
 
     def __init__(self, scheduler: Scheduler) -> None:

@@ -85,6 +85,11 @@ def keeping(constraints: Iterable[Constraint], measured: Mapping[Trial, Mapping[
     """Return the trials that satisfy all constraints, given trial → metric → mean over replicates.
 
     The trials are judged together: `within` refers to the best of them.
+
+    Example:
+        >>> constraint = constraint_of({"metric": "val_accuracy", "within": 0.01})
+        >>> keeping([constraint], {"a": {"val_accuracy": 0.95}, "b": {"val_accuracy": 0.90}})
+        {'a'}
     """
     trials, violated = [*measured], np.zeros(len(measured))
     for constraint in constraints:

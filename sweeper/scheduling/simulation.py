@@ -6,8 +6,8 @@ the driver.
 **Fragility of a stop**: the chance that a trial would have finished, or won, with other seeds in another order.
 
 A scheduler compares means of a few seeds in the order in which trials happen to arrive, so it could have kept a trial
-that it stopped. This chance is estimated by simulating the sweep again (`play`) with the same scheduler, with trials in
-random order and with the values that other seeds would have given:
+that it stopped. To estimate this chance, the sweep is simulated again (`simulate_sweep`) with the same scheduler, with
+trials in random order and with the values that other seeds would have given:
 
 * **Truth.** A trial's mean over all seeds at the first rung is uncertain by its seeds' spread σᵢ / √n (`spreads`, which
   pools over trials, so a trial with one seed borrows its spread). It is shrunk towards the mean of all trials, because
@@ -43,7 +43,7 @@ SIMULATED_TRIALS = 2000
 
 
 @dataclass
-class Course:
+class SimulatedSweep:
     """The outcome of one simulated sweep.
 
     Attributes:
@@ -55,9 +55,9 @@ class Course:
     seconds: float = 0.0
 
 
-def play(
+def simulate_sweep(
     scheduler: Scheduler, order: Sequence[int], values: NDArray[np.float64], pace: NDArray[np.float64], workers: int
-) -> Course:
+) -> SimulatedSweep:
     """Simulate one sweep.
 
     Args:
@@ -70,11 +70,11 @@ def play(
     Example:
         >>> from sweeper.scheduling.asha import Halving
         >>> values = np.array([[0.3, 0.2], [0.2, 0.1], [0.4, 0.3]])  # 3 trials, rungs 3 and 9
-        >>> play(Halving("val_nll", "min", 9, 3), [0, 1, 2], values, pace=np.ones(3), workers=1).reached
+        >>> simulate_sweep(Halving("val_nll", "min", 9, 3), [0, 1, 2], values, pace=np.ones(3), workers=1).reached
         {0: 1, 1: 1, 2: 0}
     """
     state, rungs = scheduler.begin(), scheduler.rungs
-    course = Course({})
+    course = SimulatedSweep({})
     running = [(rungs[0] * pace[trial], trial, 0) for trial in order[:workers]]
     heapq.heapify(running)
     waiting = deque(order[workers:])
@@ -138,7 +138,7 @@ def simulate_strata(
         # Only ranks matter to a scheduler, so a plan can draw any values. Paces differ, as of small and large networks.
         quality, pace = random.normal(size=size), random.uniform(0.5, 2.0, size=size)
         values = quality[:, None].repeat(len(scheduler.rungs), 1)
-        course = play(scheduler, range(size), values, pace, min(workers, size))
+        course = simulate_sweep(scheduler, range(size), values, pace, min(workers, size))
         for trial, place in course.reached.items():
             counted[rows[trial], : place + 1] += 1
     return names, counts * scale
@@ -188,6 +188,15 @@ def chances(
         pools: (scheduler, competing trials), one for each stratum.
         rungs: measurements at each of the schedulers' rungs; a missing trial had been stopped.
         seed: seed of the draws.
+
+    Example:
+        >>> from sweeper.scheduling.asha import Halving
+        >>> first = {0: {0: 0.20, 1: 0.22}, 1: {0: 0.40, 1: 0.41}, 2: {0: 0.90, 1: 0.95}}
+        >>> second = {0: {0: 0.10, 1: 0.11}}  # trials 1 and 2 were stopped
+        >>> pools = [(Halving("val_nll", "min", max_epochs=9, grace_epochs=3), [0, 1, 2])]
+        >>> estimated = chances(pools, [first, second])
+        >>> estimated[0].finishes > estimated[2].finishes
+        True
     """
     drawn = other_seeds(pools[0][0], rungs, seed) if pools and rungs else None
     if drawn is None:
@@ -199,7 +208,7 @@ def chances(
         last = len(scheduler.rungs) - 1
         for values, ended in zip(drawn, final, strict=True):
             order, pace = rng.permutation(inside).tolist(), rng.uniform(0.9, 1.1, len(values))
-            reached = play(scheduler, order, values, pace, min(WORKERS, len(order))).reached
+            reached = simulate_sweep(scheduler, order, values, pace, min(WORKERS, len(order))).reached
             for at in (trial for trial, rung in reached.items() if rung == last):
                 ended[at] = -scheduler.score(values[at, last])
     # Infinite where a trial was stopped; a draw in which all were stopped has no winner.

@@ -76,7 +76,7 @@ class SearchMethod:
         """How configurations are chosen during a sweep, in words; empty if they follow from the space alone."""
         return ""
 
-    def suit(self, nodes: dict[str, Node], faults: list[Fault]) -> dict[str, Node]:
+    def adapt(self, nodes: dict[str, Node], faults: list[Fault]) -> dict[str, Node]:
         """Adapt the parts of a space to the searcher, and check its rules.
 
         Args:

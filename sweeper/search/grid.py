@@ -19,14 +19,14 @@ class GridSearch(SearchMethod):
 
     Example:
         >>> faults = []
-        >>> GridSearch().suit({"depth": Interval("randint", 1, 3)}, faults)["depth"].kind, faults
+        >>> GridSearch().adapt({"depth": Interval("randint", 1, 3)}, faults)["depth"].kind, faults
         ('grid', [])
-        >>> space = GridSearch().suit({"lr": Interval("uniform", 0.0, 1.0)}, faults)
+        >>> space = GridSearch().adapt({"lr": Interval("uniform", 0.0, 1.0)}, faults)
         >>> faults[0].rule
         'uniform has no finite list of members for the searcher grid'
     """
 
-    def suit(self, nodes: dict[str, Node], faults: list[Fault]) -> dict[str, Node]:
+    def adapt(self, nodes: dict[str, Node], faults: list[Fault]) -> dict[str, Node]:
         """Replace every domain with a `grid`; a domain without a finite list of members is a fault."""
         return {key: _enumerated(node, join_path("space", key), faults) for key, node in nodes.items()}
 

@@ -65,7 +65,7 @@ class TpeSearch(SearchMethod):
         """How configurations are chosen: some at random, then from observations."""
         return f"{self.startup} trials at random, then from what was observed"
 
-    def suit(self, nodes: dict[str, Node], faults: list[Fault]) -> dict[str, Node]:
+    def adapt(self, nodes: dict[str, Node], faults: list[Fault]) -> dict[str, Node]:
         """Report a fault for every `grid`, and for a space in which nothing can be chosen."""
         space = Fields(nodes)
         members = ((path, node) for path, node in walk(space, "space") if isinstance(node, Members))
@@ -137,7 +137,7 @@ class OptunaSearcher:
         """Ask the study for its next trial and return the suggestion."""
         trial = self._asked[index] = study.ask()
         self._reported[index] = Observed({})
-        asked = _Asked(trial)
+        asked = _TrialChoices(trial)
         return Suggestion(draw_configuration(self._space, 0, asked), asked.choices)
 
     def _tell(self, study: Study, index: int) -> None:
@@ -159,7 +159,7 @@ class OptunaSearcher:
         reported.status = known.status
 
 
-class _Asked:
+class _TrialChoices:
     """Draws a configuration from the suggestions of an Optuna trial, and records the choices."""
 
     def __init__(self, trial: BaseTrial) -> None:

@@ -138,6 +138,12 @@ def configurations(spec: SweepSpec, samples: int | None = None) -> Configuration
     Args:
         spec: the checked search space.
         samples: number of configurations per grid point, by default that of the sweep; if given, they can repeat.
+
+    Example:
+        >>> from sweeper.space.loading import load_spec
+        >>> drawn = configurations(load_spec("quickstart"))
+        >>> sorted(drawn[0])
+        ['architecture', 'loss', 'optimizer']
     """
     points, repeating = domains.grid_size(spec.space), samples is not None
     distinct: dict[int, DistinctDraws | None] = {}
@@ -222,7 +228,13 @@ def varying_columns(space: Fields) -> tuple[str, ...]:
 
 
 def named_components(part: Node) -> list[str]:
-    """Return the distinct names of the components that a part of a space, such as `space.nodes["loss"]`, can draw."""
+    """Return the distinct names of the components that a part of a space, such as `space.nodes["loss"]`, can draw.
+
+    Example:
+        >>> from sweeper.space.loading import load_spec
+        >>> named_components(load_spec("quickstart").space.nodes["architecture"])
+        ['mlp', 'resnet8']
+    """
     return [*dict.fromkeys(str(domains.plain(component.nodes["name"])) for component in components_of(part))]
 
 
@@ -318,6 +330,12 @@ def stratum_sizes(spec: SweepSpec) -> dict[str, float]:
 
     Raises:
         ValueError: the sweep has no strata.
+
+    Example:
+        >>> from sweeper.space.loading import load_spec
+        >>> sizes = stratum_sizes(load_spec("quickstart", ["scheduler.within=[architecture]", "samples=20"]))
+        >>> sorted(sizes), sum(sizes.values()) % 20
+        (['mlp', 'resnet8'], 0.0)
     """
     schedule = spec.schedule
     if not isinstance(schedule, Stratified):

@@ -129,7 +129,12 @@ class Document:
 
 
 def read_document(path: Path) -> Document:
-    """Read the file at `path`; every error becomes a fault of the document."""
+    """Read the file at `path`; every error becomes a fault of the document.
+
+    Example:
+        >>> read_document(Path("no_such_file.yaml")).faults[0].rule
+        "cannot read 'no_such_file.yaml': No such file or directory"
+    """
     try:
         if not path.is_file() and path.exists() and not path.is_dir():
             raise OSError(errno.EINVAL, "it is not a regular file, and reading a pipe can block forever")

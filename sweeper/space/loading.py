@@ -60,7 +60,7 @@ def check_searcher(values: Values, nodes: dict[str, Node], registry: Registry, f
     named = {"name": SearcherSettings().name}
     given = named | {key: value for key, value in given.items() if value not in (None, [])}
     values["searcher"] = resolve_plain_component(given, registry, "searcher", faults)
-    return written_method(values["searcher"]).suit(nodes, faults) if values["searcher"] else nodes
+    return written_method(values["searcher"]).adapt(nodes, faults) if values["searcher"] else nodes
 
 
 def searcher_for(spec: SweepSpec) -> Searcher:

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 def _describe(schema: dict[str, Any], model: type[BaseModel]) -> None:
     """Copy the attribute descriptions of a model's docstring into its JSON schema."""
-    for name, (said, _) in argument_texts(model).items():
+    for name, (text, _) in argument_texts(model).items():
         if name in schema["properties"]:
-            schema["properties"][name]["description"] = said
+            schema["properties"][name]["description"] = text
 
 
 class Part(BaseModel):
@@ -80,7 +80,12 @@ class SchedulerSettings(_PlugIn):
 
 
 class SearcherSettings(_PlugIn):
-    """The searcher, which chooses configurations: a name in `sweeper.search.SEARCHERS` and its settings."""
+    """The searcher, which chooses configurations: a name in `sweeper.search.SEARCHERS` and its settings.
+
+    Example:
+        >>> SearcherSettings(name="optuna", startup=4).learns
+        True
+    """
 
     name: str = "random"
 
@@ -121,6 +126,10 @@ class Guard(Part):
         min: smallest allowed value.
         max: largest allowed value.
         mode: better direction of the metric, for `within`; by default the direction that the metric declares.
+
+    Example:
+        >>> Guard(metric="val_accuracy", within=0.005).constraint.text
+        'val_accuracy within 0.005 of the best'
     """
 
     metric: str

@@ -60,32 +60,32 @@ def rehearsed_values(values: Values, changes: Values) -> Values:
         (4, True)
     """
     scaled = {key: value for key, value in values.items() if key not in ("rehearsal", "rehearsed")}
-    said: list[str] = []
+    notes: list[str] = []
     # The file's own length is needed first, because the recipe's epochs scale with it.
     requested, before = part_of(changes, "scheduler", "max_epochs"), values["scheduler"]["max_epochs"]
     lengths = (before, requested if isinstance(requested, int) and requested > 0 else min(EPOCHS, before))
-    _scale_epochs(scaled, lengths[1], said)
-    scaled["dataset"] = rehearsed_dataset(values["dataset"], [] if part_of(changes, "dataset", "name") else said)
+    _scale_epochs(scaled, lengths[1], notes)
+    scaled["dataset"] = rehearsed_dataset(values["dataset"], [] if part_of(changes, "dataset", "name") else notes)
     parts = {
-        "architecture": lambda network: rehearsed_architecture(network, scaled["dataset"], said),
-        "optimizer": lambda recipe: _rehearsed_recipe(recipe, lengths, said),
+        "architecture": lambda network: rehearsed_architecture(network, scaled["dataset"], notes),
+        "optimizer": lambda recipe: _rehearsed_recipe(recipe, lengths, notes),
     }
-    scaled["space"] = {**values["space"], **{key: _each(values["space"][key], parts[key]) for key in parts}}
+    scaled["space"] = {**values["space"], **{key: _changed(values["space"][key], parts[key]) for key in parts}}
     if PART in values["space"]:
-        axes = _rehearsed_axes(scaled["space"].pop(PART), scaled["dataset"], said)
+        axes = _rehearsed_axes(scaled["space"].pop(PART), scaled["dataset"], notes)
         scaled["space"] |= {PART: axes} if axes else {}
-    said[:] = dict.fromkeys(said)  # each component that was replaced said so, often in the same words
+    notes[:] = dict.fromkeys(notes)  # several replaced components often have the same note
     if grid_size(parse(scaled["space"], "", [])) > GRID_POINTS:
         scaled["space"] = _thinned(scaled["space"])
-        said.append("grids of numbers → their first and last")
-    _scale_counts(scaled, said)
-    _scale_evaluation(scaled, lengths, said)
+        notes.append("grids of numbers → their first and last")
+    _scale_counts(scaled, notes)
+    _scale_evaluation(scaled, lengths, notes)
     scaled["resources"] = {"cpu": 1.0, "gpu": "auto"}
     scaled["training"] = {**values["training"], "compile": False}  # compiling takes longer than a rehearsal
     scaled |= {"budget": None, "max_concurrent": None}
     scaled = merged(scaled, changes)
-    said += [f"the file's rehearsal sets {key}" for key in changes]
-    return {**scaled, "rehearsed": said or ["nothing had to be scaled down"]}
+    notes += [f"the file's rehearsal sets {key}" for key in changes]
+    return {**scaled, "rehearsed": notes or ["nothing had to be scaled down"]}
 
 
 def merged(base: Any, changes: Any, path: str = "") -> Any:
@@ -112,14 +112,14 @@ def merged(base: Any, changes: Any, path: str = "") -> Any:
     return {**base, **joined}
 
 
-def _scale_epochs(values: Values, epochs: int, said: list[str]) -> None:
+def _scale_epochs(values: Values, epochs: int, notes: list[str]) -> None:
     scheduler = values["scheduler"]
     before = scheduler["max_epochs"]
     counted = {key: value for key, value in scheduler.items() if key.endswith("_epochs") and value is not None}
     scaled = {key: _scaled_count(value, before, epochs) for key, value in counted.items()}
     values["scheduler"] = {**scheduler, **scaled, "max_epochs": epochs}
     if epochs != before:
-        said.append(f"{before} epochs → {epochs}; milestones, warm-up and rungs move with them")
+        notes.append(f"{before} epochs → {epochs}; milestones, warm-up and rungs move with them")
 
 
 def _scaled_count(epoch: Any, before: int, after: int) -> Any:
@@ -129,7 +129,7 @@ def _scaled_count(epoch: Any, before: int, after: int) -> Any:
     return max(1, min(after, round(epoch * after / before)))
 
 
-def _rehearsed_recipe(settings: Values, epochs: tuple[int, int], said: list[str]) -> Values:
+def _rehearsed_recipe(settings: Values, epochs: tuple[int, int], notes: list[str]) -> Values:
     """Return an optimiser's settings with small batches, and its epochs scaled to another length of run."""
     if settings.get("recipe_epochs") is None:  # a recipe with a stated length scales by itself
         points = {key: settings[key] for key in EPOCH_SETTINGS if key in settings}
@@ -137,7 +137,7 @@ def _rehearsed_recipe(settings: Values, epochs: tuple[int, int], said: list[str]
     size = settings.get("batch_size", BATCH_SIZE)
     if not isinstance(size, int) or size > BATCH_SIZE:
         settings = {**settings, "batch_size": BATCH_SIZE}
-        said.append(f"batch size → {BATCH_SIZE}")
+        notes.append(f"batch size → {BATCH_SIZE}")
     return settings
 
 
@@ -153,14 +153,14 @@ def _share_of_run(point: Any, epochs: tuple[int, int]) -> Any:
     return point / before if point < before else point * after / before
 
 
-def _each(node: Any, change: Callable[[Values], Values]) -> Any:
+def _changed(node: Any, change: Callable[[Values], Values]) -> Any:
     """Return a part of the space with `change` applied to every component; members that become equal are merged."""
     if "name" in node:
         return change(dict(node))
     (kind, members), *_ = node.items()
     changed: list[Any] = []
     for member in members:
-        after = _each(member, change)
+        after = _changed(member, change)
         # Several large networks can have one stand-in, and a grid refuses repeats.
         if after not in changed:
             changed.append(after)
@@ -176,14 +176,14 @@ def _thinned(node: Any) -> Any:
     return {k: [_thinned(m) for m in v] if isinstance(v, list) else _thinned(v) for k, v in node.items()}
 
 
-def _scale_counts(values: Values, said: list[str]) -> None:
+def _scale_counts(values: Values, notes: list[str]) -> None:
     points = grid_size(parse(values["space"], "", []))
     samples = max(1, min(values["samples"], CONFIGURATIONS // points))
     if samples != values["samples"]:
-        said.append(f"{values['samples']} samples of each of {points} grid points → {samples}")
+        notes.append(f"{values['samples']} samples of each of {points} grid points → {samples}")
     count = min(values["replicates"]["count"], REPLICATES)
     if count != values["replicates"]["count"]:
-        said.append(f"{values['replicates']['count']} replicates → {count}")
+        notes.append(f"{values['replicates']['count']} replicates → {count}")
     values["samples"] = samples
     # The stand-in network may not support fusing.
     values["replicates"] = {**values["replicates"], "count": count, "packing": "sequential"}
@@ -191,28 +191,28 @@ def _scale_counts(values: Values, said: list[str]) -> None:
         values["replicates"]["at_most"] = count + 1
 
 
-def _scale_evaluation(values: Values, epochs: tuple[int, int], said: list[str]) -> None:
+def _scale_evaluation(values: Values, epochs: tuple[int, int], notes: list[str]) -> None:
     evaluation = dict(values["evaluation"])
     name = values["dataset"]["name"]
     known = SPLITS if name == OWN else DATASETS[name].splits  # the file's own changes can name other splits later
     own = [split for split in evaluation["splits"] if isinstance(split, str)]
-    shifts = [_scaled_shift(split, said) for split in evaluation["splits"] if not isinstance(split, str)]
-    evaluation["splits"] = [*_kept_splits(own, known, said), *shifts]
+    shifts = [_scaled_shift(split, notes) for split in evaluation["splits"] if not isinstance(split, str)]
+    evaluation["splits"] = [*_kept_splits(own, known, notes), *shifts]
     evaluation["bootstrap"] = min(evaluation["bootstrap"], BOOTSTRAP)
     curvature = evaluation["curvature"]
     if curvature:
         limits = {k: min(v, curvature[k] if curvature.get(k) is not None else v) for k, v in CURVATURE.items()}
         evaluation["curvature"] = {**curvature, **limits, "trace_precision": None}
-        said.append(f"curvature on {limits['samples']} samples")
+        notes.append(f"curvature on {limits['samples']} samples")
     if evaluation["trajectory"] is not None:
         trajectory = evaluation["trajectory"]
         moved = _scaled_count(trajectory["gradient_norms"], *epochs)
-        splits = _kept_splits(trajectory["splits"], known, said)
+        splits = _kept_splits(trajectory["splits"], known, notes)
         evaluation["trajectory"] = {**trajectory, "every": 1, "gradient_norms": moved, "splits": splits}
     values["evaluation"] = evaluation
 
 
-def _scaled_shift(shift: Values, said: list[str]) -> Values:
+def _scaled_shift(shift: Values, notes: list[str]) -> Values:
     """Return a shift with fewer samples, kinds and severities, computed locally, and the stand-in for its data set."""
     scaled = {**shift, "samples": min(shift.get("samples") or SHIFTED_SAMPLES, SHIFTED_SAMPLES)}
     if "kinds" in shift:
@@ -221,14 +221,14 @@ def _scaled_shift(shift: Values, said: list[str]) -> Values:
         scaled |= {"kinds": kinds, "severities": shift["severities"][::4]}
         scaled.pop("folder", None)  # its published files are of the original data set
     if "dataset" in shift:
-        scaled["dataset"] = rehearsed_dataset(shift["dataset"], said)
-    said.append(f"{shift['name']} data of {scaled['samples']} samples")
+        scaled["dataset"] = rehearsed_dataset(shift["dataset"], notes)
+    notes.append(f"{shift['name']} data of {scaled['samples']} samples")
     return scaled
 
 
-def _kept_splits(asked: Sequence[str], known: Sequence[str], said: list[str]) -> list[str]:
+def _kept_splits(asked: Sequence[str], known: Sequence[str], notes: list[str]) -> list[str]:
     """Return the requested splits that a rehearsal's data set has."""
-    said += [f"nothing is measured on {name}, which the stand-in lacks" for name in asked if name not in known]
+    notes += [f"nothing is measured on {name}, which the stand-in lacks" for name in asked if name not in known]
     return [name for name in asked if name in known]
 
 
@@ -236,8 +236,8 @@ def _kept_splits(asked: Sequence[str], known: Sequence[str], said: list[str]) ->
 SHARED = ("dropout", "shortcut", "output_gate", "train_embedding")
 
 
-def rehearsed_dataset(dataset: Values, said: list[str]) -> Values:
-    """Return the data set of a rehearsal; a replacement is described in `said`."""
+def rehearsed_dataset(dataset: Values, notes: list[str]) -> Values:
+    """Return the data set of a rehearsal; a replacement is described in `notes`."""
     name = dataset["name"]
     if name == OWN:
         return dict(dataset)
@@ -247,7 +247,7 @@ def rehearsed_dataset(dataset: Values, said: list[str]) -> Values:
     if not options:  # small enough as it is
         return dict(dataset)
     if "name" in options:
-        said.append(f"{name} → {options['name']}")
+        notes.append(f"{name} → {options['name']}")
         return options
     if "augment" in dataset:
         options["augment"] = dataset["augment"]
@@ -257,22 +257,22 @@ def rehearsed_dataset(dataset: Values, said: list[str]) -> Values:
         if shown["form"] == "images"
         else f"{shown['form']} of {shown['classes']} classes"
     )
-    said.append(f"{name} → handwritten digits as {shape}")
+    notes.append(f"{name} → handwritten digits as {shape}")
     return {"name": digits.STAND_IN, **options}
 
 
-def _rehearsed_axes(axes: Values, stand_in: Values, said: list[str]) -> Values:
+def _rehearsed_axes(axes: Values, stand_in: Values, notes: list[str]) -> Values:
     """Return the part `dataset` of a rehearsal's space: the varying options that the stand-in also has."""
     if stand_in["name"] == axes["name"]:
         return axes
     varied, known = domains_of(axes), _defaults(DATASETS, stand_in["name"])
-    said += [f"no {key}: the stand-in for the data has none" for key in varied if key not in known]
+    notes += [f"no {key}: the stand-in for the data has none" for key in varied if key not in known]
     kept = {key: axes[key] for key in varied if key in known}
     return {**stand_in, **kept} if kept else {}
 
 
-def rehearsed_architecture(architecture: Values, dataset: Values, said: list[str]) -> Values:
-    """Return a rehearsal's network for its `dataset`; a replacement is described in `said`."""
+def rehearsed_architecture(architecture: Values, dataset: Values, notes: list[str]) -> Values:
+    """Return a rehearsal's network for its `dataset`; a replacement is described in `notes`."""
     name = architecture["name"]
     kept = dataset["name"] != digits.STAND_IN and name in ("mlp", "resnet8")
     stand_in = None if kept or ARCHITECTURES.is_own(name) else ARCHITECTURES[name].stand_in
@@ -286,7 +286,7 @@ def rehearsed_architecture(architecture: Values, dataset: Values, said: list[str
     shared = {key: architecture[key] for key in SHARED if key in defaults and key in architecture}
     small |= {key: value for key, value in shared.items() if value != defaults[key]}
     options = ", ".join(f"{key} {value}" for key, value in small.items() if key not in ("name", *SHARED))
-    said.append(f"{name} → {small['name']} ({options})")
+    notes.append(f"{name} → {small['name']} ({options})")
     return small
 
 

@@ -31,7 +31,13 @@ _TYPES = {"number": "number", "integer": "integer", "text": "string", "boolean":
 
 
 def json_schema(registries: Registries) -> JsonSchema:
-    """Return the JSON Schema (draft 7) of search space files that name components of these registries."""
+    """Return the JSON Schema (draft 7) of search space files that name components of these registries.
+
+    Example:
+        >>> from sweeper.space.catalogue import installed_registries
+        >>> json_schema(installed_registries())["required"]
+        ['scheduler', 'space']
+    """
     schema = SweepSpec.model_json_schema()
     keys, models = schema["properties"], schema["$defs"]
     # pydantic knows the long forms only: each short form is added as an alternative.
@@ -131,8 +137,8 @@ def _value(hyperparameter: Hyperparameter, domains: Sequence[str]) -> JsonSchema
         numeric = kind in ("number", "integer")
         fitting = [domain for domain in domains if numeric or domain in MEMBER_DOMAINS]
         value = _varied(value, _any(value, _OBJECT), fitting)
-    said = " ".join(filter(None, (hyperparameter.reason, hyperparameter.source)))
-    return value | {"description": said, "default": hyperparameter.default}
+    text = " ".join(filter(None, (hyperparameter.reason, hyperparameter.source)))
+    return value | {"description": text, "default": hyperparameter.default}
 
 
 def _of_one(hyperparameter: Hyperparameter, kind: str) -> JsonSchema:

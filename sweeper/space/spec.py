@@ -196,8 +196,8 @@ class SweepSpec(Part):
     def cross_fitted(self) -> list[str]:
         """Labels of the post-hoc methods whose validation metrics are compared: these methods are cross-fitted."""
         # Fitted and measured on the same samples, a method with more parameters would always look better.
-        metrics = [goal.metric for goal in (self.objective, *self.objectives, *self.constraints)]
-        columns = [measured_as(metric)[1] for metric in metrics]
+        goals: list[parts.Objective | parts.Guard] = [self.objective, *self.objectives, *self.constraints]
+        columns = [measured_as(goal.metric)[1] for goal in goals]
         labels = [entry_label(method) for method in self.evaluation.posthoc]
         return [label for label in labels if any(c.startswith(f"{CROSS_FITTED}{label}_") for c in columns)]
 

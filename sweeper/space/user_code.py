@@ -62,7 +62,7 @@ def code_of(spec: SweepSpec) -> ExtensionCode | None:
         raise SweeperError(f"cannot ship the code of your own components: {error}") from error
 
 
-def manifest_part(own: ExtensionCode | None) -> dict[str, object]:
+def manifest_entry(own: ExtensionCode | None) -> dict[str, object]:
     """Return the manifest's entry on the code, empty if there is none."""
     return {} if own is None else {MANIFEST_KEY: own.facts}
 

@@ -14,10 +14,10 @@ from sweeper.planning.on_cluster import (
     NODE_START_HOURS,
     ClusterFile,
     NodeGroup,
-    nodes_asked,
     plan_on_cluster,
     quantity,
     read_cluster,
+    requested_nodes,
 )
 from sweeper.planning.plan import Estimate, Plan, Range
 from sweeper.space.parts import Resources
@@ -68,7 +68,7 @@ def test_nodes_hold_all_trials_or_all_that_may_be_started() -> None:
         trial = {"cpu": float(rng.choice([0.5, 1, 2])), "gpu": float(rng.choice([0, 0.25, 0.5, 1]))}
         trials, most = rng.randint(1, 300), rng.randint(1, 30)
         try:
-            asked = nodes_asked(trial, trials, _cluster(*groups, most=most))
+            asked = requested_nodes(trial, trials, _cluster(*groups, most=most))
         except SweeperError as error:
             assert "no worker node of the cluster fits a trial" in error.message
             continue

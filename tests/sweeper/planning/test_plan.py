@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 
 from sweeper.planning.costs import class_balance, measure_costs, measured_plan, representatives
-from sweeper.planning.plan import Cost, Range, architecture_shares, plan, takes
+from sweeper.planning.plan import Cost, Range, architecture_shares, describe_resources, plan
 from sweeper.planning.preparation import prepare_dataset
 from sweeper.scheduling.asha import Halving
 from sweeper.space.loading import build_spec, load_spec
@@ -154,7 +154,7 @@ def test_an_unavailable_data_set_leaves_the_time_open(monkeypatch, tmp_path):
     ],
 )
 def test_the_plan_says_what_a_process_takes(resources, said):
-    assert takes(Resources(**resources)) == said
+    assert describe_resources(Resources(**resources)) == said
     assert plan(_spec(resources=resources), workers=1).takes == said
 
 

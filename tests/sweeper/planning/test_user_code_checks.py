@@ -12,11 +12,11 @@ from sweeper.planning.costs import measured_plan
 from sweeper.planning.preparation import dataset_facts, prepare_dataset
 from sweeper.planning.user_code_checks import (
     LoopData,
+    data_stand_in,
     difference,
     loop_columns,
-    loop_part,
+    loop_entry,
     measured_columns,
-    predicted_before,
 )
 from sweeper.space.configurations import column_types
 from sweeper.space.loading import load_spec
@@ -106,12 +106,12 @@ def test_a_sound_loop_is_known_by_what_it_predicts(space):
     spec = load_spec(space("Loop"))
     found = prepare_dataset(spec)
     assert isinstance(found, LoopData) and found.classes == 3 and len(found.test) == 60
-    manifest = {"dataset": dataset_facts(found), **loop_part(found)}
+    manifest = {"dataset": dataset_facts(found), **loop_entry(found)}
     assert manifest["loop"] == {"columns": ["drawn"], "measures": []}
     assert loop_columns(manifest) == ["drawn"]
     again = prepare_dataset(spec, manifest)
     assert (again.classes, len(again.val), again.split_hash) == (3, 60, found.split_hash)
-    assert dataset_facts(predicted_before(manifest)) == manifest["dataset"]
+    assert dataset_facts(data_stand_in(manifest)) == manifest["dataset"]
     assert column_types(spec.space)["config_lr"] is float
     planned = measured_plan(spec)
     assert planned.seconds is not None and planned.costs["own"].epoch_seconds > 0
@@ -121,7 +121,7 @@ def test_a_loop_without_predictions_is_known_by_what_it_measures(space):
     spec = load_spec(space("Alone"))
     found = prepare_dataset(spec)
     assert isinstance(found, LoopData) and found.measures == ("nll", "ece", "bleu")
-    manifest = {"dataset": dataset_facts(found), **loop_part(found)}
+    manifest = {"dataset": dataset_facts(found), **loop_entry(found)}
     assert measured_columns(manifest) == ["nll", "ece", "bleu"] and measured_columns({}) == []
     assert dataset_facts(prepare_dataset(spec, manifest)) == manifest["dataset"]
 

@@ -15,7 +15,7 @@ from sweeper.journal.records import Decision
 from sweeper.scheduling.asha import Halving, Rung
 from sweeper.scheduling.base import decide
 from sweeper.scheduling.run_to_end import RunToEnd
-from sweeper.scheduling.simulation import play
+from sweeper.scheduling.simulation import simulate_sweep
 from sweeper.scheduling.strata import stratified
 from tests.sweeper.scheduling.journals import CONFIGURATIONS, HALVING, WITHIN, played
 
@@ -104,7 +104,7 @@ def test_a_resumed_configuration_cannot_compete_with_itself():
 def test_of_five_thousand_trials_a_third_or_more_goes_on_from_each_rung():
     rng, trials = np.random.default_rng(1), 5_000
     values = rng.lognormal(-1, 0.5, (trials, 1)) + rng.normal(0, 0.02, (trials, len(HALVING.rungs)))
-    reached = play(HALVING, range(trials), values, rng.lognormal(0, 0.3, trials), workers=64).reached
+    reached = simulate_sweep(HALVING, range(trials), values, rng.lognormal(0, 0.3, trials), workers=64).reached
     first, second, third = (sum(place >= at for place in reached.values()) for at in range(3))
     assert first == trials
     assert 0.3 <= second / first <= 0.5 and 0.3 <= third / second <= 0.5

@@ -10,7 +10,7 @@ import pytest
 from sweeper.journal.records import Decision
 from sweeper.scheduling.asha import Promotion
 from sweeper.scheduling.base import decide, settled_but_for
-from sweeper.scheduling.simulation import play
+from sweeper.scheduling.simulation import simulate_sweep
 from tests.sweeper.scheduling.journals import PROMOTED_STRATA as STRATA, PROMOTION, with_pauses
 
 
@@ -43,7 +43,7 @@ def test_one_worker_trains_what_algorithm_2_does(seed, mode):
     scheduler = Promotion("val_nll", mode, factor**2, 1, factor)
     values = rng.permutation(40 * 3).reshape(40, 3).astype(float)
     expected = list(algorithm_2(values, scheduler.rungs, factor, mode))
-    course = play(scheduler, range(40), values, np.ones(40), workers=1)
+    course = simulate_sweep(scheduler, range(40), values, np.ones(40), workers=1)
     reached = {trial: max(place for t, place in expected if t == trial) for trial, _ in expected}
     assert course.reached == reached
 
@@ -58,7 +58,7 @@ def test_small_strata_have_a_trial_that_finishes_if_the_best_is_kept():
 
 def test_the_best_kept_of_strata_train_side_by_side():
     """With a worker for each trial, what small strata keep takes no longer than one trial from start to end."""
-    course = play(STRATA, range(12), np.random.default_rng(5).random((12, 3)), np.ones(12), workers=12)
+    course = simulate_sweep(STRATA, range(12), np.random.default_rng(5).random((12, 3)), np.ones(12), workers=12)
     assert sorted(course.reached.values()).count(2) == 2, "one of each stratum comes to its end"
     assert course.seconds == 9
 

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from sweeper.scheduling.asha import Halving
-from sweeper.scheduling.simulation import FEWEST_DRAWS, MOST_VISITS, chances, other_seeds, play
+from sweeper.scheduling.simulation import FEWEST_DRAWS, MOST_VISITS, chances, other_seeds, simulate_sweep
 from sweeper.space.parts import SchedulerSettings
 
 HALVING = Halving("val_nll", "min", 27, 3, 3)
@@ -38,7 +38,7 @@ def measured(
 def course(rng: np.random.Generator, values: NDArray[np.float64]) -> tuple[Mapping[int, int], Rungs]:
     """Return how far each trial came in a random order, and what was seen."""
     trials = values.shape[1]
-    reached = play(HALVING, rng.permutation(trials).tolist(), values.mean(axis=0), np.ones(trials), 4).reached
+    reached = simulate_sweep(HALVING, rng.permutation(trials).tolist(), values.mean(axis=0), np.ones(trials), 4).reached
     seen = [
         {t: dict(enumerate(values[:, t, rung].tolist())) for t in range(trials) if reached[t] >= rung}
         for rung in range(RUNGS)

@@ -23,7 +23,7 @@ from sweeper.planning.preparation import dataset_facts, lane_notes, prepare_data
 from sweeper.space import catalogue
 from sweeper.space.configurations import configurations
 from sweeper.space.loading import load_spec, reopened_spec
-from sweeper.space.user_code import code_of, keep, kept_archive, manifest_part, set_code_root, take_up_kept
+from sweeper.space.user_code import code_of, keep, kept_archive, manifest_entry, set_code_root, take_up_kept
 from sweeper.storage.metadata import read_manifest
 from sweeper.storage.sweeps import create_sweep, open_sweep
 from sweeper.tracking.base import SWEEP_RUN
@@ -303,7 +303,7 @@ def test_a_user_defined_loss_continues_from_a_checkpoint_as_if_never_interrupted
 def _begun(folder: Path, name: str) -> tuple:
     spec = load_spec(_space(folder, space={"loss": "mine:loss"}, samples=1))
     code, facts = code_of(spec), dataset_facts(prepare_dataset(spec))
-    manifest = {"dataset": {**spec.dataset, **facts}, **manifest_part(code)}
+    manifest = {"dataset": {**spec.dataset, **facts}, **manifest_entry(code)}
     sweep = create_sweep(spec, name, name, folder / "results", manifest)
     keep(code, sweep.paths)
     return spec, code, facts, sweep

@@ -14,7 +14,7 @@ from sklearn import datasets as sklearn_datasets
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
-from sweeper.planning.preparation import prepare_dataset, what_is_found
+from sweeper.planning.preparation import describe_data_file, prepare_dataset
 from sweeper.space.loading import load_spec
 from trainables.datasets import DataSet, load_dataset
 from trainables.datasets.base import DATASETS
@@ -247,4 +247,4 @@ def test_the_example_says_what_it_found(tmp_path, monkeypatch):
     spec = load_spec("examples/own_table")
     assert len(prepare_dataset(spec).test) == 36
     said = "wine.csv: 178 rows (106 train, 36 val, 36 test); target: 0 59, 1 71, 2 48; 13 features of 13 columns"
-    assert what_is_found(spec) == f"{said} (13 plain numbers)"
+    assert describe_data_file(spec) == f"{said} (13 plain numbers)"
