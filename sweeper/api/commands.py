@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from sweeper.execution.cluster.cluster import Cluster, RemoteSweep
     from sweeper.execution.slurm.submission import SlurmSubmission
     from sweeper.planning.plan import Plan
-    from sweeper.reporting.status import Look, SweepStatus, SweepWatch
+    from sweeper.reporting.status import SweepStatus, SweepWatch, WatchUpdate
 
 
 def run(
@@ -304,7 +304,7 @@ def status(
     CommandResult[list[SweepStatus]]
     | CommandResult[list[RemoteSweep]]
     | CommandResult[list[str]]
-    | CommandResult[Look | None]
+    | CommandResult[WatchUpdate | None]
 ):
     """Show the progress of sweeps.
 
@@ -354,12 +354,12 @@ def status(
     return CommandResult(found, Group(*table, *lines), notes=[] if found or lines else [none])
 
 
-def _watched(name: str | None, output: str, address: str | None) -> CommandResult[Look | None]:
+def _watched(name: str | None, output: str, address: str | None) -> CommandResult[WatchUpdate | None]:
     """Show one sweep, or all, until they end, or until Ctrl-C; return the last look."""
     from sweeper.execution.slurm.submission import jobs_lines
-    from sweeper.reporting.status import FAR_LOOK_SECONDS, LOOK_SECONDS, Look, look_at_all, watch
+    from sweeper.reporting.status import FAR_LOOK_SECONDS, LOOK_SECONDS, WatchUpdate, look_at_all, watch
 
-    look: Callable[[], Look]
+    look: Callable[[], WatchUpdate]
     asked = functools.lru_cache(1)(lambda _: jobs_lines(output, name, left=True))
     if address is None and (name is None or (not (Path(output) / name).exists() and asked(0))):
         seconds, look = LOOK_SECONDS, functools.partial(look_at_all, output)
@@ -369,10 +369,10 @@ def _watched(name: str | None, output: str, address: str | None) -> CommandResul
     else:
         seconds, look = watched.seconds, watched.look
 
-    def look_again() -> Look:  # while Slurm has jobs: they wait, or one was requeued and has not begun again
+    def look_again() -> WatchUpdate:  # while Slurm has jobs: they wait, or one was requeued and has not begun again
         seen = look()
         jobs = asked(int(time.monotonic() / 30)) if seen.over and address is None else []
-        return Look(Group(seen.panel, *jobs), "\n".join(jobs), over=False) if jobs else seen
+        return WatchUpdate(Group(seen.panel, *jobs), "\n".join(jobs), over=False) if jobs else seen
 
     seen = watch(look_again, seconds, SafeConsole())
     if seen is None:
@@ -392,12 +392,14 @@ def _watch_of(name: str, output: str, address: str | None) -> SweepWatch | None:
         return None
 
 
-def _remote_look(cluster: Cluster, name: str | None) -> Look:
+def _remote_look(cluster: Cluster, name: str | None) -> WatchUpdate:
     """Check a cluster's sweeps, or one, through its Jobs API: over when all drivers ended."""
     from sweeper.execution.cluster.cluster import progress_of, sweeps_table
-    from sweeper.reporting.status import Look
+    from sweeper.reporting.status import WatchUpdate
 
     sweeps = cluster.sweeps() if name is None else [cluster.sweep(name)]
     lines = [f"{sweep.name} · {sweep.state} · {progress_of(sweep, cluster.logs)}" for sweep in sweeps]
     over = all(sweep.ended for sweep in sweeps)
-    return Look(sweeps_table(sweeps, cluster.logs), "\n".join(lines), over, all(s.exit_code == 0 for s in sweeps))
+    return WatchUpdate(
+        sweeps_table(sweeps, cluster.logs), "\n".join(lines), over, all(s.exit_code == 0 for s in sweeps)
+    )

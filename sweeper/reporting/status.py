@@ -178,7 +178,7 @@ UNDRIVEN_LOOKS = 3
 
 
 @dataclass(frozen=True)
-class Look:
+class WatchUpdate:
     """The result of one look at a sweep.
 
     Attributes:
@@ -223,7 +223,7 @@ class SweepWatch:
         self._began, self._before = clock(), 0.0
         self._undriven = 0
 
-    def look(self) -> Look:
+    def look(self) -> WatchUpdate:
         """Read new records and return the display. Raises what `read` raises."""
         now, driver = self.read()
         complete = not self.state.unfinished() and not now.counts[FAILED]
@@ -231,7 +231,7 @@ class SweepWatch:
         heading += " · rehearsal" if self.sweep.spec.is_rehearsal else ""
         metric = self.sweep.spec.objective.metric
         panel = Group(Text(heading, style="bold"), progress_panel(now, metric, self.sweep.describe))
-        return Look(panel, f"{heading} · {progress_line(now, metric)}", self.is_over(driver), complete)
+        return WatchUpdate(panel, f"{heading} · {progress_line(now, metric)}", self.is_over(driver), complete)
 
     def read(self) -> tuple[Snapshot, str | None]:
         """Apply new records; return the progress and the driver.
@@ -273,12 +273,12 @@ class SweepWatch:
 
 
 def watch(
-    look: Callable[[], Look],
+    look: Callable[[], WatchUpdate],
     seconds: float,
     console: Console,
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
-) -> Look | None:
+) -> WatchUpdate | None:
     """Show the result of `look` repeatedly until it is over; return the last look, or None after Ctrl-C.
 
     Args:
@@ -305,12 +305,12 @@ def watch(
         return None
 
 
-def look_at_all(output: str) -> Look:
+def look_at_all(output: str) -> WatchUpdate:
     """Look at all sweeps of `output`; over if no driver runs."""
     folder = local_copies(output)
     driven = [name for name in sweep_names(folder) if running(find_sweep(name, folder))]
     line = f"{len(driven)} sweeps running: {', '.join(driven)}" if driven else "no sweep is running"
-    return Look(statuses_table(status_of(folder)), line, over=not driven)
+    return WatchUpdate(statuses_table(status_of(folder)), line, over=not driven)
 
 
 def local_log(name: str, output: str, *, follow: bool, sleep: Callable[[float], None] = time.sleep) -> Iterator[str]:

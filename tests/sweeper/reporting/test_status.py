@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sweeper.journal.journal import Journal
-from sweeper.reporting.status import UNDRIVEN_LOOKS, Look, SweepWatch, look_at_all, watch
+from sweeper.reporting.status import UNDRIVEN_LOOKS, SweepWatch, WatchUpdate, look_at_all, watch
 from sweeper.space.loading import load_spec
 from sweeper.storage.lease import Lease
 from sweeper.storage.sweeps import create_sweep
@@ -107,7 +107,9 @@ def test_a_sweep_whose_driver_died_is_given_up_after_some_looks(driven):
 
 
 def _looks(*lines):
-    return iter([*(Look(line, line, over=False) for line in lines[:-1]), Look(lines[-1], lines[-1], over=True)])
+    return iter(
+        [*(WatchUpdate(line, line, over=False) for line in lines[:-1]), WatchUpdate(lines[-1], lines[-1], over=True)]
+    )
 
 
 def test_elsewhere_than_on_a_terminal_only_what_is_new_is_printed_and_the_end_at_once():
