@@ -24,7 +24,7 @@ from sweeper.reporting.figures import on_paper
 from sweeper.reporting.figures.base import DASHES, Figure
 from sweeper.reporting.figures.drawing import CONFIG, chart, javascript, json_text
 from sweeper.reporting.figures.on_paper import SUFFIXES, require_format
-from sweeper.reporting.sentences import SHOWN, cells, glossary, lead, objective_words, remedy, settings, words_of
+from sweeper.reporting.sentences import SHOWN, cells, glossaries, lead, objective_words, remedy, settings, words_of
 from sweeper.results import Results
 from trainables.files.atomic import write_text
 
@@ -48,7 +48,7 @@ def _environment() -> jinja2.Environment:
     made.globals.update(
         data_script=data_script, words=STATUS_WORDS, served=False, theme=CONFIG, dashes=DASHES,
         lead=lead, remedy=remedy, cells=cells, settings=settings, objective_words=objective_words, words_of=words_of,
-        glossary=glossary(), shown=SHOWN,
+        glossary=glossaries()[0], shown=SHOWN, further_words=glossaries()[1],
         style=Markup(FILES.joinpath("page.css").read_text("utf-8")),
         script=Markup(FILES.joinpath("page.js").read_text("utf-8")),
         libraries=javascript,

@@ -287,12 +287,15 @@ def objective_words(answer: Answer) -> str:
 
 
 @functools.cache
+def glossaries() -> list[dict[str, str]]:
+    """Return the meanings of terms by name: those of the first screen, and those that only other places use."""
+    text = resources.files("sweeper.reporting").joinpath("glossary.yaml").read_text("utf-8")
+    return [*yaml.safe_load_all(text)]
+
+
 def glossary() -> dict[str, str]:
     """Return the meaning of each term of the first screen, by name."""
-    # The file's second document holds further terms, which only the documentation's glossary page shows.
-    text = resources.files("sweeper.reporting").joinpath("glossary.yaml").read_text("utf-8")
-    words: dict[str, str] = next(yaml.safe_load_all(text))
-    return words
+    return glossaries()[0]
 
 
 def words_of(screen: FirstScreen) -> list[str]:
