@@ -1,4 +1,4 @@
-"""What a row of a result table holds, and how to read one cell of it as the type that its column has."""
+"""Rows of result tables, and functions that read one cell as the type of its column."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TypeVar
 
-#: A cell: what Arrow's scalar types are in Python; None is SQL's NULL. Lists (logits) are read as Arrow arrays.
+#: A cell: an Arrow scalar in Python; None is SQL's NULL. Lists (logits) are read as Arrow arrays.
 Value = str | int | float | bool | datetime | None
 
-#: A row of a table or of a query's answer, by column.
+#: A row of a table or of a query's result, by column.
 Row = Mapping[str, Value]
 
 Rows = Sequence[Row]
@@ -34,7 +34,7 @@ def float_or_none(row: Row, column: str) -> float | None:
 def measured_or_none(row: Row, column: str) -> float | None:
     """Return a number, or None where the cell is NULL or NaN, or the column absent. Raises as `float_or_none`."""
     value = float_or_none(row, column)
-    return None if value is None or value != value else value
+    return None if value is None or value != value else value  # only NaN differs from itself
 
 
 def floats(rows: Rows, column: str) -> list[float]:
@@ -44,7 +44,7 @@ def floats(rows: Rows, column: str) -> list[float]:
 
 
 def float_of(row: Row, column: str) -> float:
-    """Return a number from a column that has one in this row. NaN is a number.
+    """Return the number of a column that has one in this row. NaN is a number.
 
     Raises:
         KeyError: the row has no such column.
@@ -57,7 +57,7 @@ def float_of(row: Row, column: str) -> float:
 
 
 def int_of(row: Row, column: str) -> int:
-    """Return a whole number from a column that has one in this row. Raises as `float_of`, and TypeError for a float."""
+    """Return the whole number of a column that has one. Raises as `float_of`, and TypeError for a float."""
     value = float_of(row, column)
     if isinstance(value, float):
         raise TypeError(f"the column {column!r} holds {value!r}, not a whole number")
@@ -70,20 +70,21 @@ def measured_values(rows: Rows, column: str) -> list[float]:
 
 
 def by_trial(rows: Rows) -> dict[str, list[Row]]:
-    """Return the rows by trial, in their order."""
+    """Group rows by trial, in their order."""
     return grouped(rows, lambda row: text_of(row, "trial"))
 
 
 def grouped(members: Iterable[T], key: Callable[[T], Key]) -> dict[Key, list[T]]:
-    """Return anything by a key of its, keys and members in the order in which they come."""
-    found: dict[Key, list[T]] = {}
+    """Group members by a key; keys and members keep the order in which they come."""
+    # `itertools.groupby` would need sorted input, and rows of a table are not sorted by every key.
+    groups: dict[Key, list[T]] = {}
     for member in members:
-        found.setdefault(key(member), []).append(member)
-    return found
+        groups.setdefault(key(member), []).append(member)
+    return groups
 
 
 def text_of(row: Row, column: str) -> str:
-    """Return text from a column that has some in this row.
+    """Return the text of a column that has one in this row.
 
     Raises:
         KeyError: the row has no such column.

@@ -1,8 +1,8 @@
-"""What a command prints: answers as objects that look the same in a console and a notebook, and tables in every format.
+"""Output of commands: results that look the same in a console and a notebook, and tables in every format.
 
-Names, reasons and paths come from files that somebody else may have written. Whatever prints them goes through
-`SafeConsole` or `printable`: nothing in them is markup, and no character of theirs steers a terminal.
-Secrets, passwords in addresses and tokens in arguments, are kept out of everything that is written by `redact`.
+Names, reasons and paths come from files that someone else may have written. Everything that prints them uses
+`SafeConsole` or `printable`: nothing in them is markup, and none of their characters controls a terminal.
+`redact` keeps secrets (passwords in addresses, tokens in arguments) out of everything that is written.
 """
 
 from __future__ import annotations
@@ -27,47 +27,52 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-#: Columns of text outside a terminal, as wide as a notebook's cell shows without scrolling.
+#: Width of text outside a terminal, in characters: what a notebook cell shows without scrolling.
 WIDTH = 120
 
 FRAME = '<pre style="white-space:pre;overflow-x:auto;line-height:1.35;margin:0">{code}</pre>'
 
-# Control characters of ASCII and Latin-1 but for tab and line feed, and what changes the direction or ends of lines.
-_STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+# Control characters of ASCII and Latin-1 except tab and line feed, and Unicode's bidirectional marks and line breaks.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 T = TypeVar("T")
 
 
 def printable(text: str) -> str:
-    """Return a text with the characters that steer a terminal written out, as Python's `unicode_escape` does."""
-    return _STEERING.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+    r"""Escape the characters of a text that control a terminal, as Python's `unicode_escape` does.
+
+    Example:
+        >>> print(printable("loss \x1b[31mred"))
+        loss \x1b[31mred
+    """
+    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 class SafeConsole(Console):
-    """A console that prints texts as they are: without markup, emoji codes or control characters of theirs."""
+    """A console that prints texts literally: no markup, emoji codes or control characters take effect."""
 
     def __init__(self, **options: Any) -> None:
-        """Make a console; `options` as rich's."""
+        """Make a console; `options` are those of `rich.console.Console`."""
         super().__init__(markup=False, emoji=False, highlight=False, **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Render as rich does, texts as `printable` gives them; rich's own control codes stay."""
+        """Render as rich does, with texts made `printable`; rich's own control codes stay."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=printable(segment.text))
 
 
 class CommandResult(Generic[T]):
-    """An answer with its values and how it looks; attributes of the values are attributes of the answer.
+    """The values a command returns and how they are shown; attributes of the values are attributes of the result.
 
     Attributes:
         value: the values.
         rendered: what a terminal shows: lines as they are, bytes for a file or a pipe; `None` for nothing.
-        json: what `--format json` prints of them.
-        notes: what a command says besides, on the standard error.
-        width: columns outside a terminal.
-        wrap: whether lines that are longer are broken.
-        fault: with what a command ends after it has printed the answer.
-        exit_code: of a command.
+        json: the values that `--format json` prints, where they differ from `value`.
+        notes: further lines, which the command writes to standard error.
+        width: width outside a terminal, in characters.
+        wrap: whether longer lines are wrapped.
+        fault: the error that the command raises after it has printed the result.
+        exit_code: the command's exit status.
     """
 
     def __init__(
@@ -83,18 +88,19 @@ class CommandResult(Generic[T]):
         complete: bool = True,
         exit_code: int | None = None,
     ) -> None:
-        """Hold an answer; one that is not `complete` makes its command exit with 1."""
+        """Hold a result; one that is not `complete` makes its command exit with 1."""
         self.value, self.rendered, self.json, self.notes = value, rendered, json, notes
         self.width, self.wrap, self.fault = width, wrap, fault
         self.exit_code = exit_code if exit_code is not None else int(not complete)
 
     def __getattr__(self, name: str) -> Any:
+        # `copy` and `pickle` ask for these before `value` is set: looking it up would call this without end.
         if name.startswith("_") or name == "value":
             raise AttributeError(name)
         return getattr(self.value, name)
 
     def __rich__(self) -> RenderableType:
-        """Give rich what the command of the same name prints."""
+        """Return the renderable that the command of the same name prints."""
         if self.rendered is None:
             return Text("\n".join(self.notes))
         return "" if isinstance(self.rendered, bytes) else self.rendered
@@ -107,12 +113,17 @@ class CommandResult(Generic[T]):
 
 
 def as_data(answer: object) -> object:
-    """Return an answer's values as JSON has them: fields by their names, paths as text, NaN and infinities as None."""
+    """Convert a result to JSON values: fields by their names, paths as text, NaN and infinities as None.
+
+    Example:
+        >>> as_data({"nll": float("nan"), "epochs": (3, 9)})
+        {'nll': None, 'epochs': [3, 9]}
+    """
     if isinstance(answer, CommandResult):
         return as_data(answer.json if answer.json is not None else answer.value)
     if isinstance(answer, Mapping):
         return {str(key): as_data(value) for key, value in answer.items()}
-    for method in ("to_dict", "to_pylist", "resolved", "tolist"):  # answers, Arrow, search spaces, numpy
+    for method in ("to_dict", "to_pylist", "resolved", "tolist"):  # results, Arrow, search spaces, numpy
         if hasattr(answer, method):
             return as_data(getattr(answer, method)())
     if is_dataclass(answer):
@@ -122,26 +133,33 @@ def as_data(answer: object) -> object:
     return json_value(answer) if isinstance(answer, (str, int, float, NoneType)) else str(answer)
 
 
-def as_text(look: RenderableType) -> str:
-    """Return what a terminal would show, without colours."""
-    # In a notebook a console would show what is printed by itself, and colour it, besides what is returned here.
+def as_text(rendered: RenderableType) -> str:
+    """Render as plain text, without colours."""
+    # In a notebook, rich would otherwise display the output itself, in colour, in addition to what is returned here.
     console = SafeConsole(file=io.StringIO(), width=WIDTH, force_jupyter=False, force_terminal=False)
     with console.capture() as capture:
-        console.print(look)
+        console.print(rendered)
     return "\n".join(line.rstrip() for line in capture.get().rstrip().splitlines())
 
 
-def as_html(look: RenderableType) -> str:
-    """Return what a terminal would show as HTML, in the page's own colours but for emphasis."""
+def as_html(rendered: RenderableType) -> str:
+    """Render as HTML; only emphasis is coloured, everything else takes the page's colours."""
     console = SafeConsole(file=io.StringIO(), width=WIDTH, record=True, force_jupyter=False, force_terminal=False)
-    console.print(look)
+    console.print(rendered)
     return console.export_html(inline_styles=True, code_format=FRAME)
 
 
 def plain_table(
     headings: Sequence[str], rows: Iterable[Sequence[str]], *, left: Sequence[str], note: str = ""
 ) -> RenderableType:
-    """Return a table for a terminal that cuts nothing, the columns `left` aligned to the left, and a note below it."""
+    """Return a terminal table that truncates nothing.
+
+    Args:
+        headings: column headings.
+        rows: texts, one per column.
+        left: headings of the columns that are aligned to the left; numbers are aligned to the right.
+        note: text below the table; empty for none.
+    """
     table = Table(box=None, pad_edge=False, header_style="dim")
     for heading in headings:
         table.add_column(heading, justify="left" if heading in left else "right", no_wrap=True)
@@ -154,13 +172,19 @@ FORMATS = ("table", "json", "csv", "parquet")
 
 
 def format_table(table: pa.Table, kind: str = "table") -> str | bytes:
-    """Return a table as text (`table`, `json`: one object a row in a list, `csv`) or as bytes (`parquet`).
+    """Format a table as text (`table`, `csv`, or `json`: a list with one object per row) or as bytes (`parquet`).
 
     Raises:
-        SweeperError: for another format.
+        SweeperError: the format is unknown.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> print(format_table(pa.table({"trial": ["c00000"], "nll": [0.25]}), "csv"), end="")
+        trial,nll
+        c00000,0.25
     """
     if kind == "parquet":
-        import pyarrow.parquet as pq  # 0.1 s that most commands save
+        import pyarrow.parquet as pq  # takes 0.1 s, which most commands need not spend
 
         sink = io.BytesIO()
         pq.write_table(table, sink)
@@ -176,7 +200,7 @@ def format_table(table: pa.Table, kind: str = "table") -> str | bytes:
 
 
 def json_value(value: object) -> object:
-    """Return a value that JSON and CSV can hold: times as ISO 8601 text, NaN and infinities as None."""
+    """Convert a value to one that JSON and CSV can hold: times as ISO 8601 text, NaN and infinities as None."""
     if hasattr(value, "isoformat"):
         return value.isoformat()
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
@@ -185,9 +209,9 @@ def json_value(value: object) -> object:
 
 
 def text_table(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> str:
-    """Return rows as aligned plain text: numbers to the right with six digits, nothing for null."""
+    """Format rows as aligned plain text: numbers to the right with six digits, an empty cell for null."""
     cells = [[shown(row[column]) for column in columns] for row in rows]
-    widths = [max([len(column), *(len(line[at]) for line in cells)]) for at, column in enumerate(columns)]
+    widths = [max([len(column), *(len(line[i]) for line in cells)]) for i, column in enumerate(columns)]
     numeric = [any(isinstance(row[column], (int, float)) for row in rows) for column in columns]
 
     def line(values: Sequence[str]) -> str:
@@ -198,13 +222,13 @@ def text_table(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> 
 
 
 def shown(value: object) -> str:
-    """Return a value as text in a table."""
+    """Format a value as the text of a table cell."""
     if value is None:
         return ""
     return f"{value:.6g}" if isinstance(value, float) else printable(str(value)).replace("\n", "\\n")
 
 
-# A password may hold an @ or, after a user name and a colon, a slash, though an address should not.
+# A password can contain an @ or, after a user name and a colon, a slash, although a valid address escapes them.
 _USER_INFO = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)(?:[^/\s]+|[^/:@\s]+:[^@\s]+)@")
 _SECRET_VALUE = re.compile(
     r"(?i)(?P<name>[A-Za-z0-9_.-]*"
@@ -212,19 +236,25 @@ _SECRET_VALUE = re.compile(
     r"(?P<sign>[\"']?\s*[=:]\s*[\"']?(?:bearer |basic )?)(?P<value>[^\s&,;\"']+)"
 )
 
-# A server that refuses somebody may repeat the header it was sent, without the header's name.
+# A server that refuses a request may repeat the authorization header without the header's name.
 _SENT_HEADER = re.compile(r"(?i)\b(?P<kind>basic|bearer) [A-Za-z0-9+/=_.~-]{16,}")
 
 
 def redact(text: str) -> str:
-    """Return `text` with users and passwords in addresses, sent credentials and values of secret-like names starred."""
+    """Replace credentials by `***`: users and passwords in addresses, sent headers, values of secret-like names.
+
+    Example:
+        >>> redact("postgresql://ann:secret@db/mlflow?token=abc")
+        'postgresql://***@db/mlflow?token=***'
+    """
     text = _USER_INFO.sub(r"\g<scheme>***@", text)
     text = _SENT_HEADER.sub(r"\g<kind> ***", text)
     return _SECRET_VALUE.sub(r"\g<name>\g<sign>***", text)
 
 
 def redact_arguments(arguments: Sequence[str]) -> list[str]:
-    """Return a command line's arguments redacted; a secret may follow its name as an argument of its own."""
+    """Redact a command line's arguments."""
+    # A secret may be an argument by itself, after the option that names it.
     names = ["", *(argument if argument.startswith("-") and "=" not in argument else "" for argument in arguments)]
     return [
         "***" if name and not argument.startswith("-") and redact(f"{name}=x") != f"{name}=x" else redact(argument)
@@ -244,12 +274,12 @@ _TEX = str.maketrans(
 
 
 class NumberCell(NamedTuple):
-    """A number of a table.
+    """A number in a table.
 
     Attributes:
         text: mean ± standard deviation over replicates.
         best: whether it is the best of its column.
-        worse: whether it differs from the best beyond the variation between seeds (90 %); None where that is unknown.
+        worse: whether it is worse than the best beyond the variation between seeds (90 %); None where unknown.
     """
 
     text: str
@@ -257,29 +287,29 @@ class NumberCell(NamedTuple):
     worse: bool | None
 
     def latex(self) -> str:
-        """Return it as mathematics: the best bold, what is worse with a dagger."""
+        """Format as LaTeX mathematics: the best in bold, worse values with a dagger."""
         text = self.text.replace(" ± ", r" \pm ").replace("–", r"\text{--}")
         return rf"$\mathbf{{{text}}}$" if self.best else rf"${text}^{{\dagger}}$" if self.worse else f"${text}$"
 
     def markdown(self) -> str:
-        """Return it with the same marks as Markdown."""
+        """Format as Markdown with the same marks."""
         return f"**{self.text}**" if self.best else self.text + (DAGGER if self.worse else "")
 
     def verdict(self) -> str:
-        """Return the marks in a word."""
+        """Return the comparison in a word: `best`, `worse`, `alike` or `unknown`."""
         return "best" if self.best else {True: "worse", False: "alike", None: "unknown"}[self.worse]
 
 
 @dataclass(frozen=True)
 class TableText:
-    """A table to be written.
+    """A table for a paper.
 
     Attributes:
-        header: of all columns.
-        rows: of cells; one that begins with an empty text ends a group.
-        words: how many columns are words, on the left; the others are numbers.
-        caption: below it, or above in LaTeX.
-        records: all there is to know, header first, for CSV.
+        header: column headings.
+        rows: cells; a row that begins with an empty text ends a group.
+        words: number of text columns, on the left; the others are numbers.
+        caption: text below the table, or above it in LaTeX.
+        records: all values, header first, for CSV and JSON.
     """
 
     header: Sequence[str]
@@ -289,9 +319,9 @@ class TableText:
     records: Iterable[Sequence[object]]
 
     def written(self, form: str) -> str:
-        """Return the table as text. Raises SweeperError for another format."""
+        """Format the table as text. Raises SweeperError for an unknown format."""
         if form not in PAPER_FORMATS:
-            raise SweeperError(f"unknown format {form!r} of a table", f"formats: {', '.join(PAPER_FORMATS)}")
+            raise SweeperError(f"unknown table format {form!r}", f"formats: {', '.join(PAPER_FORMATS)}")
         if form == "csv":
             return csv_text(self.records).rstrip("\n")
         if form == "json":
@@ -303,7 +333,7 @@ class TableText:
 
     def _latex(self) -> str:
         def line(cells: Sequence[str | NumberCell]) -> str:
-            return " & ".join(latex(each) if isinstance(each, str) else each.latex() for each in cells) + r" \\"
+            return " & ".join(latex(cell) if isinstance(cell, str) else cell.latex() for cell in cells) + r" \\"
 
         columns = "l" * self.words + "r" * (len(self.header) - self.words)
         begin = rf"\begin{{tabular}}{{{columns}}}"
@@ -313,22 +343,27 @@ class TableText:
         return "\n".join([*above, *inside, r"\end{tabular}", r"\end{table}"])
 
     def _markdown(self) -> str:
-        rows = [[each if isinstance(each, str) else each.markdown() for each in row] for row in self.rows]
+        rows = [[cell if isinstance(cell, str) else cell.markdown() for cell in row] for row in self.rows]
         return "\n".join([*markdown_lines([self.header, ["---"] * len(self.header), *rows]), "", self.caption])
 
 
 def markdown_lines(rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return rows as lines of a table in Markdown."""
+    """Format rows as lines of a Markdown table."""
     return [f"| {' | '.join(row)} |" for row in rows]
 
 
 def csv_text(records: Iterable[Sequence[object]]) -> str:
-    """Return records as CSV."""
+    """Format records as CSV."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(records)
     return text.getvalue()
 
 
 def latex(text: str) -> str:
-    """Return text as LaTeX shows it."""
+    r"""Escape a text for LaTeX.
+
+    Example:
+        >>> print(latex("50 % of cross_entropy"))
+        50 \% of cross\_entropy
+    """
     return text.translate(_TEX)

@@ -1,4 +1,4 @@
-"""The domains of a search space, parsed from a file's values, and the choices that make a configuration of them.
+"""The domains of a search space, parsed from a file's values, and the choices that turn them into a configuration.
 
     choice: [a, b]            one of the members, equally likely
     grid: [a, b]              every member in turn
@@ -12,10 +12,10 @@ Whole ends do not make whole numbers: only `choice`, `grid` and `randint` give i
 integer by type, which takes `quniform` with whole steps and refuses `uniform` and `loguniform`.
 
 A parsed space is a tree of `Constant`, `Fields` (a mapping), `Members` (choice, grid, one_of) and `Interval`. A domain
-is known by its path in the file (`loss.one_of[1].gamma`), so hyperparameters of one name in two branches stay two, and
-a choice exists only where its branch was taken. Choices are plain values: a member's place in `choice` and `one_of`,
-the number itself in an interval, the number of steps in `quniform`. `draw` makes a configuration of choices, whoever
-makes those.
+is identified by its path in the file (`loss.one_of[1].gamma`), so hyperparameters of the same name in two branches stay
+separate, and a choice exists only if its branch was taken. Choices are plain values: a member's index in `choice` and
+`one_of`, the number itself in an interval, the number of steps in `quniform`. `draw` turns choices into a
+configuration, whether they are random or a searcher's.
 """
 
 from __future__ import annotations
@@ -72,35 +72,43 @@ class Interval:
 
     @property
     def steps(self) -> int:
-        """How many steps of `quniform`, or of 1, lie between its ends, in exact decimal arithmetic."""
+        """Number of steps between the ends (of size 1 for `randint`), in exact decimal arithmetic."""
         return int((Decimal(repr(self.high)) - Decimal(repr(self.low))) / Decimal(repr(self.step or 1)))
 
     def on_step(self, k: int) -> int | float:
-        """Return `low + k · step`, of `randint` `low + k`, without binary rounding dust: 0.1 + 2 · 0.1 is 0.3."""
+        """Return `low + k · step` (`randint`: `low + k`) without binary rounding: 0.1 + 2 · 0.1 is 0.3."""
         return type(self.low)(Decimal(repr(self.low)) + k * Decimal(repr(self.step or 1)))
 
 
 Node: TypeAlias = Constant | Fields | Members | Interval
 
-#: Stands for a part of a space whose faults have been noted.
+#: Placeholder for a part of a space whose faults have been recorded.
 INVALID = Constant(None)
 
 
 def refused(faults: list[Fault], path: str, rule: str, remedy: str) -> Constant:
-    """Note a fault, and return what stands for the part of the space that has it."""
+    """Record a fault and return the placeholder for the invalid part of the space."""
     faults.append(Fault(path, rule, remedy))
     return INVALID
 
 
 def parse(value: Plain, path: str, faults: list[Fault]) -> Node:
-    """Parse one value of a search space; what breaks a rule is added to `faults` and stands as `INVALID`."""
+    """Parse one value of a search space; each broken rule is added to `faults`, its part replaced by `INVALID`.
+
+    Example:
+        >>> faults = []
+        >>> parse({"uniform": [0, 1]}, "space.loss.gamma", faults)
+        Interval(kind='uniform', low=0.0, high=1.0, step=None)
+        >>> parse({"uniform": [1, 0]}, "space.loss.gamma", faults) is INVALID, str(faults[0]).splitlines()[0]
+        (True, 'space.loss.gamma.uniform: low = 1 must be below high = 0')
+    """
     if isinstance(value, dict):
         named = [key for key in value if key in DOMAINS]
         if not named:
             return Fields({key: parse(member, join_path(path, key), faults) for key, member in value.items()})
         if len(value) > 1:
             others = ", ".join(key for key in value if key != named[0])
-            rule = f"{named[0]} is next to {others}: a domain must be the only key of its mapping"
+            rule = f"{named[0]} stands next to {others}: a domain must be the only key of its mapping"
             return refused(faults, path, rule, f"write {{{named[0]}: […]}} alone")
         kind = named[0]
         inner = join_path(path, kind)
@@ -116,7 +124,7 @@ def parse(value: Plain, path: str, faults: list[Fault]) -> Node:
 
 
 def plain(node: Node) -> Plain:
-    """Return the node as a file's values; `parse` gives the node again."""
+    """Return the node as a file's values, the inverse of `parse`."""
     if isinstance(node, Constant):
         return list(node.value) if isinstance(node.value, list) else node.value
     if isinstance(node, Fields):
@@ -138,6 +146,7 @@ def _members(kind: str, value: Plain, path: str, faults: list[Fault]) -> Node:
             continue
         nodes.append(parse(member, place, faults))
         if kind != "grid" and grid_size(nodes[-1]) != 1:
+            # Every grid point gets its configuration, which a branch that may not be drawn cannot promise.
             faults.append(Fault(place, f"a grid inside {kind}", "use grid here instead: it tries every member"))
     if kind == "grid":
         faults += repeats(value, path)
@@ -147,15 +156,15 @@ def _members(kind: str, value: Plain, path: str, faults: list[Fault]) -> Node:
 def repeats(
     members: Sequence[Plain], path: str, rule: str = "{!r} appears twice", remedy: str = "remove one of the two"
 ) -> list[Fault]:
-    """Return a fault for each member that came before, by its place in the list at `path`; `rule` names the member."""
+    """Return a fault for each member of the list at `path` that repeats an earlier one; `rule` names the member."""
     places = [index for index, member in enumerate(members) if member in members[:index]]
     return [Fault(join_path(path, index), rule.format(members[index]), remedy) for index in places]
 
 
 def resolved_faults(node: Node, path: str) -> list[Fault]:
-    """Return the rules that a parsed space breaks only now that defaults are filled in and numbers have their type.
+    """Return the faults that appear only once defaults are filled in and numbers have their type.
 
-    Two members of a grid may have become the same, and so may the two ends of an interval.
+    Two members of a grid, or the two ends of an interval, may have become equal.
     """
     if isinstance(node, Fields):
         return [f for key, member in node.nodes.items() for f in resolved_faults(member, join_path(path, key))]
@@ -180,7 +189,7 @@ def _interval(kind: str, value: Plain, path: str, faults: list[Fault]) -> Node:
     else:
         rule = _ends_fault(kind, ends)
     typed = [(int if kind == "randint" else float)(end) for end in ends] if rule is None else []
-    rule = rule or _ends_fault(kind, typed)  # two ends beyond 2⁵³ may become one float
+    rule = rule or _ends_fault(kind, typed)  # integers beyond 2⁵³ may become equal as floats
     if rule is not None:
         faults.append(_interval_fault(kind, path, rule))
         return INVALID
@@ -205,7 +214,7 @@ def _ends_fault(kind: str, value: Sequence[int | float]) -> str | None:
         return f"low = {low} must be above 0: loguniform takes its logarithm"
     if kind == "randint" and not all(float(v).is_integer() for v in value):
         return f"randint needs whole numbers, not {[*value]!r}"
-    if not math.isfinite(high - low):
+    if not math.isfinite(high - low):  # each end is finite, but `uniform` computes their difference
         return f"the interval from {low} to {high} is too wide for a float"
     if kind == "quniform":
         return _step_fault(*value)
@@ -213,6 +222,7 @@ def _ends_fault(kind: str, value: Sequence[int | float]) -> str | None:
 
 
 def _step_fault(low: float, high: float, step: float) -> str | None:
+    # In decimal, because 0.3 % 0.1 is not 0 in binary.
     width, size = Decimal(repr(high)) - Decimal(repr(low)), Decimal(repr(step))
     if step <= 0:
         return f"step = {step} must be above 0"
@@ -224,7 +234,7 @@ def _step_fault(low: float, high: float, step: float) -> str | None:
 
 
 def walk(node: Node, path: str = "") -> Iterator[tuple[str, Node]]:
-    """Yield the node at `path` and everything below it, each with its own path."""
+    """Yield the node at `path` and all nodes below it, with their paths."""
     yield path, node
     if isinstance(node, Fields):
         for key, member in node.nodes.items():
@@ -235,7 +245,7 @@ def walk(node: Node, path: str = "") -> Iterator[tuple[str, Node]]:
 
 
 def grid_size(node: Node) -> int:
-    """Return the number of grid points: grids multiply side by side and add over the members of one grid."""
+    """Return the number of grid points: the product over sibling grids, the sum over the members of one grid."""
     if isinstance(node, Fields):
         return math.prod(grid_size(member) for member in node.nodes.values())
     if isinstance(node, Members) and node.kind == "grid":
@@ -244,7 +254,7 @@ def grid_size(node: Node) -> int:
 
 
 def random_sizes(node: Node) -> tuple[float, float]:
-    """Return the fewest and the most random configurations of a grid point; infinite where a real number is drawn."""
+    """Return the smallest and largest number of distinct random configurations per grid point; may be infinite."""
     if isinstance(node, Interval):
         size = node.steps + 1 if node.kind in ("randint", "quniform") else math.inf
         return size, size
@@ -260,7 +270,7 @@ def random_sizes(node: Node) -> tuple[float, float]:
 
 
 def at_grid_point(node: Node, point: int) -> Node:
-    """Return the node with one member of each grid: what is random at grid point `point`."""
+    """Return the node with one member of each grid, chosen by the number `point` of a grid point."""
     if isinstance(node, Fields):
         nodes: dict[str, Node] = {}
         for key, member in node.nodes.items():
@@ -274,13 +284,13 @@ def at_grid_point(node: Node, point: int) -> Node:
 
 
 def every_value(node: Node) -> Iterator[Plain]:
-    """Yield every value of a finite node without grids, as `draw` gives them; members that overlap give one twice."""
+    """Yield every value of a finite node without grids, as `draw` returns them; overlapping members repeat values."""
     if isinstance(node, Interval):
         yield from map(node.on_step, range(node.steps + 1))
     elif isinstance(node, Members):
         yield from itertools.chain.from_iterable(map(every_value, node.nodes))
     elif isinstance(node, Fields) and node.nodes:
-        # `itertools.product` would hold every value of every member.
+        # `itertools.product` would hold every value of every member in memory.
         (key, first), *rest = node.nodes.items()
         for value in every_value(first):
             yield from ({key: value, **cast(dict[str, Plain], others)} for others in every_value(Fields(dict(rest))))
@@ -290,14 +300,14 @@ def every_value(node: Node) -> Iterator[Plain]:
 
 def is_random(node: Node) -> bool:
     """Return whether anything under `node` is drawn at random."""
-    return any(isinstance(each, Members | Interval) and each.kind != "grid" for _, each in walk(node))
+    return any(isinstance(part, Members | Interval) and part.kind != "grid" for _, part in walk(node))
 
 
 def extremes(node: Node) -> list[tuple[str, Plain]]:
-    """Return the values that decide whether a hyperparameter's domain is valid, each with its place below the node.
+    """Return the values that decide whether a hyperparameter's domain is valid, with their paths below the node.
 
-    A constant gives itself, an interval its two ends, choice and grid all members. Every rule in the registries is
-    a range, so what holds at both ends holds between.
+    These are a constant, the two ends of an interval, all members of choice and grid. Every rule in the registries is a
+    range, so a rule that holds at both ends holds in between.
     """
     if isinstance(node, Constant):
         return [("", node.value)]
@@ -305,24 +315,24 @@ def extremes(node: Node) -> list[tuple[str, Plain]]:
         return [(f".{node.kind}", node.low), (f".{node.kind}", node.high)]
     if isinstance(node, Members):
         members = enumerate(node.nodes)
-        return [(f".{node.kind}[{index}]{at}", value) for index, member in members for at, value in extremes(member)]
+        return [(f".{node.kind}[{index}]{sub}", value) for index, member in members for sub, value in extremes(member)]
     return []
 
 
 Choice = int | float
 
-#: `{"loss": {"name": "focal", "gamma": 3.0}, "architecture": …, "optimizer": …}`: a component for each part.
+#: A component for each part: `{"loss": {"name": "focal", "gamma": 3.0}, "architecture": …, "optimizer": …}`.
 Configuration = dict[str, dict[str, Plain]]
 
 
 class Chooser(Protocol):
-    """The source of choices; each is requested once."""
+    """A source of choices; each choice is requested once."""
 
     def member(self, path: str, members: Members) -> int:
-        """Return the place of one member of the `choice` or `one_of` at `path`."""
+        """Return the index of one member of the `choice` or `one_of` at `path`."""
 
     def number(self, path: str, interval: Interval) -> Choice:
-        """Return a number within the interval at `path`; of `quniform`, how many steps above its low end."""
+        """Return a number within the interval at `path`; for `quniform`, the number of steps above its low end."""
 
 
 @dataclass(frozen=True)
@@ -332,17 +342,17 @@ class Uniforms:
     at: Callable[[str], float]
 
     def member(self, path: str, members: Members) -> int:
-        """Return a member's place, each equally likely."""
+        """Return a member's index; all are equally likely."""
         return int(self.at(path) * len(members.nodes))
 
     def number(self, path: str, interval: Interval) -> Choice:
         """Return a number, distributed as the interval's kind says."""
         u, low, high = self.at(path), interval.low, interval.high
         if interval.kind == "uniform":
-            return min(low + u * (high - low), float(high))
+            return min(low + u * (high - low), float(high))  # the sum may round above the high end
         if interval.kind == "loguniform":
             value = math.exp(math.log(low) + u * (math.log(high) - math.log(low)))
-            return min(max(value, float(low)), float(high))  # exp(log(low)) may round to the outside
+            return min(max(value, float(low)), float(high))  # exp(log(low)) may round below the low end
         if interval.kind == "randint":
             return int(low) + int(u * (int(high) - int(low) + 1))
         return int(u * (interval.steps + 1))
@@ -351,7 +361,7 @@ class Uniforms:
 def draw_configuration(space: Fields, point: int, choose: Chooser) -> Configuration:
     """Return one configuration of a checked space; see `draw`.
 
-    Parts are components. Beside them a training loop of the user's own has hyperparameters, plain values by themselves.
+    Its parts are components. The hyperparameters of a user's training loop stand next to them as plain values.
     """
     drawn = draw(space, "", point, choose)
     assert isinstance(drawn, dict)
@@ -359,13 +369,18 @@ def draw_configuration(space: Fields, point: int, choose: Chooser) -> Configurat
 
 
 def draw(node: Node, path: str, point: int, choose: Chooser) -> Plain:
-    """Return one value of `node`: grid point `point`, everything else as `choose` says.
+    """Return one value of `node` at a grid point.
 
     Args:
         node: the parsed space or a part of it.
-        path: of `node` in the file; empty for the space itself.
-        point: which grid point below `node`, counted from 0.
-        choose: makes the choices, in the order of the file.
+        path: path of `node` in the file; empty for the space itself.
+        point: number of the grid point below `node`, from 0.
+        choose: source of all other choices, asked in the order of the file.
+
+    Example:
+        >>> space = parse({"gamma": {"uniform": [0, 4]}, "seed": {"grid": [7, 8]}}, "", [])
+        >>> draw(space, "", 1, Uniforms(lambda path: 0.5))
+        {'gamma': 2.0, 'seed': 8}
     """
     if isinstance(node, Constant):
         return list(node.value) if isinstance(node.value, list) else node.value
@@ -385,7 +400,7 @@ def draw(node: Node, path: str, point: int, choose: Chooser) -> Plain:
 
 
 def _grid_member(node: Members, point: int) -> tuple[int, int]:
-    """Return which member of a grid has grid point `point`, and which of its own grid points that is."""
+    """Return the member of a grid that contains grid point `point`, and the point's number within that member."""
     index = 0
     while point >= grid_size(node.nodes[index]):
         point -= grid_size(node.nodes[index])

@@ -1,7 +1,6 @@
-"""Errors a user can fix: each says what was given, which rule it breaks and what to do.
+"""Errors that a user can fix: each states the value, the rule it breaks and the remedy.
 
-Every error derives from `SweeperError`, whose text is what the command line prints; a traceback is never the answer
-to bad input.
+Every error derives from `SweeperError`, whose text the command line prints; bad input never ends in a traceback.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-#: The numbers of errors caused by a lack of space: the disk is full, or the user's quota is.
+#: Error numbers of a full disk and of an exhausted quota.
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -22,7 +21,12 @@ class SweeperError(Exception):
     Attributes:
         message: what is wrong, with the value concerned.
         remedy: what to do about it; may be empty.
-        exit_code: the exit status of the command that meets it: 2, bad input, unless a subclass says otherwise.
+        exit_code: the exit status of the command that raises it: 2, bad input, unless a subclass says otherwise.
+
+    Example:
+        >>> print(SweeperError("unknown loss 'focl'", "did you mean 'focal'?"))
+        unknown loss 'focl'
+          did you mean 'focal'?
     """
 
     exit_code: int = 2
@@ -32,26 +36,23 @@ class SweeperError(Exception):
         self.message = message
         self.remedy = remedy
 
-    def __reduce__(self) -> tuple[type[SweeperError], tuple[str, str]]:
-        return type(self), (self.message, self.remedy)
-
     def __str__(self) -> str:
         return f"{self.message}\n  {self.remedy}" if self.remedy else self.message
 
 
 class DiskFullError(SweeperError):
-    """A disk on which no space is left: what the sweep has so far is kept, and nothing was wrong with the input."""
+    """No space is left on a disk. All results so far are kept, and the input was not wrong, so the exit status is 1."""
 
     exit_code = 1
 
 
 def unwritable(message: str, remedy: str, error: OSError) -> SweeperError:
-    """Return the error for what could not be written, a `DiskFullError` where `error` is caused by a lack of space.
+    """Return the error for a failed write: a `DiskFullError` if no space is left, else a `SweeperError`.
 
     Args:
-        message: what cannot be written; the reason is added.
+        message: what cannot be written; the reason is appended.
         remedy: what to do about it.
-        error: why.
+        error: the cause.
     """
     kind = DiskFullError if error.errno in NO_SPACE else SweeperError
     return kind(f"{message}: {error.strerror or error}", remedy)
@@ -59,10 +60,10 @@ def unwritable(message: str, remedy: str, error: OSError) -> SweeperError:
 
 @contextmanager
 def writing_to(place: Path | str, remedy: str) -> Iterator[None]:
-    """Raise `unwritable` with this remedy where what is done within the context cannot write to `place`.
+    """Turn an OSError inside the context into the error `unwritable` for `place`, with this remedy.
 
-    Somebody else's folder, a read-only or a full disk is no fault of this program: every command that writes says so in
-    a sentence.
+    Another user's folder, a read-only disk or a full one is not a bug, so a command that writes reports it in a
+    sentence instead of a traceback.
     """
     try:
         yield
@@ -72,13 +73,13 @@ def writing_to(place: Path | str, remedy: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Fault:
-    """One rule that a search space file breaks.
+    """A rule that a search space file breaks.
 
     Attributes:
         path: the place in the file, e.g. `space.loss.one_of[2].coverage.uniform`; empty for the file as a whole.
-        rule: the value and the rule it breaks, one sentence.
+        rule: one sentence with the value and the rule it breaks.
         remedy: what to write instead, e.g. `did you mean 'focal'?`; may be empty.
-        line: the line of the file, counted from 1; `None` where there is none (a missing key, a `--set`).
+        line: line number in the file, from 1; `None` where there is none (a missing key, a `--set`).
     """
 
     path: str
@@ -94,7 +95,7 @@ class Fault:
 
 
 class InvalidSearchSpace(SweeperError):  # noqa: N818 - says what is invalid
-    """A search space file with every fault that was found in it, in the order of the file's lines."""
+    """A search space file is invalid. Lists every fault, in the order of the file's lines."""
 
     def __init__(self, faults: Sequence[Fault], source: str = "search space") -> None:
         self.faults = tuple(sorted(faults, key=lambda fault: (fault.line is None, fault.line or 0)))
@@ -103,5 +104,6 @@ class InvalidSearchSpace(SweeperError):  # noqa: N818 - says what is invalid
         lines = [f"{source}: {count}, nothing was started", *(f"  {fault}" for fault in self.faults)]
         super().__init__("\n".join(lines))
 
-    def __reduce__(self) -> tuple[type[InvalidSearchSpace], tuple[tuple[Fault, ...], str]]:  # type: ignore[override]
+    def __reduce__(self) -> tuple[type[InvalidSearchSpace], tuple[tuple[Fault, ...], str]]:
+        # Unpickled by default, it would be built from its text, and errors do come back from other processes.
         return type(self), (self.faults, self.source)

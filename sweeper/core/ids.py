@@ -1,7 +1,7 @@
 """Every name, path, hash and seed of a sweep. Nothing else in the project builds one.
 
-A sweep's results folder is `<output>/<sweep name>/`; a trial is called after the index of its configuration
-(`c00007`), so names mean the same in every table, after every resume, and on every machine.
+A sweep's results folder is `<output>/<sweep name>/`. A trial is named after the index of its configuration
+(`c00007`), so its name is the same in every table, after every resume, and on every machine.
 """
 
 from __future__ import annotations
@@ -34,41 +34,43 @@ RECALIBRATIONS = "recalibrations"
 
 
 def trial_name(configuration: int) -> str:
-    """Return the trial's name of configuration `configuration`, e.g. `c00007`."""
+    """Return the name of a configuration's trial, e.g. `c00007`."""
     return f"c{configuration:05d}"
 
 
-#: Added seeds are trained as configurations of their own, numbered from here: no sweep draws as many
-#: (`sweeper.space.spec.MAXIMUM_CONFIGURATIONS`), so a sweep whose `samples` grow afterwards keeps its numbers.
+#: Added seeds are trained under configuration indices from here on. No sweep draws as many configurations
+#: (`sweeper.space.spec.MAXIMUM_CONFIGURATIONS`), so raising `samples` later leaves these indices valid.
 FIRST_ADDED = 1_000_000
 
 
 def is_added(configuration: int) -> bool:
-    """Return whether a configuration's index is that of an added seed."""
+    """Return whether a configuration index belongs to an added seed."""
     return configuration >= FIRST_ADDED
 
 
 def configuration_index(trial: str) -> int:
-    """Return the configuration index of a trial's name. Raises SweeperError when it is not one."""
+    """Return the configuration index in a trial's name. Raises SweeperError for any other text."""
+    # Without ASCII, `\d` also matches the digits of other scripts.
     if not re.fullmatch(r"c\d{5,15}", trial, re.ASCII):
         raise SweeperError(f"{trial[:40]!r} is not a trial's name, such as c00007", "use the sweep's own tables")
     return int(trial[1:])
 
 
 def is_sweep_name(name: str) -> bool:
-    """Return whether `name` is a valid sweep name: one folder name of letters, digits, `_`, `.` and `-`."""
+    """Return whether `name` is a valid sweep name: letters, digits, `_`, `.` and `-`, at most 100."""
     return SWEEP_NAME.fullmatch(name) is not None
 
 
 def require_sweep_name(name: str) -> None:
-    """Raise SweeperError where `name` is no valid sweep name."""
+    """Raise SweeperError if `name` is not a valid sweep name."""
     if not is_sweep_name(name):
         remedy = "use 1 to 100 letters, digits, '_', '.' and '-', starting with a letter or digit"
         raise SweeperError(f"{name!r} is not a valid sweep name", remedy)
 
 
 def seed_from(*parts: int | str) -> int:
-    """Return a 63-bit seed that is a function of `parts` alone, the same on every machine."""
+    """Return a 63-bit seed that depends on `parts` alone and is the same on every machine."""
+    # 63 bits, because the column `seed` is int64. Python's own `hash` of a text differs between processes.
     digest = hashlib.sha256("/".join(map(str, parts)).encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
 
@@ -79,21 +81,22 @@ def configuration_seed(sweep_seed: int, configuration: int) -> int:
 
 
 def replicate_seed(sweep_seed: int, configuration: int, replicate: int, *, common: bool = False) -> int:
-    """Return the seed of one replicate: initial weights, data order and every random choice of its training.
+    """Return the seed of one replicate, from which initial weights, data order and all random choices follow.
 
-    A `common` one is the same for all configurations.
+    A `common` seed is the same for all configurations.
     """
     return seed_from("replicate", sweep_seed, "common" if common else configuration, replicate)
 
 
 @dataclass(frozen=True)
 class ReplicateSeeds:
-    """The seeds of a sweep's replicates: of trials' processes, of the table `trials`, of measurements beforehand.
+    """The seeds of a sweep's replicates, as trials, the table `trials` and measurements before the sweep use them.
 
     Attributes:
-        sweep_seed: the sweep's, from which all follow.
+        sweep_seed: the sweep's seed, from which all others follow.
         count: replicates of each configuration.
-        common: replicate r has the same seed in every configuration; or these seeds themselves, one a replicate.
+        common: whether replicate r has the same seed in every configuration; or the seeds themselves, one per
+            replicate.
     """
 
     sweep_seed: int
@@ -107,12 +110,12 @@ class ReplicateSeeds:
         return [replicate_seed(self.sweep_seed, configuration, r, common=self.common) for r in range(self.count)]
 
     def fresh(self, replicate: int) -> int:
-        """Return the seed of a replicate beyond `count`: the same for all configurations, so that they are paired."""
+        """Return the seed of a replicate beyond `count`. All configurations share it, so comparisons are paired."""
         return replicate_seed(self.sweep_seed, 0, replicate, common=True)
 
 
 def config_hash(configuration: Mapping[str, object]) -> str:
-    """Return 16 hexadecimal digits that identify a configuration's values, whatever the order of its keys."""
+    """Return 16 hexadecimal digits that identify a configuration's values, independent of the order of its keys."""
     canonical = json.dumps(configuration, sort_keys=True, separators=(",", ":"), default=list)
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
@@ -121,6 +124,10 @@ def flatten_configuration(configuration: Mapping[str, object], prefix: str = "co
     """Return the configuration as table columns: `{"config_loss_name": "focal", "config_loss_gamma": 3.0}`.
 
     Lists become JSON text, because a column holds one scalar type.
+
+    Example:
+        >>> flatten_configuration({"loss": {"name": "focal", "gamma": 3.0}})
+        {'config_loss_name': 'focal', 'config_loss_gamma': 3.0}
     """
     flat: dict[str, Any] = {}
     for key, value in configuration.items():
@@ -155,7 +162,7 @@ class SweepPaths:
 
     @property
     def in_commands(self) -> str:
-        """The sweep as a command expects it, in hints: its name, and `--output` unless it is in `results` here."""
+        """The sweep's name as an argument of a command, with `--output` unless it lies in `./results`."""
         folder = self.root.parent
         if folder in (Path("results"), Path("results").resolve()):
             return self.name
@@ -167,7 +174,7 @@ class SweepPaths:
     #: Versions, git commit, seeds, hardware, command.
     manifest = _Below("manifest.json")
 
-    #: The code of the sweep's own components, as it was when the sweep began; missing where it has none.
+    #: The code of user-defined components as it was when the sweep began; missing if there are none.
     extensions = _Below("extensions.zip")
 
     #: The folder of immutable records: the only truth.
@@ -186,41 +193,41 @@ class SweepPaths:
     #: The folder of table generations; `tables` points into it.
     generations = _Below("generations")
 
-    #: The folder of what was computed from the predictions afterwards; every generation links to it.
+    #: The folder of recalibrations, computed from the predictions afterwards; every generation links to it.
     recalibrations = _Below("recalibrations")
 
-    #: What trials share during a sweep and is not read afterwards: the data set as arrays.
+    #: The data set as arrays, which trials share during a sweep; not read afterwards.
     data = _Below("data")
 
-    #: How much of a GPU each kind of configuration was measured to take, one file per kind.
+    #: Measured GPU memory of each kind of configuration, one file per kind.
     card_memory = _Below("card_memory")
 
     #: The self-contained report page.
     report = _Below("report.html")
 
-    #: What Ray and torch have to say.
+    #: Output of Ray and torch.
     log = _Below("sweeper.log")
 
-    #: What the process that fills the tracker has to say.
+    #: Output of the process that fills the tracker.
     tracking_log = _Below("mlflow.log")
 
     #: Its presence asks the driver to stop.
     stop_marker = _Below("stop")
 
-    #: Who drives the sweep: host, pid, heartbeat.
+    #: The driver's lease: host, pid, heartbeat.
     lease = _Below("driver.json")
 
 
-#: The packages whose release can change a number of a trial.
+#: Packages whose version can change a trial's numbers.
 NUMERICAL_PACKAGES = ("torch", "torchvision", "timm", "numpy", "scipy", "scikit-learn")
 
 
 @functools.cache
 def code_version() -> str:
-    """Return 16 hexadecimal digits of everything that a trial runs: the sources of `trainables` and its packages.
+    """Return 16 hexadecimal digits of the code that a trial runs: the sources of `trainables` and its packages.
 
-    A commit would say less: it is the same for sources that were edited since, another for every change of the README,
-    and an installed package has none.
+    A commit identifies it less well: it stays the same for edited sources, differs for every change of the README, and
+    is missing from an installed package.
     """
     root = Path(trainables.__file__).parent
     digest = hashlib.sha256(platform.python_version().encode())
@@ -232,24 +239,24 @@ def code_version() -> str:
 
 
 def cache_folder() -> Path:
-    """Return where what can be lost lies: `SWEEPER_CACHE`, else `sweeper` in the user's cache. It need not exist."""
+    """Return the cache folder: `SWEEPER_CACHE`, else `sweeper` in the user's cache. It need not exist."""
     named = os.environ.get("SWEEPER_CACHE")
     if named:
         return Path(named).resolve()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").resolve() / "sweeper"
 
 
-# Code that came with a folder somebody else may have written is asked about, and what was allowed is marked: by an
-# empty file whose name is a digest of it. Whoever loses the cache is asked again.
+# Before code from a results folder runs, the user is asked, since someone else may have written the folder. An empty
+# file, named by a digest of the code, records the consent; a user who loses the cache is asked again.
 
 
 def is_allowed(code: str) -> bool:
-    """Return whether this user has allowed code, given by a text that identifies it."""
+    """Return whether this user has allowed some code, given a text that identifies it."""
     return _mark(code).exists()
 
 
 def allow(code: str) -> None:
-    """Remember that this user allows this code; where the cache cannot be written, it is asked for again."""
+    """Record that this user allows this code; if the cache cannot be written, the next run asks again."""
     mark = _mark(code)
     with contextlib.suppress(OSError):
         mark.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

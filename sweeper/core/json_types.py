@@ -1,7 +1,4 @@
-"""Plain values: what YAML and JSON can write, and what travels between files, processes and the journal.
-
-With the path of a value in a search space file, such as `space.loss.one_of[1].gamma`.
-"""
+"""Plain values, as YAML and JSON hold them, and their paths in a search space file: `space.loss.one_of[1].gamma`."""
 
 from __future__ import annotations
 
@@ -11,29 +8,30 @@ from typing import Any, TypeAlias
 #: A value of a search space file; keys are text.
 Plain: TypeAlias = "bool | int | float | str | list[Plain] | dict[str, Plain] | None"
 
-#: A mapping of a search space whose structure pydantic checks: what stands at a key is known there, not here.
+#: A mapping of a search space. Pydantic checks its structure, so the types of its values are not repeated here.
 Values: TypeAlias = dict[str, Any]
 
 
 def part_of(values: object, *keys: str) -> Any:
-    """Return what stands below `keys` in mappings of mappings; `None` where nothing does, or one of them is none."""
+    """Return the value at `keys` in nested mappings; `None` where a key is missing or a level is not a mapping."""
     for key in keys:
         values = values.get(key) if isinstance(values, Mapping) else None
     return values
 
 
 def listed(value: object) -> list[Plain]:
-    """Return a list, or an empty one for any other value, whose type is somebody else's business."""
+    """Return a list, or an empty one for any other value."""
+    # Pydantic reports a value of the wrong type; the checks that use this need not do so again.
     return value if isinstance(value, list) else []
 
 
 def mappings(value: object) -> list[Values]:
-    """Return the mappings of a list; none of any other value."""
-    return [each for each in listed(value) if isinstance(each, dict)]
+    """Return the mappings in a list; an empty list for any other value."""
+    return [item for item in listed(value) if isinstance(item, dict)]
 
 
 def join_path(path: str, key: str | int) -> str:
-    """Return the path of `key` (an integer: a list's index) inside `path`."""
+    """Return the path of `key` (an integer is a list index) inside `path`."""
     if isinstance(key, int):
         return f"{path}[{key}]"
     return f"{path}.{key}" if path else key

@@ -1,4 +1,4 @@
-"""Readable names of configurations, `focal (γ 1.9) · resnet8 · lr 0.12`, the same everywhere."""
+"""Readable names of configurations, `focal (γ 1.9) · resnet8 · lr 0.12`, and of metrics, numbers and durations."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from sweeper.core.cells import Row
 from trainables.curvature.statistics.base import statistic_words
 from trainables.metrics.base import metric_of
 
-#: Names of columns that are no metric's as the field writes them.
+#: Conventional notation for names of columns that are not metrics.
 LABELS = {"loss": "loss", "gamma": "γ", "nu": "ν", "alpha": "α", "val": "validation"}
 
-#: The parts of a configuration; any other name is a hyperparameter of a training loop of the user's own.
+#: The parts of a configuration; any other name is a hyperparameter of a user's training loop.
 PARTS = ("loss", "architecture", "optimizer", "dataset")
 
-#: What the names of metrics after a post-hoc method begin with.
+#: Prefixes of metrics that are measured after a post-hoc method.
 AFTER_METHODS = ("cross_fitted_", "posthoc_")
 
 #: A trial's status in words.
@@ -25,7 +25,7 @@ STATUS_WORDS = {
 }  # fmt: skip
 
 
-#: What each line of progress in a driver's log begins with, by which others find it.
+#: Prefix of every progress line in a driver's log; `status` and the cluster commands search for it.
 PROGRESS = "progress: "
 
 
@@ -35,21 +35,26 @@ def group(column: str) -> str:
 
 
 def split(column: str) -> tuple[str, str]:
-    """Return the part of a configuration and what it is of that part: `("loss", "gamma")`, or `("", "lora_rank")`."""
+    """Split a column into part and hyperparameter: `("loss", "gamma")`, or `("", "lora_rank")` without a part."""
     part, _, rest = (name := column.removeprefix("config_")).partition("_")
     return (part, rest) if part in PARTS else ("", name)
 
 
 def in_order(columns: Iterable[str]) -> tuple[str, ...]:
-    """Return `config_…` columns in reading order: the loss, the architecture, the rest; names come first."""
+    """Sort `config_…` columns for reading: the loss, the architecture, the rest; within a part, its name first."""
     order = {"loss": 0, "architecture": 1}
     return tuple(sorted(columns, key=lambda name: (order.get(group(name), 2), not name.endswith("_name"))))
 
 
 def describe(row: Row, columns: Sequence[str]) -> str:
-    """Return the values of `config_…` columns in a few words: `focal (γ 1.9) · resnet8 · lr 0.12`.
+    """Describe a configuration by the values of its `config_…` columns.
 
     Hyperparameters follow their component's name in parentheses if that name varies, too.
+
+    Example:
+        >>> row = {"config_loss_name": "focal", "config_loss_gamma": 1.9, "config_optimizer_lr": 0.12}
+        >>> describe(row, [*row])
+        'focal (γ 1.9) · lr 0.12'
     """
     parts: dict[str, list[str]] = {}
     for column in columns:
@@ -63,12 +68,12 @@ def describe(row: Row, columns: Sequence[str]) -> str:
             parts[part].append(f"{label(short)} {number(value)}")
         else:
             parts[column] = [f"{label(short)} {number(value)}"]
-    said = (f"{first} ({', '.join(inside)})" if inside else first for first, *inside in parts.values())
-    return " · ".join(said) or "the only configuration"
+    described = (f"{first} ({', '.join(inside)})" if inside else first for first, *inside in parts.values())
+    return " · ".join(described) or "the only configuration"
 
 
 def label(name: str) -> str:
-    """Return a hyperparameter's or metric's name as the field writes it; a post-hoc method's comes after the metric."""
+    """Return the conventional notation of a hyperparameter or metric; a post-hoc method follows its metric."""
     if (words := LABELS.get(name) or statistic_words(name)) is not None:
         return words
     metric = metric_of(name)
@@ -79,12 +84,12 @@ def label(name: str) -> str:
 
 
 def number(value: object) -> str:
-    """Return a value in three significant digits where it is a float."""
+    """Format a value; a float with three significant digits."""
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def near_path(path: Path) -> str:
-    """Return a path relative to the current folder where it is below that."""
+    """Return a path relative to the current folder if it lies below it, else unchanged."""
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
@@ -100,7 +105,7 @@ def short(name: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration as people say it: `40 s`, `2 min 5 s`, `3 h 10 min`, `2 d 4 h`."""
+    """Format a duration in its two largest units: `40 s`, `2 min 5 s`, `3 h 10 min`, `2 d 4 h`."""
     units = [("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)]
     parts: list[str] = []
     rest = round(seconds)
@@ -113,12 +118,13 @@ def duration(seconds: float) -> str:
     return " ".join(parts[:2])
 
 
-#: What a rehearsal's name ends with.
+#: Suffix of a rehearsal's name.
 REHEARSAL_SUFFIX = "-rehearsal"
 
 
 def rehearsal_name(name: str) -> str:
-    """Return the name of a sweep's rehearsal, so that its folder and its tracker say what they hold."""
+    """Return the name of a sweep's rehearsal, so that its folder and its tracker cannot be taken for the sweep's."""
+    # Names have at most 100 characters (`sweeper.core.ids.SWEEP_NAME`), the suffix included.
     return name if name.endswith(REHEARSAL_SUFFIX) else name[: 100 - len(REHEARSAL_SUFFIX)] + REHEARSAL_SUFFIX
 
 

@@ -1,4 +1,4 @@
-"""How processes are started: in which environment, importing only what is installed.
+"""Start processes in an environment from which they import installed code only.
 
 `python -m` puts the working directory before everything installed, so inside a folder from somebody else a `torch.py`
 in it would run in every process that imports PyTorch. `-P` leaves it out (Python 3.11), `PYTHONSAFEPATH` does so for
@@ -16,10 +16,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-#: The folder of this project's packages: of the installed ones, or a checkout.
+#: The folder that contains this project's packages: site-packages, or a checkout.
 OUR_ROOT = Path(__file__).resolve().parents[2]
 
-#: Of processes that only follow a sweep: beside busy cores they get a hundredth of one.
+#: Niceness of processes that only follow a sweep: while all cores are busy, they get a hundredth of one.
 LOWEST_PRIORITY = 19
 
 
@@ -32,7 +32,8 @@ def set_niceness(process: int, level: int) -> None:
     tenth. Linux's idle policy takes nothing, but where all cores are busy it wrote nothing for four minutes, and may
     stop for as long while it holds the database.
     """
-    # Only root may take a low niceness back; then it has the cores to itself by now anyway.
+    # Only root can lower a niceness again. Without that right the process keeps its level; at a sweep's end, when this
+    # is asked for, the cores are idle anyway.
     with suppress(PermissionError, ProcessLookupError):
         os.setpriority(os.PRIO_PROCESS, process, level)
     with suppress(OSError):
@@ -45,36 +46,45 @@ def python_module(name: str, *arguments: str) -> list[str]:
     return [sys.executable, "-P", "-m", name, *arguments]
 
 
-def start_beside(command: Sequence[str], said: int | IO[bytes], **changes: str) -> subprocess.Popen[bytes]:
-    """Start such a process at the lowest priority; what it prints goes to `said`.
+def start_beside(command: Sequence[str], output: int | IO[bytes], **changes: str) -> subprocess.Popen[bytes]:
+    """Start a process at the lowest priority.
 
-    Its standard input is held open for as long as this process lives, or closes it.
+    Its standard input stays open until this process ends or closes it, which is how it learns of either.
+
+    Args:
+        command: program and arguments, see `python_module`.
+        output: file or descriptor that receives standard output and standard error.
+        changes: environment variables to set.
     """
     process = subprocess.Popen(
-        command, env=python_environment(**changes), stdin=subprocess.PIPE, stdout=said, stderr=said,
-        process_group=0,  # Ctrl-C is for this process
+        command, env=python_environment(**changes), stdin=subprocess.PIPE, stdout=output, stderr=output,
+        process_group=0,  # Ctrl-C must not reach it
     )  # fmt: skip
     set_niceness(process.pid, LOWEST_PRIORITY)
     return process
 
 
 def python_environment(**changes: str) -> dict[str, str]:
-    """Return the environment for such a process: it finds the modules that this one finds, in the same order."""
+    """Return an environment in which a process finds the same modules as this one, in the same order."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(search_path()), "PYTHONSAFEPATH": "1", **changes}
 
 
 @contextmanager
 def at_death(script: str, argument: str) -> Iterator[None]:
-    """Have a shell run `script`, its `$1` the argument, if this process ends before the context does, however it dies.
+    """Run a shell script if this process dies inside the context, also by SIGKILL.
 
-    The shell waits for a word, and finds the end of the pipe instead. Whatever else ends the context, an exception
-    included, speaks for itself.
+    Args:
+        script: shell commands.
+        argument: their `$1`.
+
+    An exception that ends the context does not run the script.
     """
+    # The shell waits for a line on the pipe. A dead process cannot write one, and the kernel closes the pipe instead.
     guard = subprocess.Popen(
         ["sh", "-c", f"read -r word || {script}", "sweeper", argument],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
-        start_new_session=True,  # Ctrl-C is for this process
+        start_new_session=True,  # Ctrl-C must not reach it
     )
     try:
         yield
@@ -85,31 +95,35 @@ def at_death(script: str, argument: str) -> Iterator[None]:
 def search_path() -> list[str]:
     """Return this process's module search path without the working directory.
 
-    It stays where the project's own packages lie in it, or where the user put it into `PYTHONPATH` by its name.
+    The directory is kept if it contains the project's packages, or if the user named it in `PYTHONPATH`.
     """
     named = {os.path.realpath(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry}
     kept = named | {str(OUR_ROOT)}
-    here = os.path.realpath(os.curdir)
-    return [entry for entry in sys.path if entry and (os.path.realpath(entry) != here or here in kept)]
+    current = os.path.realpath(os.curdir)
+    return [entry for entry in sys.path if entry and (os.path.realpath(entry) != current or current in kept)]
 
 
 TUNE_SETTINGS = {
-    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # the journal has every result; files a trial would only cost time
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # the journal has every result; one file per trial would only cost time
     "TUNE_GLOBAL_CHECKPOINT_S": "1000000000",  # snapshots of all trials serve `Tuner.restore`, which is never used
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # reports carry their metrics in a list
     "TUNE_RESULT_BUFFER_LENGTH": "1",  # a decision must reach the trial before its next step
     "RAY_AIR_NEW_OUTPUT": "0",  # the progress shown is the sweep's own
     "RAY_USAGE_STATS_ENABLED": "0",  # a sweep sends no usage statistics
-    "RAY_worker_niceness": "5",  # of a cluster started here: beside Ray's 15, MLflow's process at 19 has 29 % of a core
+    # For clusters started here: with workers at Ray's default of 15, MLflow's process at 19 takes 29 % of a core.
+    "RAY_worker_niceness": "5",
 }
 
 
 def prepare(address: str | None) -> None:
-    """Set Ray's environment for a sweep on the cluster at `address`, or on one started here for `None`.
+    """Set Ray's environment variables for a sweep.
 
-    Local clusters start with token authentication, and Ray would write a token into the home folder; one that
-    lives as long as this process is made instead. A token that is set already is kept, for it belongs to a cluster.
+    Args:
+        address: the cluster to join; `None` starts one on this machine.
     """
+    # Ray >= 2.59 switches token authentication on for local clusters and would write a token into the home folder,
+    # which a later `ray start --head` then demands. A token for this process alone avoids that; one that is set is a
+    # cluster's.
     os.environ.update(TUNE_SETTINGS)
     if address is None and "RAY_AUTH_TOKEN" not in os.environ and "RAY_AUTH_TOKEN_PATH" not in os.environ:
         os.environ["RAY_AUTH_MODE"] = "token"

@@ -1,7 +1,7 @@
-"""The Arrow schema of every table of a sweep, and rows made to fit it.
+"""The Arrow schema of every table of a sweep, and the conversion of rows to it.
 
-A schema is fixed when the sweep starts, from its search space alone: a value that is absent is a typed null, never a
-missing column, so every file of a table can be read together with every other.
+A schema is fixed when the sweep starts, from its search space alone. An absent value is a typed null, never a missing
+column, so all files of a table can be read together.
 """
 
 from __future__ import annotations
@@ -26,15 +26,14 @@ from trainables.worker.trial_tables import (
     predictions_schema,
 )
 
-#: The column that distinguishes a rehearsal's rows from real ones; constant, so its field's metadata hold the value.
+#: The column that marks a rehearsal's rows. It is constant, so the metadata of its field hold the value.
 REHEARSAL = "rehearsal"
 
-#: The column of `trials` that says how training steps were computed, e.g. `bfloat16, channels_last`.
-#:
-#: Constant but for TF32, which a trial on a CPU does not have: its row says float32.
+#: The column of `trials` with the arithmetic of training steps, e.g. `bfloat16, channels_last`. It is constant except
+#: for TF32, which a CPU does not have: such a trial's row says float32.
 ARITHMETIC = "arithmetic"
 
-#: The losses whose Hessian an evaluation measures: one comparable between trials, one that was trained on.
+#: The losses whose Hessian an evaluation measures: cross-entropy, to compare trials, and the training loss.
 HESSIAN_LOSSES = tuple(LOSS_WORDS)
 
 TRIAL_COLUMNS = {
@@ -50,14 +49,14 @@ EPOCHS_SCHEMA = evaluation_schema(
     train_loss=NUMBER, val_nll=NUMBER, val_accuracy=NUMBER, val_ece=NUMBER, lr=NUMBER, seconds=NUMBER
 )
 
-# Times are UTC, but without saying so: DuckDB needs a further package to hand out times that carry a zone.
+# Times are UTC without a time zone: DuckDB needs a further package to return times that have one.
 DECISIONS_SCHEMA = pa.schema({
     "trial": TEXT, "epoch": COUNT, "stage": TEXT, "kind": TEXT, "rule": TEXT, "rung": COUNT, "metric": NUMBER,
     "place": COUNT, "count": COUNT, "quota": COUNT, "cutoff": NUMBER, "kept_by": TEXT, "left_out": COUNT,
     "stratum": TEXT, "decided_at": pa.timestamp("us"),
 })  # fmt: skip
 
-#: What an evaluation measures of the network itself (mukhoti Figs. 3–4).
+#: Norms of the network itself (Mukhoti et al. 2020, Figs. 3–4).
 NETWORK_NORMS = ("last_layer_weight_norm", "feature_norm")
 
 _CONSTANT = b"constant"
@@ -82,10 +81,10 @@ def table_schemas(
     Args:
         configuration_types: hyperparameter column (`config_…`) → bool, int, float or str.
         classes: number of classes of the data set, the length of a row of logits.
-        evaluation_columns: what `evaluation_columns` gives for the sweep's post-hoc methods.
-        epoch_columns: what `epoch_columns` gives for the sweep's trajectory.
-        rehearsal: whether the sweep is one; said in every row of the tables that the driver writes.
-        arithmetic: how training steps are to be computed, in words; said in every row of `trials`.
+        evaluation_columns: result of the function `evaluation_columns` for the sweep.
+        epoch_columns: result of the function `epoch_columns` for the sweep's trajectory.
+        rehearsal: whether the sweep is a rehearsal; stored in every row of the tables that the driver writes.
+        arithmetic: arithmetic of training steps, in words; stored in every row of `trials`.
     """
     computed = pa.field(ARITHMETIC, pa.string(), metadata={_CONSTANT: arithmetic.encode()})
     mark = pa.field(REHEARSAL, pa.bool_(), metadata={_CONSTANT: b"true" if rehearsal else b"false"})
@@ -110,15 +109,19 @@ def evaluation_columns(
     splits: Sequence[str] = (),
     curvature: object = None,
 ) -> tuple[str, ...]:
-    """Return the columns that an evaluation measures, without those that name it (trial, epoch, split …).
+    """Return the columns that an evaluation measures, without its keys (trial, epoch, split …).
 
-    `posthoc_methods` are those that a search space gives under `evaluation` (a name alone stands for a method without
-    a label), `metrics` the names of its metrics, `cross_fitted` the labels of the methods that its objectives need on
-    validation data, `splits` what is measured on, `curvature` the settings of `evaluation.curvature`.
-    They are composed of what the measuring parts declare, so a new metric is a new column without a change here.
-    A column ending in `_unavailable` holds the reason why a group of columns is empty.
+    The measuring modules declare their columns, so a new metric is a new column without a change here. A column ending
+    in `_unavailable` holds the reason why a group of columns is empty.
+
+    Args:
+        posthoc_methods: methods under `evaluation` of a search space; a name alone is a method without a label.
+        metrics: names of further metrics.
+        cross_fitted: labels of the methods that the objectives need on validation data.
+        splits: splits that are evaluated.
+        curvature: settings of `evaluation.curvature`.
     """
-    # These bring torch along, which a process that only reads tables does not need.
+    # These import torch, which a process that only reads tables does not need.
     from trainables.metrics import BOOTSTRAPPED, METRIC_NAMES, RECALIBRATED
     from trainables.metrics.base import further_metric_names
     from trainables.metrics.known_posterior import POSTERIOR_COLUMNS
@@ -128,7 +131,7 @@ def evaluation_columns(
     from trainables.posthoc.confidence_regions import REGION_COLUMNS
 
     own = further_metric_names(metrics)
-    entries = [{"name": each} if isinstance(each, str) else each for each in posthoc_methods]
+    entries = [{"name": method} if isinstance(method, str) else method for method in posthoc_methods]
     posthoc = [
         f"posthoc_{entry_label(entry)}_{name}"
         for entry in entries
@@ -149,13 +152,13 @@ def epoch_columns(trajectory: Mapping[str, object] | None) -> dict[str, type]:
     """Return the columns that a sweep's `evaluation.trajectory` adds to the `epochs` table, with their types."""
     if trajectory is None:
         return {}
-    from trainables.training.prediction import trajectory_columns  # brings torch along
+    from trainables.training.prediction import trajectory_columns  # imports torch
 
     return trajectory_columns(trajectory)
 
 
 def record_batch(table: str, schema: pa.Schema, rows: Sequence[Mapping[str, object]]) -> pa.RecordBatch:
-    """Return `rows` as one typed batch: what a row lacks becomes null (or its constant), a NaN stays a NaN.
+    """Convert rows to one typed batch: a missing value becomes null (or its constant), a NaN stays a NaN.
 
     Args:
         table: the table's name, for messages.
@@ -175,12 +178,13 @@ def record_batch(table: str, schema: pa.Schema, rows: Sequence[Mapping[str, obje
     measured = [field for field in schema if not (field.metadata and _CONSTANT in field.metadata)]
     for name in (field.name for field in measured if pa.types.is_integer(field.type)):
         for value in (row.get(name) for row in rows):
-            if isinstance(value, float) and not value.is_integer():  # Arrow would cut its fraction off, silently
+            if isinstance(value, float) and not value.is_integer():  # Arrow would silently truncate it
                 raise ValueError(f"a value of {table}.{name} is not a whole number: {value!r}")
     try:
-        # Arrow reads the rows itself, in a tenth of the time that a list a column takes.
+        # Arrow converts all rows at once in a tenth of the time that one list per column takes.
         columns = dict(zip((f.name for f in measured), pa.array(rows, pa.struct(measured)).flatten(), strict=True))
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        # Column by column is slower, but its error names the column.
         columns = {field.name: _column(table, field, rows) for field in measured}
     for field in schema:
         if field.name not in columns:
@@ -190,7 +194,7 @@ def record_batch(table: str, schema: pa.Schema, rows: Sequence[Mapping[str, obje
 
 
 def _column(table: str, field: pa.Field, rows: Sequence[Mapping[str, object]]) -> pa.Array:
-    """Return one column. Raises ValueError, which names it, for a value that does not fit."""
+    """Convert one column. Raises ValueError with the column's name for a value that does not fit."""
     try:
         return pa.array([row.get(field.name) for row in rows], field.type)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:

@@ -1,6 +1,6 @@
-"""Small statistics that the summary and the report state: spread, rank correlation, polynomial fit. No I/O.
+"""Small statistics of the summary and the report: spread, rank correlation, polynomial fit. No I/O.
 
-All take plain sequences of finite numbers; leaving out missing values, and saying how many, is the caller's business.
+All functions take plain sequences of finite numbers; the caller drops missing values and reports how many.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from sweeper.core.cells import grouped
 
 Values = Sequence[float] | NDArray[np.float64]
 
-#: Random orders beside the observed one: p = .05 then has a Monte-Carlo error of .005 (Phipson & Smyth 2010).
+#: Random orders in addition to the observed one: p = .05 then has a Monte-Carlo error of .005 (Phipson & Smyth 2010).
 PERMUTATIONS = 1999
 
-#: Pairs above which p is that of normal values (under no relation, ρ is nearly so) and 200 pairs are left out in turn;
-#: otherwise 10,000 trials would take a minute.
+#: Above this many pairs, p takes ρ for normal, as it nearly is without a relation, and the jackknife leaves out only
+#: this many pairs in turn; otherwise 10,000 trials would take a minute.
 MANY_PAIRS = 200
 
-#: Pairs below which a rank correlation is not reported: of three points, one ordering in six is perfectly falling.
+#: Fewer pairs give no rank correlation: one ordering of three points in six is perfectly decreasing.
 MINIMUM_PAIRS = 4
 
-#: Pairs below which no interval is given: of five, all signs agree in one sample in sixteen.
+#: Fewer pairs give no interval: all signs of five pairs agree in one sample in sixteen.
 INTERVAL_PAIRS = 6
 
-#: A deviation below this share of the mean is float32's: the seeds reached one optimum of one draw of the data.
+#: A deviation below this share of the mean is float32 rounding: the seeds reached the same optimum on the same data.
 ROUNDING = 1e-6
 
-#: Points for each coefficient of a fitted polynomial, below which the curve is not drawn: 12 for a cubic.
+#: Fewer points for each coefficient of a polynomial give no curve: a cubic needs 12.
 POINTS_PER_COEFFICIENT = 3
 
 
@@ -42,9 +42,9 @@ class Spread:
     """A mean with its standard deviation.
 
     Attributes:
-        mean: arithmetic mean; NaN of nothing.
+        mean: arithmetic mean; NaN without values.
         deviation: sample standard deviation (n − 1 in the denominator); None below two values.
-        n: how many values.
+        n: number of values.
     """
 
     mean: float
@@ -52,23 +52,34 @@ class Spread:
     n: int
 
     def text(self, digits: int = 3, scale: float = 1.0) -> str:
-        """Return e.g. `0.123 ± 0.004`, or the mean alone where there is no deviation."""
+        """Format as e.g. `0.123 ± 0.004`, or the mean alone without a deviation."""
         return spread_text(self.mean, self.deviation, digits, scale)
 
 
 def decimals(deviations: Sequence[float | None]) -> int | None:
-    """Return the decimals of a column: two digits of a small one of its deviations (the lower quartile), or None."""
-    found = sorted(each for each in deviations if each and math.isfinite(each))
-    return max(0, 1 - math.floor(math.log10(found[len(found) // 4]))) if found else None
+    """Return the decimals of a column, from its standard deviations; None without any.
+
+    The lower quartile of the deviations gets two significant digits.
+    """
+    known = sorted(deviation for deviation in deviations if deviation and math.isfinite(deviation))
+    return max(0, 1 - math.floor(math.log10(known[len(known) // 4]))) if known else None
 
 
 def spread_text(
     mean: float, deviation: float | None, digits: int = 3, scale: float = 1.0, places: int | None = None
 ) -> str:
-    """Return `mean ± deviation` with the deviation to two significant digits and the mean to the same place.
+    """Format `mean ± deviation`: the deviation to two significant digits, the mean to the same decimal place.
 
-    Without a deviation, or with one that is rounding alone, the mean to `digits` significant digits. Both are
-    multiplied by `scale` (100 for per cent). In a column all have the same `places`.
+    Args:
+        mean: the mean.
+        deviation: the standard deviation. If it is None or only rounding, the mean stands alone.
+        digits: significant digits of a mean that stands alone.
+        scale: factor of both, 100 for per cent.
+        places: decimals, where all rows of a column share them.
+
+    Example:
+        >>> spread_text(0.1234, 0.0042)
+        '0.1234 ± 0.0042'
     """
     mean = mean * scale
     if deviation is None or not np.isfinite(deviation):
@@ -85,10 +96,10 @@ class Correlation:
     """Spearman's rank correlation of n pairs.
 
     Attributes:
-        rho: the correlation; of pairs in strata, the mean of the strata's.
-        interval: 95 %; None below INTERVAL_PAIRS pairs.
-        n: how many pairs.
-        p: two-sided, the larger of a permutation and a sign test's.
+        rho: the correlation; with strata, the mean of their correlations.
+        interval: 95 % interval; None below INTERVAL_PAIRS pairs.
+        n: number of pairs.
+        p: two-sided p, the larger of a permutation test's and a sign test's.
     """
 
     rho: float
@@ -97,13 +108,13 @@ class Correlation:
     p: float
 
     def text(self) -> str:
-        """Return e.g. `ρ = −0.93 (95 % −0.99 … −0.80, n = 14)`."""
+        """Format as e.g. `ρ = −0.93 (95 % −0.99 … −0.80, n = 14)`."""
         limits = "" if self.interval is None else f"95 % {signed(self.interval[0])} … {signed(self.interval[1])}, "
         return f"ρ = {signed(self.rho)} ({limits}n = {self.n})"
 
 
 def signed(value: float) -> str:
-    """Return a number with two decimals and a true minus sign."""
+    """Format a number with two decimals and a true minus sign."""
     return f"{value:.2f}".replace("-", "−")
 
 
@@ -115,7 +126,8 @@ def spread(values: Values) -> Spread:
 
 
 def ranks(values: Values) -> NDArray[np.float64]:
-    """Return ranks from 1, ties sharing their mean rank."""
+    """Return ranks from 1; ties share their mean rank."""
+    # `scipy.stats.rankdata` does the same, but importing scipy.stats takes half a second.
     _, inverse, counts = np.unique(np.asarray(values, dtype=np.float64), return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
     mean_rank: NDArray[np.float64] = last - (counts - 1) / 2
@@ -136,17 +148,21 @@ def spearman(x: Values, y: Values) -> float:
 def correlation(x: Values, y: Values, strata: Sequence[Hashable] | None = None) -> Correlation | None:
     """Return Spearman's correlation of independent pairs, or None where the data cannot show one.
 
-    That is below `MINIMUM_PAIRS` pairs, or where x or y is constant. With strata, ranks are formed within each, and the
-    strata's correlations are averaged; those in which x or y is constant are left out.
+    They cannot below `MINIMUM_PAIRS` pairs, or where x or y is constant. With strata, ranks are formed within each
+    stratum and the correlations are averaged, without the strata in which x or y is constant.
 
     The interval excludes 0 exactly where p < .05. Away from 0 it is the wider of two on Fisher's scale: with Bonett &
     Wright's (2000) variance, (1 + ρ²/2)/(n − 3), and with the jackknife's, which needs no normal values; both with
-    Student's quantiles. A percentile bootstrap covers far less of few pairs: resamples of a perfect order are in
-    perfect order.
+    Student's quantiles. A percentile bootstrap covers far too rarely for few pairs: resamples of a perfect order are
+    in perfect order.
+
+    Example:
+        >>> correlation([1, 2, 3, 4, 5], [5, 4, 3, 2, 1]).text()
+        'ρ = −1.00 (n = 5)'
     """
     a, b = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
-    places = grouped(range(len(a)), lambda at: None if strata is None else strata[at])
-    parts = [(a[at], b[at]) for at in places.values() if len(np.unique(a[at])) > 1 and len(np.unique(b[at])) > 1]
+    rows = grouped(range(len(a)), lambda row: None if strata is None else strata[row])
+    parts = [(a[at], b[at]) for at in rows.values() if len(np.unique(a[at])) > 1 and len(np.unique(b[at])) > 1]
     n = sum(len(first) for first, _ in parts)
     if n < MINIMUM_PAIRS:
         return None
@@ -159,21 +175,21 @@ def correlation(x: Values, y: Values, strata: Sequence[Hashable] | None = None) 
 def partial_correlation(
     x: Values, y: Values, given: Values, strata: Sequence[Hashable] | None = None
 ) -> Correlation | None:
-    """Return the correlation of what the ranks of `given` leave of the ranks of x and y, by least squares in a stratum.
+    """Return the correlation of x and y after the ranks of `given` are regressed out of both ranks in each stratum.
 
-    Close to Kendall's (1942) partial rank correlation, which correlates these residuals themselves; ranking them again
-    gives the tests and the interval of `correlation`, as if `given` had cost no degree of freedom.
+    Kendall's (1942) partial rank correlation correlates these residuals themselves. Ranking them again gives the tests
+    and the interval of `correlation`, as if `given` had cost no degree of freedom.
     """
     labels = [None] * len(x) if strata is None else [*strata]
     left = np.empty((2, len(labels)))
     for stratum in set(labels):
-        at = [place for place, each in enumerate(labels) if each == stratum]
+        at = [place for place, label in enumerate(labels) if label == stratum]
         known = ranks([given[place] for place in at])
         known = known - known.mean()
         for row, values in zip(left, (x, y), strict=True):
             own = ranks([values[place] for place in at])
-            slope = float(known @ own) / max(float(known @ known), 1e-300)
-            row[at] = np.round(own - own.mean() - slope * known, 9)  # so that ties stay ties
+            slope = float(known @ own) / max(float(known @ known), 1e-300)  # 0 where `given` is constant
+            row[at] = np.round(own - own.mean() - slope * known, 9)  # rounding would break ties
     return correlation(left[0].tolist(), left[1].tolist(), labels)
 
 
@@ -182,10 +198,11 @@ Parts = Sequence[tuple[NDArray[np.float64], NDArray[np.float64]]]
 
 
 def _chance(parts: Parts, rho: float) -> float:
-    """Return how often chance gives a mean correlation at least as far from 0, by the less certain of two tests.
+    """Return the probability that chance gives a mean correlation at least as far from 0: the larger p of two tests.
 
-    Random orders of y within strata, exact where spreads are equal; and random signs of the terms of ρ, which keep each
-    pair's own spread. Where y spreads three times as wide at large x, orders alone reject in 6 to 8 %, both in 4 to 6.
+    One test draws random orders of y within strata, which is exact where spreads are equal. The other draws random
+    signs of the terms of ρ, which keeps each pair's own spread. Where y spreads three times as wide at large x, orders
+    alone reject in 6 to 8 % of samples, both together in 4 to 6 %.
     """
     if sum(len(x) for x, _ in parts) > MANY_PAIRS:
         error = math.sqrt(sum(1 / (len(x) - 1) for x, _ in parts)) / len(parts)
@@ -196,7 +213,9 @@ def _chance(parts: Parts, rho: float) -> float:
         scale = math.sqrt(float(a @ a) * float(b @ b))
         orders += random.permuted(np.tile(b, (PERMUTATIONS, 1)), axis=1) @ a / scale
         signs += random.choice((-1.0, 1.0), (PERMUTATIONS, len(a))) @ (a * b) / scale
-    seen = abs(rho) * len(parts) * (1 - 1e-9)
+    seen = (
+        abs(rho) * len(parts) * (1 - 1e-9)
+    )  # sums in another order differ in their last bits and still count as equal
     return max(float((1 + np.sum(np.abs(drawn) >= seen)) / (1 + PERMUTATIONS)) for drawn in (orders, signs))
 
 
@@ -217,25 +236,27 @@ def _fisher_interval(parts: Parts, rhos: Sequence[float], p: float) -> tuple[flo
     reach = float(stdtrit(n - 2, 0.975)) * math.sqrt(max(normal, jackknife))
     rho = math.fsum(rhos) / len(rhos)
     low, high = min(rho, math.tanh(middle - reach)), max(rho, math.tanh(middle + reach))
+    # Interval and p come from different methods; a reader must not see them disagree about 0.
     if p >= 0.05:
         return min(low, 0.0), max(high, 0.0)
     return (max(low, 0.0), high) if middle > 0 else (low, min(high, 0.0))
 
 
 def _fisher(rho: float, n: int) -> float:
-    """Return atanh ρ; of perfect order, that of half a step less, one swap of neighbours being 12/(n³ − n)."""
+    """Return atanh ρ, with ρ limited to half a swap of neighbours below perfect order."""
+    # atanh 1 is infinite. One swap of neighbours lowers ρ by 12/(n³ − n).
     most = 1 - 6 / (n**3 - n)
     return math.atanh(max(-most, min(most, rho)))
 
 
 @dataclass(frozen=True)
 class LogLogFit:
-    """A polynomial in log10 x for log10 y by least squares.
+    """A least-squares polynomial in log10 x for log10 y.
 
     Attributes:
-        polynomial: over the range of log10 x that was fitted.
-        r_squared: share of the variance of log10 y explained.
-        n: how many points.
+        polynomial: the polynomial, on the fitted range of log10 x.
+        r_squared: explained share of the variance of log10 y.
+        n: number of points.
     """
 
     polynomial: Polynomial
@@ -244,20 +265,20 @@ class LogLogFit:
 
     def curve(self, points: int = 60) -> tuple[list[float], list[float]]:
         """Return x and fitted y at `points` values, evenly spaced in log x over the fitted range."""
-        x, y = (10 ** np.asarray(each, dtype=np.float64) for each in self.polynomial.linspace(points))
+        x, y = (10 ** np.asarray(logs, dtype=np.float64) for logs in self.polynomial.linspace(points))
         return x.tolist(), y.tolist()
 
 
 def log_log_fit(x: Values, y: Values, degree: int = 3) -> LogLogFit | None:
-    """Fit log10 y by a polynomial of `degree` in log10 x; every x and y must be positive.
+    """Fit a polynomial of `degree` in log10 x to log10 y; every x and y must be positive.
 
-    Returns None below POINTS_PER_COEFFICIENT points for each coefficient, or at too few distinct x: a cubic goes
-    through any four points and bends through any seven. The cubic is that of the curvature paper's figure 3.
+    Returns None for fewer than POINTS_PER_COEFFICIENT points for each coefficient, or too few distinct x: a cubic
+    passes through any four points and bends through any seven. Figure 3 of the curvature paper shows the cubic.
     """
     a, b = np.log10(np.asarray(x, dtype=np.float64)), np.log10(np.asarray(y, dtype=np.float64))
     if len(a) < POINTS_PER_COEFFICIENT * (degree + 1) or len(np.unique(a)) <= degree:
         return None
-    found = Polynomial.fit(a, b, degree)  # in x scaled to −1 … 1: powers of a distant x are nearly collinear
+    fitted = Polynomial.fit(a, b, degree)  # numpy scales x to −1 … 1; powers of unscaled x are nearly collinear
     total = float(((b - b.mean()) ** 2).sum())
-    r_squared = 1 - float(((b - found(a)) ** 2).sum()) / total if total > 0 else float("nan")
-    return LogLogFit(found, r_squared, len(a))
+    r_squared = 1 - float(((b - fitted(a)) ** 2).sum()) / total if total > 0 else float("nan")
+    return LogLogFit(fitted, r_squared, len(a))

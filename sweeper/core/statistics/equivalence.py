@@ -1,18 +1,18 @@
 """Whether two networks' values differ, differ by no more than a margin, or need more seeds or samples. No I/O.
 
-Values are paired by seed: before and after temperature scaling, or one loss and another. The mean difference d̄ of n
-seeds has two errors. Seeds spread: σ²/n. Test samples are few, and all seeds are measured on the same ones, so that
-their common part c does not shrink with more seeds:
+Values are paired by seed: before and after temperature scaling, or under two losses. The mean difference d̄ of n seeds
+has two errors: the spread of seeds, σ²/n, and that of the test samples. All seeds are measured on the same samples, so
+the common part c of the second does not shrink with more seeds:
 
     Var d̄ = σ²/n + c,   σ² = spread of the seeds' differences, c = mean covariance of two seeds over test samples.
 
 σ is moderated over all rows of a table (`spreads`), c comes from a jackknife over groups of samples (`sample_parts`).
-The variance over seeds already holds what the samples do to each seed alone.
+The variance over seeds already contains the samples' effect on each seed alone.
 
 "No difference larger than x" is two one-sided tests (Schuirmann 1987, A comparison of the two one-sided tests procedure
 and the power approach for assessing the equivalence of average bioavailability). Where neither these nor the test of 0
 decides, the predictive distribution of the decision (Spiegelhalter, Freedman & Parmar 1994, Bayesian approaches to
-randomized trials) says how many more seeds or samples would.
+randomized trials) predicts how many more seeds or samples would.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ LOWER, HIGHER, NO_DIFFERENCE, OPEN = "lower", "higher", "no_difference", "open"
 
 SEEDS, SAMPLES = "seeds", "samples"
 
-#: The predicted chance to decide at which a number of seeds is named.
+#: A number of seeds is proposed if it decides with this predicted probability; the promise is 80 %, since the
+#: prediction has an error of its own.
 CHANCE = 0.85
 
 _MORE_SEEDS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
@@ -44,8 +45,8 @@ class Samples:
     """Variances of a difference over test samples.
 
     Attributes:
-        common: what all seeds share, since they are measured on the same samples.
-        own: what each seed has besides; on average over seeds.
+        common: variance that all seeds share, since they are measured on the same samples.
+        own: further variance of each seed, on average over seeds.
     """
 
     common: float
@@ -53,14 +54,18 @@ class Samples:
 
 
 def sample_parts(left_out: Floats) -> Samples:
-    """Return the variances of seeds' differences over test samples, by the delete-a-group jackknife.
+    """Return the variances of the seeds' differences over test samples, by the delete-a-group jackknife.
 
     The covariance [n, n] of the seeds' differences is C = (G − 1)/G Σ_g (d₋g − d̄)(d₋g − d̄)ᵀ; `common` is the mean of
-    C off its diagonal, and `own` what its diagonal has more. One seed's variance counts as common.
+    C off its diagonal, and `own` the excess of its diagonal. A single seed's variance counts as common.
     Source: Kott 2001, The delete-a-group jackknife, J. Official Statistics 17, Eq. 1.
 
     Args:
         left_out: difference of each seed without each group of samples, [G groups, n seeds].
+
+    Example:
+        >>> sample_parts(np.array([[0.1, 0.2], [0.3, 0.4]])).own
+        0.0
     """
     groups, seeds = left_out.shape
     away = left_out - left_out.mean(axis=0)
@@ -68,18 +73,19 @@ def sample_parts(left_out: Floats) -> Samples:
     diagonal = float(np.trace(covariance)) / seeds
     if seeds == 1:
         return Samples(diagonal, 0.0)
+    # An estimated covariance can be negative, a variance component cannot.
     common = max(0.0, (float(covariance.sum()) - seeds * diagonal) / (seeds * (seeds - 1)))
     return Samples(common, max(0.0, diagonal - common))
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two values of each seed, and what the test samples do to their difference.
+    """Two values of each seed, and the variance of their difference over test samples.
 
     Attributes:
-        a, b: seed → value; seeds that only one has are left out.
-        samples: variances over test samples; None counts them as exact.
-        count: how many test samples there are, to say how many more are needed.
+        a, b: seed → value; seeds that only one of them has are ignored.
+        samples: variances over test samples; None treats the test set as exact.
+        count: number of test samples, from which the number of further ones follows.
     """
 
     a: Mapping[int, float]
@@ -89,25 +95,25 @@ class Pair:
 
     @cached_property
     def differences(self) -> dict[int, float]:
-        """Return b − a of each common seed."""
+        """Difference b − a of each common seed."""
         return {seed: self.b[seed] - value for seed, value in self.a.items() if seed in self.b}
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is known of a mean difference b − a.
+    """The verdict on a mean difference b − a.
 
     Attributes:
         code: LOWER, HIGHER, NO_DIFFERENCE (`largest` is within the margin) or OPEN.
         estimate: the mean difference.
-        interval: at the level asked for, over seeds and samples.
-        largest: the largest difference of either sign that is not excluded.
-        margin: what counts as no difference.
-        seeds: how many pairs.
-        limited_by: SEEDS or SAMPLES, whichever adds more to the error; empty where it is decided.
-        more_seeds, more_samples: how many more decide with a probability of at least 80 %, each alone; None: no number
-            that was tried does.
-        both: whether only the two together do.
+        interval: confidence interval over seeds and samples, at the requested level.
+        largest: largest difference of either sign that is not excluded.
+        margin: largest difference that counts as none.
+        seeds: number of pairs.
+        limited_by: SEEDS or SAMPLES, whichever adds more to the error; empty if decided.
+        more_seeds, more_samples: how many more decide with a probability of at least 80 %, each alone; None if no
+            number that was tried does.
+        both: whether only the two together decide.
     """
 
     code: str
@@ -123,17 +129,23 @@ class Verdict:
 
 
 def equivalence(pair: Pair, margin: float, level: float = LEVEL) -> Verdict | None:
-    """Return the verdict of one pair by its own seeds; see `equivalences`."""
+    """Return the verdict on one pair from its own seeds; see `equivalences`.
+
+    Example:
+        >>> pair = Pair({0: 0.050, 1: 0.051, 2: 0.052}, {0: 0.051, 1: 0.050, 2: 0.052})
+        >>> equivalence(pair, margin=0.01).code
+        'no_difference'
+    """
     return equivalences([pair], margin, level)[0]
 
 
 def equivalences(pairs: Sequence[Pair], margin: float, level: float = LEVEL) -> list[Verdict | None]:
-    """Return a verdict for each pair; None without a common seed, or where no spread of seeds is known.
+    """Return a verdict for each pair; None without a common seed, or if no spread of seeds is known.
 
     Args:
         pairs: rows of one table, whose seeds' spreads are pooled.
-        margin: the largest difference that counts as none, on the values' scale; 0 for none.
-        level: of the interval; each of the two one-sided tests errs with (1 − level).
+        margin: largest difference that counts as none, on the values' scale; 0 if every difference counts.
+        level: level of the interval; each of the two one-sided tests has the error 1 − level.
 
     Example:
         >>> pair = Pair({0: 0.050, 1: 0.054, 2: 0.052}, {0: 0.020, 1: 0.022, 2: 0.025})
@@ -145,7 +157,9 @@ def equivalences(pairs: Sequence[Pair], margin: float, level: float = LEVEL) -> 
     numbered = []
     for at in rows:
         seeds = tuple(sorted(pairs[at].differences.items()))
-        first = distinct.setdefault(seeds, len(distinct))  # the same differences on the same seeds count once
+        first = distinct.setdefault(
+            seeds, len(distinct)
+        )  # duplicated rows must not count as further evidence of the spread
         numbered.append({(first, seed): value for seed, value in seeds})
     keys = {key: place for place, key in enumerate(dict.fromkeys(key for row in numbered for key in row))}
     known = spreads([{keys[key]: value for key, value in row.items()} for row in numbered], "max", relative=False)
@@ -155,7 +169,7 @@ def equivalences(pairs: Sequence[Pair], margin: float, level: float = LEVEL) -> 
             verdicts[at] = _Row(known, place, pairs[at], margin, level).verdict()
     for at in rows:
         differences = pairs[at].differences
-        if verdicts[at] is None and len(differences) > 1 and not any(differences.values()):  # the same predictions
+        if verdicts[at] is None and len(differences) > 1 and not any(differences.values()):  # equal predictions
             verdicts[at] = Verdict(NO_DIFFERENCE, 0.0, (0.0, 0.0), 0.0, margin, len(differences))
     return verdicts
 
@@ -195,7 +209,7 @@ class _Row:
         return self._needed(verdict) if code == OPEN else verdict
 
     def _needed(self, open_verdict: Verdict) -> Verdict:
-        """Return an open verdict with what limits it, and what would decide it."""
+        """Complete an open verdict with its limiting factor and the seeds or samples that would decide it."""
         deviations, weights = self.spreads.deviations, self.spreads.weights[self.place]
         of_seeds = float(np.exp(2 * weights @ np.log(deviations))) / self.seeds
         limited = SAMPLES if self.common > of_seeds else SEEDS
@@ -212,10 +226,9 @@ class _Row:
         return replace(open_verdict, limited_by=limited, more_seeds=alone, more_samples=more, both=both)
 
     def _chance(self, more: int, times: float) -> float:
-        """Return the probability that `more` seeds and `times` the test samples decide.
+        """Return the probability that `more` further seeds and `times` as many test samples decide.
 
-        By draws of σ, of the true difference (flat beforehand) and of the further values. After these, σ has the
-        probabilities that its present ones and the further squares give.
+        Draws σ, the true difference (with a flat prior) and the further values; σ is then updated by their squares.
         """
         n, common, later = self.seeds, self.common, self.common / times
         sigma, chi, normal = self._drawn
@@ -240,13 +253,14 @@ class _Row:
     @cached_property
     def _drawn(self) -> tuple[Floats, Floats, Floats]:
         """Draws of σ [draws], of squares of further seeds [seeds, draws], and of four errors [4, draws]."""
+        # All numbers of seeds and samples share these draws, so their chances differ by the numbers alone.
         rng, weights = np.random.default_rng(0), self.spreads.weights[self.place].cumsum()
         sigma = self.spreads.deviations[np.searchsorted(weights / weights[-1], rng.random(_DRAWS))]
         return sigma, rng.standard_normal((_MORE_SEEDS[-1], _DRAWS)) ** 2, rng.standard_normal((4, _DRAWS))
 
 
 def _beyond(distance: Floats, deviations: Floats, weights: Floats) -> NDArray[np.float64]:
-    """Return the probability of an error beyond each distance [d], its deviation [g] having probabilities [d, g]."""
+    """Return the probability of an error beyond each distance [d]; its deviation [g] has the weights [d, g]."""
     from scipy.special import ndtr
 
     return np.asarray((weights * ndtr(-distance[:, None] / deviations)).sum(axis=1))

@@ -1,11 +1,11 @@
-"""Seeds that ended far from the others of their configuration, as a bad optimum does. No I/O.
+"""Seeds that ended far from the others of their configuration, for example in a bad optimum. No I/O.
 
-In two or three seeds of one configuration nothing shows that one of them went astray: its spread may be that wide. All
-trainings of a sweep together show it. The typical spread σ is Qₙ, the lower quartile of the distances between two seeds
-of one configuration (Rousseeuw & Croux 1993, Alternatives to the median absolute deviation, Eq. 2.2), which outliers
-that are fewer than half do not move far. A seed is far off where a gap of FAR σ lies between it and the better ones.
-Where bad optima are common, FAR_IF_OFTEN σ suffice: a single value so far off may be a noisy configuration's, and
-without its worst seed that one's mean would be too good.
+Two or three seeds of one configuration cannot show that one of them diverged, since the configuration may spread that
+widely. All trainings of a sweep together can. The typical spread σ is Qₙ, the lower quartile of the distances between
+two seeds of one configuration (Rousseeuw & Croux 1993, Alternatives to the median absolute deviation, Eq. 2.2); it
+barely moves while outliers are fewer than half. A seed is an outlier if a gap of FAR σ separates it from the better
+ones. Where bad optima are common, FAR_IF_OFTEN σ suffice: a single value that far off may belong to a noisy
+configuration, whose mean would be too good without its worst seed.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ import numpy as np
 
 from sweeper.core.statistics.spreads import Floats
 
-#: Typical spreads between a seed and the better ones beyond which it is far off. At 8 for all, the best of 8 with
-#: log-normal spreads was missed in 17 % of sweeps with three seeds; at 16 in 10 %, without outliers in 9 % (120 draws).
+#: Gap between an outlier and the better seeds, in typical spreads. With 8 throughout, the best of 8 with log-normal
+#: spreads was missed in 17 % of sweeps with three seeds; with 16 in 10 %, without outliers in 9 % (120 draws).
 FAR = 16.0
 
-#: The same where a share of OFTEN of all trainings is beyond it. With one seed in five worse by 20 spreads, 16 for all
-#: left intervals that missed in 45 %, since the bad seeds widen the typical spread (100 draws).
+#: The gap if a share OFTEN of all trainings lies beyond it. With one seed in five worse by 20 spreads, a gap of 16
+#: throughout left intervals that missed in 45 %, since the bad seeds widen the typical spread (100 draws).
 FAR_IF_OFTEN = 8.0
 OFTEN = 0.1
 
-#: The share of flagged trainings above which none is: values then have one long tail and no typical spread.
+#: If a larger share would be flagged, none is: the values then have one long tail and no typical spread.
 MOST = 0.4
 
-#: Pairs of seeds below which no seed is flagged.
+#: With fewer pairs of seeds none is flagged: the quartile of their distances is then too uncertain.
 LEAST_PAIRS = 12
 
-_PASSES = 2  # the second without the seeds that the first one flagged
+_PASSES = 2  # the second pass leaves out the seeds that the first one flagged
 _NORMAL = 2.2219  # a normal value's standard deviation over the lower quartile of distances
 
 
@@ -41,15 +41,15 @@ class Outliers:
     """Seeds that ended far from the others.
 
     Attributes:
-        flagged: configuration and seed of each.
-        trainings: how many were looked at.
+        flagged: configuration and seed of each outlier.
+        trainings: number of trainings examined.
     """
 
     flagged: tuple[tuple[str, int], ...]
     trainings: int
 
     def kept(self, values: Mapping[str, Mapping[int, float]]) -> dict[str, dict[int, float]]:
-        """Return the values of the seeds that trained."""
+        """Return the values without the outliers."""
         return {
             unit: {seed: value for seed, value in by_seed.items() if (unit, seed) not in self.flagged}
             for unit, by_seed in values.items()
@@ -57,13 +57,13 @@ class Outliers:
 
 
 def outliers(values: Mapping[str, Mapping[int, float]], mode: str) -> Outliers:
-    """Return the seeds that are worse than better ones of their configuration by a gap of FAR spreads or more.
+    """Return the seeds that a gap of FAR spreads or more separates from better ones of their configuration.
 
-    Values are compared as logarithms where smaller is better and all are positive. The best seed of a configuration is
-    never flagged, so one whose seeds all went astray is not seen.
+    Values are compared as logarithms if smaller is better and all are positive. The best seed of a configuration is
+    never flagged, so a configuration whose seeds all diverged goes unnoticed.
 
     Args:
-        values: of each configuration seed → finite value.
+        values: seed → finite value, for each configuration.
         mode: `min` or `max`: which is better.
 
     Example:
@@ -93,20 +93,20 @@ def outliers(values: Mapping[str, Mapping[int, float]], mode: str) -> Outliers:
 
 
 def _beyond(scores: Mapping[str, Mapping[int, float]], far: float) -> set[tuple[str, int]]:
-    """Return configuration and seed of all that are beyond a gap."""
+    """Return configuration and seed of all values beyond a gap."""
     return {(unit, seed) for unit, by_seed in scores.items() for seed in _beyond_gap(by_seed, far)}
 
 
 def _distances(scores: Floats) -> Floats:
-    """Return the distances of all pairs of values."""
+    """Return the distances between all pairs of values."""
     first, second = np.triu_indices(len(scores), 1)
     return np.asarray(np.abs(scores[first] - scores[second]))
 
 
 def _beyond_gap(scores: Mapping[int, float], far: float) -> list[int]:
-    """Return the seeds above the first gap that is wider than `far`; none where one lucky seed is below it alone.
+    """Return the seeds above the first gap wider than `far`.
 
-    At most half of the seeds, rounded up, count as astray.
+    At most half of the seeds, rounded up, are outliers; a single lucky seed below the gap flags none.
     """
     order = sorted(scores, key=lambda seed: scores[seed])
     for at in range(len(order) // 2 or 1, len(order)):

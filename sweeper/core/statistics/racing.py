@@ -1,12 +1,12 @@
-"""Who gets another fresh seed: rounds of common seeds until each question is decided, equivalent or given up. No I/O.
+"""Racing: rounds of common fresh seeds until each question is decided, equivalent or given up. No I/O.
 
 The last stage of a sweep trains contenders (the best configuration of each network, of each loss, of each γ) on common
-fresh seeds, one more each round. After a round, a configuration that is worse than another one gets no more. This is
-racing (Maron & Moore 1994; irace: López-Ibáñez et al. 2016, The irace package, §3, which also compares on common
-instances and drops by a test) with the comparisons of `best_set` as the test. As in SMAC's intensification (Hutter,
-Hoos & Leyton-Brown 2011, Sequential model-based optimization for general algorithm configuration, §4) a challenger is
-compared on the seeds that the leader has. Departures: several questions share one race, and repeated looks spend one
-error (`level_of`), where irace tests each time at 5 %.
+fresh seeds, one more in each round. A configuration that is worse than another after a round gets no further seeds.
+This is racing (Maron & Moore 1994; irace: López-Ibáñez et al. 2016, The irace package, §3, which also compares on
+common instances and drops by a test) with the comparisons of `best_set` as the test. As in SMAC's intensification
+(Hutter, Hoos & Leyton-Brown 2011, Sequential model-based optimization for general algorithm configuration, §4) a
+challenger is compared on the seeds that the leader has. Departures: several questions share one race, and repeated
+looks spend one error (`level_of`), where irace tests each time at 5 %.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sweeper.core.statistics.spreads import Floats, Spreads, spreads
 
 DECIDED, EQUIVALENT, OPEN = "decided", "equivalent", "open"
 
-#: Unit (a configuration's trial) → round (number of the common fresh seed, ascending) → value.
+#: Unit (the trial of a configuration) → round (number of the common fresh seed, ascending) → value.
 Values = Mapping[str, Mapping[int, float]]
 
 #: Question ("network") → level ("mlp") → units.
@@ -31,13 +31,13 @@ Groups = Mapping[str, Mapping[str, Sequence[str]]]
 
 @dataclass(frozen=True)
 class Question:
-    """What is known of one question, e.g. which network is the best.
+    """The state of one question, e.g. which network is the best.
 
     Attributes:
         state: DECIDED, EQUIVALENT (the leader loses at most the margin against every other level) or OPEN.
         leader: the level of the best unit.
         leaders: level → its best unit.
-        left: levels that may have the best unit, the leader's first.
+        left: levels that may contain the best unit, the leader's first.
     """
 
     state: str
@@ -48,13 +48,13 @@ class Question:
 
 @dataclass(frozen=True)
 class Race:
-    """Where a race stands after its rounds.
+    """The state of a race after its rounds.
 
     Attributes:
-        questions: name → what is known of it.
-        units: those that get another fresh seed now; none where no question is open.
-        round: how many rounds were looked at.
-        lost: the most that the best unit can be worse than the best of all; None without a spread.
+        questions: name → its state.
+        units: units that get another fresh seed now; none if no question is open.
+        round: number of rounds examined.
+        lost: bound on how much worse the leading unit is than the best of all; None without a spread.
     """
 
     questions: Mapping[str, Question]
@@ -64,17 +64,17 @@ class Race:
 
 
 def open_questions(values: Values, groups: Groups, mode: str, margin: float | None = None, *, first: int = 2) -> Race:
-    """Return where a race stands: which questions are open, and which units get another seed.
+    """Return the state of a race: which questions are open, and which units get another seed.
 
-    All looks are taken again from the values, so the answer is a function of these alone. Look k is after `first` + k −
-    1 rounds, at the level `level_of(k)`; a unit that is worse at one look is out for its question. A unit that has no
+    All looks are repeated from the values, so the result depends on these alone. Look k follows `first` + k − 1 rounds
+    and has the level `level_of(k)`; a unit that is worse at one look is eliminated from its question. A unit without a
     value in a round (its training failed) is not judged at that look.
 
     Args:
-        values: of each unit round → finite value; those without any are left out.
-        groups: question → level → units. A unit may stand in several questions.
+        values: unit → round → finite value; units without any are ignored.
+        groups: question → level → units. A unit can belong to several questions.
         mode: `min` or `max`: which is better.
-        margin: a loss that does not matter, on the objective's scale; None: every loss matters.
+        margin: difference that does not matter, on the objective's scale; None if every difference matters.
         first: rounds before the first look.
 
     Example:
@@ -90,10 +90,10 @@ class _Looks:
     """A race under way.
 
     Attributes:
-        known: of each unit round → value.
-        out: question → units that are worse than another.
-        closed: question → why it is closed.
-        look: how many looks were taken.
+        known: unit → round → value.
+        out: question → eliminated units.
+        closed: question → its final state.
+        look: number of looks taken.
     """
 
     known: dict[str, dict[int, float]]
@@ -107,7 +107,7 @@ class _Looks:
 
     @classmethod
     def at(cls, values: Values, groups: Groups, mode: str, margin: float | None, first: int) -> _Looks:
-        """Return the race after all looks at these values."""
+        """Run all looks at these values."""
         known = {unit: dict(by_round) for unit, by_round in values.items() if by_round}
         groups = {
             name: levels for name, levels in groups.items() if any(u in known for us in levels.values() for u in us)
@@ -125,36 +125,37 @@ class _Looks:
         return sorted({number for by_round in self.known.values() for number in by_round})
 
     def take(self, count: int) -> None:
-        """Look at the first `count` rounds, by those units that have a value in the last of them."""
+        """Take a look at the first `count` rounds, with the units that have a value in the last of them."""
         self.look += 1
         rounds = self.rounds[:count]
-        there = [unit for unit, by_round in self.known.items() if rounds[-1] in by_round]
-        seen = [{number: self.known[unit][number] for number in rounds if number in self.known[unit]} for unit in there]
+        present = [unit for unit, by_round in self.known.items() if rounds[-1] in by_round]
+        seen = [{n: self.known[unit][n] for n in rounds if n in self.known[unit]} for unit in present]
         spread = spreads(seen, self.mode)
         if spread is None:
             return
         self.lost = most_lost(spread)
         for name in self.groups:
             if name not in self.closed:
-                self._judge(name, there, spread)
+                self._judge(name, present, spread)
 
-    def _judge(self, name: str, there: Sequence[str], spread: Spreads) -> None:
+    def _judge(self, name: str, present: Sequence[str], spread: Spreads) -> None:
         level = {unit: level for level, units in self.groups[name].items() for unit in units if unit in self.known}
-        at = [place for place, unit in enumerate(there) if unit in level and unit not in self.out[name]]
+        at = [place for place, unit in enumerate(present) if unit in level and unit not in self.out[name]]
         if len(at) < 2:
             return
         compared = Comparisons(_part(spread, at), level_of(self.look))
-        self.out[name] |= {there[place] for place, may in zip(at, compared.may_be_best, strict=True) if not may}
+        self.out[name] |= {present[place] for place, may in zip(at, compared.may_be_best, strict=True) if not may}
         left = {level[unit] for unit in level.keys() - self.out[name]}
         if len(left) == 1:
             self.closed[name] = DECIDED
         elif (
-            self.margin is not None and _loss(compared, [level[there[place]] for place in at], self.look) <= self.margin
+            self.margin is not None
+            and _loss(compared, [level[present[place]] for place in at], self.look) <= self.margin
         ):
             self.closed[name] = EQUIVALENT
 
     def answer(self) -> Race:
-        """Return where it stands."""
+        """Return the state of all questions and the units that race on."""
         questions = {
             name: _question(self.known, levels, self.out[name], self.closed.get(name, OPEN), self.mode)
             for name, levels in self.groups.items()
@@ -171,12 +172,13 @@ class _Looks:
 
 
 def _part(spread: Spreads, at: Sequence[int]) -> Spreads:
-    """Return the spreads of some of the configurations, as all together showed them."""
+    """Return the spreads of some configurations, as estimated from all of them."""
     return replace(spread, scores=spread.scores[at], sizes=spread.sizes[at], weights=spread.weights[at])
 
 
 def _loss(compared: Comparisons, levels: Sequence[str], look: int) -> float:
-    """Return the most that the best unit loses against those of other levels, at twice the look's error."""
+    """Bound the loss of the best unit against those of other levels, at twice the look's error."""
+    # A one-sided bound: equivalence tests at level α read a two-sided interval at 1 − 2α (Schuirmann 1987).
     leader = int(compared.spreads.scores.argmax())
     rivals = [at for at, level in enumerate(levels) if level != levels[leader]]
     return most_lost(compared.spreads, 1 - 2 * (1 - level_of(look)), rivals).value
@@ -198,7 +200,7 @@ def _question(
     return Question(state, order[0], leaders, left)
 
 
-#: The predicted chance to decide at which a number of seeds is named.
+#: A number of further seeds is proposed if it decides with this predicted probability.
 CHANCE = 0.9
 
 _DRAWS = 40
@@ -206,12 +208,12 @@ _DRAWS = 40
 
 @dataclass(frozen=True)
 class Needed:
-    """Further trainings that may decide every open question.
+    """Further trainings that are predicted to decide every open question.
 
     Attributes:
-        trainings: how many in all, at most.
-        seeds: unit → further seeds.
-        chance: the probability that they decide, by simulation.
+        trainings: their number, at most.
+        seeds: unit → number of further seeds.
+        chance: simulated probability that they decide.
     """
 
     trainings: int
@@ -222,11 +224,11 @@ class Needed:
 def needed_seeds(
     values: Values, groups: Groups, mode: str, margin: float | None = None, *, first: int = 2, at_most: int = 16
 ) -> Needed | None:
-    """Return the fewest further seeds of the units that still race which decide all open questions in `CHANCE` or more.
+    """Return the smallest number of further seeds that decides all open questions with probability `CHANCE`.
 
-    True means are drawn given the values (shrunk to the mean of all: Efron & Morris 1975, Data analysis using Stein's
-    estimator), then further seeds, and the race goes on with these (predictive power: Spiegelhalter, Freedman &
-    Parmar 1994). None where nothing is open, no spread is known, or `at_most` seeds more do not suffice.
+    Draws true means given the values (shrunk to the overall mean: Efron & Morris 1975, Data analysis using Stein's
+    estimator), then further seeds, and continues the race with these (predictive power: Spiegelhalter, Freedman &
+    Parmar 1994). Returns None if nothing is open, no spread is known, or `at_most` further seeds do not suffice.
     """
     race = _Looks.at(values, groups, mode, margin, first)
     racing, units = race.answer().units, [*race.known]
@@ -245,14 +247,14 @@ def needed_seeds(
                 later.take(done + more)
         taken.append(more if len(later.closed) == len(later.groups) else at_most + 1)
         if sum(count > at_most for count in taken) > (1 - CHANCE) * _DRAWS:
-            return None
+            return None  # too many draws have failed for the rest to change the answer
     needed = sorted(taken)[math.ceil(CHANCE * _DRAWS) - 1]
     chance = sum(count <= needed for count in taken) / _DRAWS
     return Needed(needed * len(racing), dict.fromkeys(racing, needed), chance)
 
 
 def _with(race: _Looks, racing: Sequence[str], units: Sequence[str], table: Floats) -> dict[str, dict[int, float]]:
-    """Return the values with those of further rounds [k, rounds] for the units that race."""
+    """Return the values together with those of further rounds [k, rounds] for the racing units."""
     last = race.rounds[-1] + 1
     return {
         unit: {**race.known[unit], **({last + r: float(v) for r, v in enumerate(row)} if unit in racing else {})}
@@ -261,7 +263,7 @@ def _with(race: _Looks, racing: Sequence[str], units: Sequence[str], table: Floa
 
 
 def _drawn(spread: Spreads, rng: np.random.Generator, seeds: int) -> Floats:
-    """Return values of further seeds [k, seeds] whose true means and spreads are drawn given those that were seen."""
+    """Draw values of further seeds [k, seeds], with true means and spreads drawn given the observed values."""
     cumulative = spread.weights.cumsum(axis=1)
     sigma = np.array([spread.deviations[np.searchsorted(row / row[-1], rng.random())] for row in cumulative])
     error = sigma**2 / spread.sizes

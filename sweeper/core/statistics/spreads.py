@@ -1,23 +1,23 @@
-"""How far the replicates of each configuration spread, where configurations may spread unequally. No I/O.
+"""The spread of each configuration's replicates, where configurations may spread unequally. No I/O.
 
-Two or three replicates say little about their own spread: Student's t of two has one degree of freedom, and an interval
-twelve standard errors wide. Replicates of all configurations together say more, but a residual network may spread five
-times as much as a perceptron, and one spread for all then makes the noisy ones' intervals too narrow. So each
-configuration has a standard deviation σᵢ of its own, and the σᵢ have a distribution that is estimated from all of them
-(moderated variances: Smyth 2004, Linear models and empirical Bayes methods for assessing differential expression, §3):
+Two or three replicates say little about their own spread: Student's t for two has one degree of freedom, and an
+interval twelve standard errors wide. Replicates of all configurations together say more, but a residual network may
+spread five times as much as a perceptron, and a common spread then makes the noisy ones' intervals too narrow. So each
+configuration has its own standard deviation σᵢ, and the distribution of the σᵢ is estimated from all of them (moderated
+variances: Smyth 2004, Linear models and empirical Bayes methods for assessing differential expression, §3):
 
     log σᵢ = m + τ t,   t ~ Student's t,   sᵢ² | σᵢ ~ σᵢ² χ²(dᵢ) / dᵢ.
 
 Smyth's prior is an inverse χ² fitted to the moments of log sᵢ². With few configurations that fit often finds no
-variation at all, and then treats the one noisy configuration as quiet: simulated with two replicates, the best
-configuration was missed in 10 to 15 % of sweeps where it spread six times as much as the others, instead of 5 %. Two
-changes mend that (`make bench-statistics`): the uncertainty of m and τ is integrated over instead of fitted, and the
-prior has Student's tails. How heavy the tails must be depends on the number of configurations, since the noisiest of
-many lies further out: 4 degrees of freedom up to MANY configurations, 1 (Cauchy) and wider τ above.
+variation at all, and then treats the one noisy configuration as quiet: in simulations with two replicates, the best
+configuration was missed in 10 to 15 % of sweeps, instead of 5 %, if it spread six times as much as the others. Two
+changes correct that (`make bench-statistics`): m and τ are integrated over instead of fitted, and the prior has
+Student's tails. How heavy the tails must be depends on the number of configurations, since the noisiest of many lies
+further out: 4 degrees of freedom up to MANY configurations, 1 (Cauchy) and wider τ above.
 
-Losses and calibration errors spread in proportion to their size, so these are compared as logarithms, each linearised
-at its configuration's mean (the delta method), so that configurations keep the order of their means; accuracies as they
-are. Where all configurations share their seeds, the seeds' effects are taken out of differences (two-way layout).
+Losses and calibration errors spread in proportion to their size, so they are compared as logarithms, linearised at each
+configuration's mean (the delta method), which keeps the order of the means. Accuracies are compared as they are. If all
+configurations share their seeds, the seeds' effects are removed from differences (two-way layout).
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ Floats = NDArray[np.float64]
 
 LEVEL = 0.95
 
-#: Configurations with a spread above which the prior's tails are Cauchy's. With t₄'s, the best of 48 with log-normal
-#: spreads is missed in 15 % of sweeps; with Cauchy's for few, two replicates decide next to nothing.
+#: With more configurations than this, the prior has Cauchy's tails. With t₄ tails, the best of 48 with log-normal
+#: spreads is missed in 15 % of sweeps; with Cauchy's for few configurations, two replicates decide almost nothing.
 MANY = 24
 
 
@@ -44,8 +44,8 @@ class Prior:
     """How log σ varies between configurations.
 
     Attributes:
-        freedom: degrees of freedom of its Student's t.
-        variations: values of τ, equally probable beforehand.
+        freedom: degrees of freedom of Student's t.
+        variations: values of τ, equally probable a priori.
     """
 
     freedom: int
@@ -53,7 +53,7 @@ class Prior:
 
     @classmethod
     def of(cls, configurations: int) -> Prior:
-        """Return the prior for as many configurations with a spread."""
+        """Return the prior for this number of configurations with a spread."""
         return (
             cls(4, (0.15, 0.3, 0.5, 0.75, 1.0, 1.4))
             if configurations <= MANY
@@ -62,24 +62,24 @@ class Prior:
 
 
 _GRID = 90  # points of log σ; a finer grid changes no quantile by 1 %
-_BELOW, _ABOVE = 2.5, 3.0  # of log σ beyond the smallest and the largest standard deviation that was seen
-_WIDEST = 14.0  # of log σ; ties may make one standard deviation vanish beside the others
+_BELOW, _ABOVE = 2.5, 3.0  # how far the grid of log σ extends beyond the observed standard deviations
+_WIDEST = 14.0  # extent of the grid: ties can make one standard deviation tiny compared with the others
 _QUANTILES = 260  # points at which tails are tabulated
 _SEEDS = 48  # points of the seeds' own log σ
 
 
 @dataclass(frozen=True)
 class Spreads:
-    """Replicates of k configurations, and how far the mean of each may lie from its true mean.
+    """Replicates of k configurations, and the error of each mean.
 
     Attributes:
-        scores: means on the scale on which configurations are compared, larger being better, [k].
-        sizes: replicates of each configuration, [k].
-        deviations: values of σ, [g].
-        weights: probability of each value for each configuration, [k, g].
-        seeds: where seeds are shared, values of their effects' standard deviation and their probabilities; else None.
-        relative: whether the scale is the logarithm.
-        sign: −1 where smaller values are better, else 1.
+        scores: means on the scale of comparison, larger is better, [k].
+        sizes: number of replicates of each configuration, [k].
+        deviations: grid of σ, [g].
+        weights: probability of each σ for each configuration, [k, g].
+        seeds: values of the seed effects' standard deviation and their probabilities; None unless seeds are shared.
+        relative: whether the scale is logarithmic.
+        sign: −1 if smaller values are better, else 1.
     """
 
     scores: Floats
@@ -96,15 +96,16 @@ class Spreads:
         return self.seeds is not None
 
     def value(self, score: float) -> float:
-        """Return the value that has a score."""
+        """Convert a score back to a value."""
         return math.exp(self.sign * score) if self.relative else float(self.sign * score)
 
     def interval(self, at: int, level: float = LEVEL, chosen_from: int = 1) -> tuple[float, float]:
         """Return the interval of configuration `at`'s true mean.
 
-        On average over configurations it covers with probability `level`; that of one which spreads far more than the
-        others covers less often. With `chosen_from`, `at` was chosen for its mean among that many, and the side that
-        the choice favours is as wide as for the largest of so many errors: it covers however the choice was made.
+        On average over configurations it covers with probability `level`; the interval of a configuration that spreads
+        far more than the others covers less often. With `chosen_from`, `at` was selected for its mean among that many,
+        and the side that the selection favours is as wide as for the largest of so many errors, so the interval covers
+        however the selection was made.
         """
         tail = (1 - level) / 2
         worse, better = (self.total.quantile(at, share) for share in (tail / chosen_from, tail))
@@ -113,7 +114,7 @@ class Spreads:
 
     @cached_property
     def alone(self) -> Tails:
-        """Tails of the errors that count in differences: without what the seeds do to all configurations alike."""
+        """Tails of the errors that count in differences: without the seeds' effects, which all configurations share."""
         return Tails.of(self, (np.zeros(1), np.ones(1)))
 
     @cached_property
@@ -127,8 +128,8 @@ class Tails:
     """Probabilities that a configuration's mean is too large by more than x.
 
     Attributes:
-        x: in units of one replicate's error, [q].
-        above: probabilities, [k, q].
+        x: errors of one replicate, [q].
+        above: probability of a larger error, [k, q].
         roots: √n of each configuration, [k].
     """
 
@@ -137,59 +138,63 @@ class Tails:
     roots: Floats
 
     @classmethod
-    def of(cls, found: Spreads, seeds: tuple[Floats, Floats]) -> Tails:
-        """Return the tails of normal errors whose standard deviation is uncertain; that of `seeds` is added to it."""
+    def of(cls, known: Spreads, seeds: tuple[Floats, Floats]) -> Tails:
+        """Return the tails of normal errors with an uncertain standard deviation, to which that of `seeds` is added."""
         from scipy.special import ndtr
 
-        widest = math.hypot(float(found.deviations[-1]), float(seeds[0][-1]))
-        x = np.concatenate([[0.0], np.geomspace(found.deviations[0] / 20, 12 * widest, _QUANTILES)])
+        widest = math.hypot(float(known.deviations[-1]), float(seeds[0][-1]))
+        x = np.concatenate([[0.0], np.geomspace(known.deviations[0] / 20, 12 * widest, _QUANTILES)])
         above = sum(
-            share * (found.weights @ ndtr(-x[:, None] / np.hypot(found.deviations, other)[None, :]).T)
+            share * (known.weights @ ndtr(-x[:, None] / np.hypot(known.deviations, other)[None, :]).T)
             for other, share in zip(*seeds, strict=True)
         )
-        return cls(x, np.asarray(above), np.sqrt(found.sizes))
+        return cls(x, np.asarray(above), np.sqrt(known.sizes))
 
     def quantile(self, at: int, share: float) -> float:
-        """Return by how much configuration `at`'s mean is too large with probability `share`, at most one half."""
+        """Return the error that configuration `at`'s mean exceeds with probability `share`, at most one half."""
         return float(np.interp(-share, -self.above[at], self.x) / self.roots[at])
 
     def quantiles(self, shares: Floats) -> Floats:
-        """Return the same of every configuration and each of `shares`, [k, shares]."""
-        found = np.stack([np.interp(-shares, -above, self.x) for above in self.above])
-        return np.asarray(found / self.roots[:, None])
+        """Return `quantile` for every configuration and each of `shares`, [k, shares]."""
+        errors = np.stack([np.interp(-shares, -above, self.x) for above in self.above])
+        return np.asarray(errors / self.roots[:, None])
 
 
 def spreads(values: Sequence[Mapping[int, float]], mode: str, relative: bool | None = None) -> Spreads | None:
-    """Return the spreads of replicates; None where no configuration has two, or where all values are the same.
+    """Estimate the spreads of replicates; None if no configuration has two, or if all values are equal.
 
-    Configurations with the same values on the same seeds are one training, which the others learn from once.
+    Configurations with the same values on the same seeds count as one training in the estimate.
 
     Args:
-        values: of each configuration seed → finite value, at least one.
+        values: seed → finite value for each configuration, at least one.
         mode: `min` or `max`: which is better.
-        relative: compare logarithms; by default where smaller is better and all means are positive.
+        relative: compare logarithms; by default if smaller is better and all means are positive.
+
+    Example:
+        >>> spreads([{0: 0.50, 1: 0.52}, {0: 0.51, 1: 0.53}], "min").paired
+        True
     """
     first: dict[frozenset[tuple[int, float]], int] = {}
     at = [first.setdefault(frozenset(by_seed.items()), len(first)) for by_seed in values]
     places = [int(place) for place in np.unique(at, return_index=True)[1]]
-    found = _spreads_of_distinct([values[place] for place in places], mode, relative)
-    if found is None:
+    known = _spreads_of_distinct([values[place] for place in places], mode, relative)
+    if known is None:
         return None
-    return replace(found, scores=found.scores[at], sizes=found.sizes[at], weights=found.weights[at])
+    return replace(known, scores=known.scores[at], sizes=known.sizes[at], weights=known.weights[at])
 
 
 def _spreads_of_distinct(values: Sequence[Mapping[int, float]], mode: str, relative: bool | None) -> Spreads | None:
     if not values:
         return None
-    means = [float(np.mean([*each.values()])) for each in values]
+    means = [float(np.mean([*by_seed.values()])) for by_seed in values]
     sign = -1.0 if mode == "min" else 1.0
     logarithms = (mode == "min" and min(means) > 0) if relative is None else relative
-    common = [seed for seed in values[0] if all(seed in each for each in values)]
+    common = [seed for seed in values[0] if all(seed in by_seed for by_seed in values)]
     paired = len(common) >= 2 and len(values) >= 2
     table = np.full((len(values), len(common) if paired else max(map(len, values))), np.nan)
-    for row, each in zip(table, values, strict=True):
-        found = [each[seed] for seed in common] if paired else [*each.values()]
-        row[: len(found)] = found
+    for row, by_seed in zip(table, values, strict=True):
+        replicates = [by_seed[seed] for seed in common] if paired else [*by_seed.values()]
+        row[: len(replicates)] = replicates
     sizes = np.sum(~np.isnan(table), axis=1).astype(np.float64)
     step = _resolution(table)
     if sizes.max() < 2 or step is None:
@@ -201,14 +206,14 @@ def _spreads_of_distinct(values: Sequence[Mapping[int, float]], mode: str, relat
     effects, squares, freedom = (
         _without_seeds(residuals) if paired else (None, np.nansum(residuals**2, axis=1), sizes - 1)
     )
-    rounding = unit**2 / 12  # what rounding to `unit` adds to s² at least (Sheppard 1898)
+    rounding = unit**2 / 12  # rounding to `unit` adds at least this to s² (Sheppard 1898)
     grid, weights = _posterior(squares / np.maximum(freedom, 1e-9) + rounding, freedom)
     seeds = None if effects is None else _seed_deviation(effects, grid, weights)
     return Spreads(centres, sizes, grid, weights, seeds, logarithms, sign)
 
 
 def _scores(table: Floats, sign: float, relative: bool) -> Floats:
-    """Return values [k, r] on the scale of comparison; the mean of a row is that of its mean."""
+    """Convert values [k, r] to the scale of comparison, on which the mean of a row is the score of its mean."""
     if not relative:
         return sign * table
     means = np.nanmean(table, axis=1, keepdims=True)
@@ -216,9 +221,9 @@ def _scores(table: Floats, sign: float, relative: bool) -> Floats:
 
 
 def _resolution(table: Floats) -> float | None:
-    """Return the smallest difference between two values, which are that exact at best; None where all are the same.
+    """Return the smallest difference between two values, which bounds their precision; None if all are equal.
 
-    Accuracies of 360 samples are multiples of 1/360: two equal ones do not show a spread of zero.
+    Accuracies over 360 samples are multiples of 1/360: two equal ones do not show a spread of zero.
     """
     gaps = np.diff(np.unique(table[~np.isnan(table)]))
     return float(gaps.min()) if gaps.size else None
@@ -230,7 +235,7 @@ def _posterior(squares: Floats, freedom: Floats) -> tuple[Floats, Floats]:
     high = seen.max() + _ABOVE
     logs = np.linspace(max(seen.min() - _BELOW, high - _WIDEST), high, _GRID)
     likelihood = -freedom[:, None] * (logs + squares[:, None] / 2 * np.exp(-2 * logs))
-    likelihood = np.exp(likelihood - likelihood.max(axis=1, keepdims=True))
+    likelihood = np.exp(likelihood - likelihood.max(axis=1, keepdims=True))  # scaled: it underflows for many seeds
     centres, prior = logs[::2], Prior.of(len(seen))
     evidence, posteriors = [], []
     for variation in prior.variations:
@@ -250,8 +255,8 @@ def _posterior(squares: Floats, freedom: Floats) -> tuple[Floats, Floats]:
 def _without_seeds(residuals: Floats) -> tuple[Floats, Floats, Floats]:
     """Return seeds' effects [r], and each configuration's squares about them with their degrees of freedom.
 
-    Effects are means over configurations, weighted by precision: a noisy one would otherwise pass its noise on to all.
-    A configuration of weight h loses h of its degrees of freedom to the effect that it helped to estimate.
+    Effects are means over configurations, weighted by precision; otherwise a noisy one would pass its noise on to all.
+    A configuration of weight h loses the share h of its degrees of freedom to the effects that it helped to estimate.
     """
     k, r = residuals.shape
     shares = np.full(k, 1 / k)
@@ -260,7 +265,7 @@ def _without_seeds(residuals: Floats) -> tuple[Floats, Floats, Floats]:
         squares = ((residuals - effects) ** 2).sum(axis=1)
         freedom = (r - 1) * (1 - shares)
         typical = float(np.median(squares / freedom)) or 1.0
-        precision = 1 / (squares / freedom + typical)  # between its own and the typical variance: two say little
+        precision = 1 / (squares / freedom + typical)  # moderated, since the variance of two values says little
         shares = np.minimum(precision / precision.sum(), 0.5)
         shares /= shares.sum()
     effects = shares @ residuals
@@ -268,9 +273,10 @@ def _without_seeds(residuals: Floats) -> tuple[Floats, Floats, Floats]:
 
 
 def _seed_deviation(effects: Floats, grid: Floats, weights: Floats) -> tuple[Floats, Floats]:
-    """Return values of the seeds' own standard deviation and their probabilities, from their effects.
+    """Return values of the seed effects' standard deviation and their probabilities.
 
-    log-uniform from a thirtieth of a replicate's error upwards: with two seeds one degree of freedom is all there is.
+    The prior is log-uniform from a thirtieth of a replicate's error upwards; it matters, since two seeds give one
+    degree of freedom.
     """
     typical = float(np.exp(np.median(weights @ np.log(grid))))
     square, freedom = float((effects**2).sum()) / (len(effects) - 1), len(effects) - 1

@@ -130,7 +130,7 @@ def test_ends() -> None:
     assert paired_difference([], []).p == 1
     assert paired_difference([1.0], [2.0]).interval is None
     assert paired_difference([1.0, 2.0], [1.0, 2.0]).p == 1
-    with pytest.raises(ValueError, match="no pairs"):
+    with pytest.raises(ValueError, match="cannot be paired"):
         paired_difference([1.0], [])
     assert (p_text(0.0002), p_text(0.031)) == ("p < 0.001", "p = 0.031")
 
