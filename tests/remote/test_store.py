@@ -313,7 +313,7 @@ def test_a_strangers_object_is_not_written_outside(store: Store, tmp_path: Path,
                           aws_secret_access_key="t", region_name="us-east-1")  # fmt: skip
     prefix = store.uri.removeprefix(f"s3://{BUCKET}/")
     client.put_object(Bucket=BUCKET, Key=f"{prefix}/../../../../victim/.bashrc", Body=b"echo caught")
-    with pytest.raises(StoreError, match=r"holds an object whose name is no path below it: .*victim/\.bashrc"):
+    with pytest.raises(StoreError, match=r"contains an object whose name is not a path below it: .*victim/\.bashrc"):
         fetch(store, tmp_path / "reader")
     assert not [*tmp_path.parent.rglob(".bashrc")]
 

@@ -1,4 +1,4 @@
-"""Users' own losses, networks, data sets, metrics and post-hoc methods, without a change to this project.
+"""User-defined losses, networks, data sets, metrics and post-hoc methods, without a change to this project.
 
 A search space names one by its import path, `{name: "my_losses:Tilted", tilt: {uniform: [0, 2]}}`, where `my_losses.py`
 is next to the file, in the working directory or among the installed packages; or by a plain name that an installed
@@ -15,7 +15,7 @@ package registers:
 * a data set, `dataset`: a function of options that returns a `trainables.datasets.DataSet`;
 * a metric, in `evaluation.metrics`: a function of (probabilities float64 [N, K], targets int64 [N], …) that returns a
   number, a column of `evaluations` (and `posthoc_<method>_<metric>` for the probabilities after each post-hoc method).
-  `MODE = "max"` of the function says that it is to be maximised;
+  The function's attribute `MODE = "max"` says that larger is better;
 * a post-hoc method, in `evaluation.posthoc`: a function or class of (validation logits float64 [N, K], targets int64
   [N], …) that returns a map from logits [M, K] to probabilities [M, K]. `PARAMETERS` names the keys of its
   `parameters`, which become columns.
@@ -24,18 +24,18 @@ A column is named after what follows the colon: `my_metrics:WorstClass` fills `w
 
 Hyperparameters are the arguments that follow, each with a type (`float`, `int`, `bool`, `str`, a `Literal` of texts, or
 a list of numbers or texts) or a default that implies it; one without a default is required. `Annotated[float,
-"[0, 1]: it is a share"]` adds a range and why it ends there; `HYPERPARAMETERS`, a tuple of
-`trainables.registry.Hyperparameter`, sources, too. The name may also stand for a complete
+"[0, 1]: it is a share"]` adds a range and the reason for it; `HYPERPARAMETERS`, a tuple of
+`trainables.registry.Hyperparameter`, can also give sources. The name can also refer to a complete
 `trainables.registry.Component`.
 
 The state of a loss or network must be in its `state_dict`, as tensors and numbers: checkpoints hold nothing else. A
 metric or post-hoc method that cannot be computed raises ValueError; its columns stay empty, and the reason goes into a
 column beside them.
 
-The sweep keeps a copy of the code in its folder (`extensions.zip`), from which every process that trains imports it:
-the code may be edited while a sweep runs, and `resume` continues with the code that the sweep started with. Running,
+The sweep keeps a copy of the code in its folder (`extensions.zip`), from which every training process imports it. The
+code can be edited while a sweep runs, and `resume` continues with the code that the sweep started with. Running,
 planning or resuming a search space runs the code that it names; `status`, `results`, `report` and `sync` import none.
 Worked examples are in `search_spaces/examples/`.
 
-This package imports `trainables.registry` alone.
+This package imports only `trainables.registry`.
 """

@@ -1,6 +1,6 @@
-"""The code of users' own components as one archive, which a sweep keeps and its processes import from.
+"""The code of user-defined components as one archive, which a sweep keeps and its processes import from.
 
-An archive holds the modules that import paths name, every module they import from the same folders, and the entry
+An archive contains the modules that import paths name, every module they import from the same folders, and the entry
 points of installed packages, so that plain names mean the same everywhere. Equal code gives equal bytes.
 """
 
@@ -34,21 +34,23 @@ from trainables.extensions.targets import (
 )
 from trainables.registry import ExtensionError, Registry, is_import_path
 
-#: Code and its small tables travel to every process; data and weights belong on the machines. Our choice.
+#: Limit of an archive. Code and its small tables travel to every process; data and weights belong on the machines.
 MOST_BYTES = 32 * 2**20
 
+#: Folders inside a package that are not code: caches, environments and version control.
 LEFT_OUT = frozenset({"__pycache__", ".git", ".venv", "node_modules", ".ipynb_checkpoints"})
 
+#: The time of every file in an archive, so that equal code gives equal bytes; zip files know no earlier one.
 _EARLIEST = (1980, 1, 1, 0, 0, 0)
 
 
 @dataclass(frozen=True)
 class ExtensionCode:
-    """The code of a sweep's own components.
+    """The code of a sweep's user-defined components.
 
     Attributes:
-        archive: a zip file's bytes.
-        components: what each name stands for: `kind`, and `package` with its version where it is installed.
+        archive: bytes of a zip file.
+        components: name → `kind`, and `package` with its version if it is installed.
     """
 
     archive: bytes
@@ -56,17 +58,17 @@ class ExtensionCode:
 
     @property
     def digest(self) -> str:
-        """16 hexadecimal digits that differ where the code does."""
+        """16 hexadecimal digits that identify the code."""
         return archive_digest(self.archive)
 
     @property
     def facts(self) -> dict[str, str | dict[str, dict[str, str]]]:
-        """What the manifest records."""
+        """The facts that the manifest records."""
         return {"digest": self.digest, "components": self.components}
 
 
 def gathered(named: Iterable[tuple[Registry, str]]) -> ExtensionCode | None:
-    """Return the code of the users' own components among `named`; `None` where there are none.
+    """Collect the code of the user-defined components among `named`; `None` if there are none.
 
     Raises:
         ExtensionError: a name cannot be imported, or the code is larger than `MOST_BYTES`.
@@ -78,7 +80,7 @@ def gathered(named: Iterable[tuple[Registry, str]]) -> ExtensionCode | None:
         if not registry.is_own(name):
             continue
         path = registry.installed().get(name, name) if not is_import_path(name) else name
-        import_target(path)
+        import_target(path)  # so that broken code is reported here, before anything starts
         package = provenance(registry.group, name)
         components[name] = {"kind": registry.kind, **({"package": package} if package else {})}
         if package:
@@ -91,15 +93,16 @@ def gathered(named: Iterable[tuple[Registry, str]]) -> ExtensionCode | None:
         size += file.stat().st_size
         if size > MOST_BYTES:
             raise ExtensionError(
-                f"the code of {', '.join(components)} is larger than {MOST_BYTES >> 20} MiB with {inside}; keep data "
-                "apart from code, or install the package on every machine"
+                f"the code of {', '.join(components)} is larger than {MOST_BYTES >> 20} MiB with {inside}; move data "
+                "out of the code's folder, or install the package on every machine"
             )
         files[inside] = file.read_bytes()
     return ExtensionCode(_zipped(files), dict(sorted(components.items())))
 
 
 def archive_digest(archive: bytes) -> str:
-    """Return 16 hexadecimal digits of an archive's names and contents; compression does not matter."""
+    """Return 16 hexadecimal digits of an archive's names and contents."""
+    # Of the contents, not the file: zlib versions compress differently, and machines of a cluster may have several.
     digest = hashlib.sha256()
     with zipfile.ZipFile(io.BytesIO(archive)) as file:
         for name in sorted(file.namelist()):
@@ -109,11 +112,11 @@ def archive_digest(archive: bytes) -> str:
 
 
 def take_up(archive: bytes, names: Iterable[str], others: Sequence[Path] = ()) -> None:
-    """Make this process import a sweep's own components from `archive`. A second call changes nothing.
+    """Make this process import user-defined components from `archive`. A second call changes nothing.
 
     Args:
-        archive: of an `ExtensionCode`.
-        names: of the components.
+        archive: archive of an `ExtensionCode`.
+        names: names of the components.
         others: folders to search last.
     """
     folder = unpacked(archive)
@@ -122,12 +125,12 @@ def take_up(archive: bytes, names: Iterable[str], others: Sequence[Path] = ()) -
 
 
 def _modules_in(folder: Path, names: Collection[str]) -> set[str]:
-    """Return the top-level modules that are taken from an archive first.
+    """Return the top-level modules that an archive provides before all other places.
 
-    These are the modules that components are named by, also where an installed package has another version of them by
-    now, and their helpers. A file that is called as an installed package is, `torch.py`, takes nothing's place.
+    These are the modules in the components' import paths, even if an installed package has another version of them by
+    now, and their helpers. A helper with the name of an installed package, such as `torch.py`, does not replace it.
     """
-    points = [point for found in metadata.distributions(path=[str(folder)]) for point in found.entry_points]
+    points = [point for package in metadata.distributions(path=[str(folder)]) for point in package.entry_points]
     paths = [*filter(is_import_path, names), *(point.value for point in points if point.name in names)]
     named = {path.partition(":")[0].partition(".")[0] for path in paths}
     tops = {entry.name.removesuffix(".py") for entry in folder.iterdir() if entry.is_dir() or entry.suffix == ".py"}
@@ -139,10 +142,11 @@ def _modules_in(folder: Path, names: Collection[str]) -> set[str]:
 
 
 def unpacked(archive: bytes) -> Path:
-    """Return a folder with the files of `archive`, shared by this user's processes on this machine."""
+    """Unpack `archive` into a folder that this user's processes on this machine share, and return it."""
     parent = _own_folder()
     folder = parent / archive_digest(archive)
     if not folder.is_dir():
+        # Unpacked aside and renamed, so that no process imports from a folder that is still being filled.
         temporary = Path(tempfile.mkdtemp(dir=parent))
         unpack_into(archive, temporary)
         try:
@@ -159,17 +163,18 @@ def unpack_into(archive: bytes, folder: Path) -> None:
 
 
 def _own_folder() -> Path:
-    """Return a folder that only this user can write to: code is run from it."""
+    """Return a folder that only this user can write to, since code runs from it."""
     folder = Path(tempfile.gettempdir()) / f"sweeper-extensions-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
-    if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022:
+    # The name in /tmp can be guessed: another user may have made the folder, or a link of that name, before.
+    status = folder.lstat()
+    if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022:
         return folder
     return Path(tempfile.mkdtemp(prefix="sweeper-extensions-"))
 
 
 def _files(tops: Iterable[str]) -> Iterator[tuple[str, Path]]:
-    """Yield (name in the archive, file) of top-level modules and of those of the same folders that they import."""
+    """Yield (name in the archive, file) for top-level modules and for those of the same folders that they import."""
     waiting, seen = [*dict.fromkeys(tops)], set[str]()
     installed = _installed_folders()
     while waiting:
@@ -183,13 +188,13 @@ def _files(tops: Iterable[str]) -> Iterator[tuple[str, Path]]:
         own = [*_files_below(place)]
         yield from ((file.relative_to(place.parent).as_posix(), file) for file in own)
         if place.parent in installed:
-            continue  # its dependencies are installed next to it
+            continue  # pip has installed its dependencies
         imported = {name for file in own if file.suffix == ".py" for name in _imports(file)}
         waiting += sorted(name for name in imported - seen if _lies_in(name, place.parent))
 
 
 def _lies_in(top: str, folder: Path) -> bool:
-    """Return whether an import of `top` finds it in `folder`, not something installed of the same name."""
+    """Return whether an import of `top` finds it in `folder`, not an installed module of the same name."""
     there = (folder / f"{top}.py").is_file() or (folder / top / "__init__.py").is_file()
     place = package_place(top) if there else None
     return place is not None and place.parent == folder
@@ -211,14 +216,14 @@ def _imports(file: Path) -> set[str]:
     try:
         tree = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError):
-        return set()
-    found: set[str] = set()
+        return set()  # a file in the folder that nothing imports may be broken
+    modules: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found |= {alias.name.partition(".")[0] for alias in node.names}
+            modules |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-            found.add(node.module.partition(".")[0])
-    return found
+            modules.add(node.module.partition(".")[0])
+    return modules
 
 
 def _installed_folders() -> set[Path]:
@@ -227,7 +232,7 @@ def _installed_folders() -> set[Path]:
 
 
 def _entry_points_of(group: str, name: str) -> dict[str, bytes]:
-    """Return the part of an installed package's description by which its names are found."""
+    """Return the files of an installed package's metadata that declare its entry points."""
     package = entry_points(group)[name].dist
     assert package is not None
     lines = [
@@ -245,6 +250,6 @@ def _zipped(files: dict[str, bytes]) -> bytes:
     with zipfile.ZipFile(held, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in sorted(files):
             entry = zipfile.ZipInfo(name, _EARLIEST)
-            entry.external_attr = 0o644 << 16
+            entry.external_attr = 0o644 << 16  # Unix permissions are in the upper half; 0 would make files unreadable
             archive.writestr(entry, files[name], zipfile.ZIP_DEFLATED)
     return held.getvalue()

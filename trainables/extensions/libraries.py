@@ -1,9 +1,9 @@
-"""Libraries that need something before they can be imported: torchvision where PyTorch has no CUDA, and transformers.
+"""Preparations for importing torchvision beside a CPU build of PyTorch, and transformers.
 
-Package indexes serve torchvision as a CUDA build only. Its compiled operators do not load with a CPU build
-of PyTorch, and `import torchvision` (timm imports it too) then stops at "operator torchvision::nms does not
-exist". No network or data set here calls those detection operators: declaring their signatures is enough.
-Hugging Face's library is an extra, reads from this machine alone, and runs no code of a model's.
+Package indexes serve torchvision as a CUDA build only. Its compiled operators do not load with a CPU build of PyTorch,
+and `import torchvision` (timm imports it too) then stops at "operator torchvision::nms does not exist". No network or
+data set here calls those detection operators, so declaring their signatures is enough. Hugging Face's transformers is
+an extra; it reads local files only and does not run the code of a model's folder.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+#: The operators that torchvision 0.28 registers shapes for when it is imported.
 SCHEMAS = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
     "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
@@ -24,13 +25,13 @@ _library: torch.library.Library | None = None  # the declarations last as long a
 
 
 def register_missing_operators() -> bool:
-    """Declare torchvision's detection operators where its compiled ones cannot load; call before importing it.
+    """Declare torchvision's detection operators if its compiled ones cannot load; call before importing it.
 
-    Acts only if PyTorch has no CUDA build while torchvision's `version.py` names one; matching pairs are left
-    alone. Calling it again changes nothing.
+    Acts only if PyTorch is a CPU build and torchvision's `version.py` names a CUDA version. Calling it again changes
+    nothing.
 
     Returns:
-        whether the declarations are in force.
+        Whether the operators are declared.
     """
     global _library
     if _library is None and torch.version.cuda is None and torchvision_cuda_version() is not None:
@@ -41,7 +42,7 @@ def register_missing_operators() -> bool:
 
 
 def torchvision_cuda_version() -> str | None:
-    """Return the CUDA version torchvision names (e.g. `130`), read without importing it; `None` for a CPU build.
+    """Return torchvision's CUDA version (e.g. `130`) without importing it; `None` for a CPU build.
 
     Raises:
         ModuleNotFoundError: torchvision is not installed.
@@ -50,32 +51,37 @@ def torchvision_cuda_version() -> str | None:
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError("torchvision is not installed; install it with: pip install torchvision")
     version_file = Path(spec.origin).with_name("version.py")
-    found = re.search(r"^__version__\s*=\s*['\"][^'\"]*\+cu(\d+)", version_file.read_text(), re.MULTILINE)
-    return found.group(1) if found else None
+    match = re.search(r"^__version__\s*=\s*['\"][^'\"]*\+cu(\d+)", version_file.read_text(), re.MULTILINE)
+    return match[1] if match else None
 
 
 REMEDY = "pip install 'calibration-sweeper[transformers]'"
 
-#: How folders are read: unless code is refused, transformers asks at the terminal whether to run a folder's own.
+#: Arguments for reading model folders. Unless code is refused, transformers asks at the terminal whether to run it.
 LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 
 
 def required_library() -> Any:
-    """Return `transformers`, which says nothing from now on. Raises ValueError where it is not installed."""
+    """Import `transformers` and silence its log and progress bars. Raises ValueError if it is not installed."""
     register_missing_operators()
     try:
         import transformers
     except ImportError as error:
-        raise ValueError(f"the package transformers is not installed; {REMEDY}") from error
+        raise ValueError(f"the package transformers is not installed; run {REMEDY}") from error
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     return transformers
 
 
 def existing_folder(folder: str, *needed: str) -> Path:
-    """Return a folder with one of the files `needed`. Raises ValueError with the command that would fetch it."""
+    """Return the path of a folder that has one of the files `needed`.
+
+    Raises:
+        ValueError: it has none of them; the message has the command that fetches the folder.
+    """
     place = Path(folder).expanduser()
     if any((place / name).is_file() for name in needed):
         return place
+    # A relative folder is usually called as its model on the Hub.
     model = "/".join(place.parts[-2:]) if not place.is_absolute() and len(place.parts) > 1 else "ORGANISATION/MODEL"
     raise ValueError(f"there is no {needed[0]} in {place}; fetch it: hf download {model} --local-dir {place}")

@@ -1,6 +1,6 @@
-"""Users' own objects: found by import paths and by the entry points of installed packages, and made `Component`s.
+"""User-defined objects: found by import path or entry point, and converted to `Component`s.
 
-Exceptions of users' code are traced to their lines. The `base` of each family says what it takes for one of its own.
+Exceptions of user code are traced to their lines. The `base` module of each family says which objects it accepts.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ from trainables.registry.names import nearest
 OUR_PACKAGES = ("sweeper", "trainables", "search_spaces")
 
 _roots: list[str] = []
-_added: list[str] = []  # roots that were not on the module search path before
+_added: list[str] = []  # roots that were not in `sys.path` before, to be removed again
 _loaded: set[str] = set()
 _archived: _Archived | None = None
 
 
 class _Archived:
-    """Finds the modules of a sweep's own code in the folder that its archive was unpacked into, before all others.
+    """Finds the modules of a sweep's user-defined code in its unpacked archive, before all other places.
 
-    Its folder stands last on the module search path, like every folder of users' code: standing first, a `torch.py` in
-    it would be imported in place of PyTorch. So what comes first is named, one top-level module at a time.
+    The folder comes last in `sys.path`, like every folder of user code: if it came first, a `torch.py` in it would be
+    imported instead of PyTorch. So the top-level modules that take precedence are listed by name.
     """
 
     def __init__(self, folder: Path, modules: Collection[str]) -> None:
         self.folder, self._modules = folder, frozenset(modules)
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: object = None) -> ModuleSpec | None:
-        """Return where a module of the archive lies; `None` for any other, which `sys.meta_path` asks others for."""
+        """Return the spec of a module of the archive; `None` for others, which the next finder then looks for."""
         return PathFinder.find_spec(name, [str(self.folder)]) if path is None and name in self._modules else None
 
 
 def look_in(folders: Sequence[Path]) -> None:
-    """Search `folders` for import paths, after everything installed; they replace the folders given before.
+    """Search `folders` for import paths, after everything installed, instead of the folders given before.
 
-    A results folder, and what lies in one, is left out: somebody else may have written it.
+    Results folders and folders inside them are left out, since someone else may have written them.
 
-    Modules that import paths brought in are imported again on the next request, so that edits take effect; and any name
-    may be imported, until `permit_only` says otherwise.
+    Modules that import paths loaded are imported again on the next request, so that edits take effect, and any name can
+    be imported until `permit_only` limits them.
     """
     global _archived
     permit_only(None)
@@ -67,9 +67,9 @@ def look_in(folders: Sequence[Path]) -> None:
 
 
 def look_first_in(folder: Path, modules: Collection[str], others: Sequence[Path] = ()) -> None:
-    """Take the top-level `modules` from `folder` before everything else: it holds the code the sweep started with.
+    """Import the top-level `modules` from `folder` before all other places: it has the code the sweep started with.
 
-    The rest of the folder, and `others` after it, are searched after everything installed.
+    The rest of the folder, and then `others`, are searched after everything installed.
     """
     global _archived
     look_in(others)
@@ -81,16 +81,16 @@ def look_first_in(folder: Path, modules: Collection[str], others: Sequence[Path]
 
 
 def looks_first_in(folder: Path) -> bool:
-    """Return whether `folder` has the code that this process takes first."""
+    """Return whether `folder` is the one passed to `look_first_in` last."""
     return _archived is not None and _archived.folder == folder
 
 
 def in_results(place: Path) -> bool:
     """Return whether `place` is a sweep's results folder or lies in one."""
-    found = place.resolve()
+    resolved = place.resolve()
     return any(
         (folder / "sweep.yaml").is_file() and ((folder / "journal").is_dir() or (folder / "manifest.json").is_file())
-        for folder in (found, *found.parents)
+        for folder in (resolved, *resolved.parents)
     )
 
 
@@ -101,35 +101,39 @@ def _search_last(root: str) -> None:
 
 
 def forget_loaded() -> None:
-    """Unload the modules that import paths brought in."""
+    """Unload the modules that import paths loaded."""
     for name in [name for name in sys.modules if name.partition(".")[0] in _loaded]:
         del sys.modules[name]
     _loaded.clear()
-    importlib.invalidate_caches()
+    importlib.invalidate_caches()  # finders cache folder listings, and a module written just now would be missed
     entry_points.cache_clear()
 
 
 def import_target(path: str) -> object:
-    """Return the object that an import path such as `my_package.losses:Tilted` names.
+    """Import the object at an import path such as `my_package.losses:Tilted`.
 
     Raises:
         ExtensionError: it is not an import path, the module is missing or raises, or it has no such name.
+
+    Example:
+        >>> import_target("math:sqrt")(4.0)
+        2.0
     """
     module_name, _, names = path.partition(":")
     if not all(part.isidentifier() for part in (*module_name.split("."), *names.split("."))):
         raise ExtensionError(f"{path!r} is not an import path; write module.file:Name, e.g. my_losses:Tilted")
-    found: object = _imported(path, module_name)
+    target: object = _imported(path, module_name)
     for name in names.split("."):
-        if not hasattr(found, name):
-            known = tuple(key for key in vars(found) if not key.startswith("_")) if hasattr(found, "__dict__") else ()
+        if not hasattr(target, name):
+            known = tuple(key for key in vars(target) if not key.startswith("_")) if hasattr(target, "__dict__") else ()
             hint = nearest(name, known)
             raise ExtensionError(f"{path}: {module_name} has no {name!r}{_elsewhere(module_name)}{hint}")
-        found = getattr(found, name)
-    return found
+        target = getattr(target, name)
+    return target
 
 
 def _elsewhere(module_name: str) -> str:
-    """Return, for messages, the place of a module that shadows the user's; empty where it is the user's own."""
+    """Return, for messages, the location of a module that shadows the user's; empty if it is the user's."""
     place = package_place(module_name.partition(".")[0])
     return "" if place is None or str(place.parent) in _roots else f" (it is the one in {place.parent})"
 
@@ -140,18 +144,19 @@ def _imported(path: str, module_name: str) -> ModuleType:
     inside = _in_results(module_name)
     if inside is not None:
         raise ExtensionError(
-            f"{path}: {inside} lies in a results folder, from which nothing is imported; move it next to your search "
-            "space if you wrote it"
+            f"{path}: {inside} lies in a results folder, from which nothing is imported; if you wrote it, move it next "
+            "to your search space"
         )
     before = set(sys.modules)
     try:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            # The module exists, but one that it imports does not.
             raise ExtensionError(f"{path} cannot be imported: {describe_error(error, module_name)}") from error
         places = ", ".join(dict.fromkeys([*_roots, "the installed packages"]))
         raise ExtensionError(f"{path}: there is no module {error.name!r} in {places}") from error
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit) as error:  # a script without a `__main__` guard may call `sys.exit`
         raise ExtensionError(f"{path} cannot be imported: {describe_error(error, module_name)}") from error
     finally:
         tops = {name.partition(".")[0] for name in set(sys.modules) - before}
@@ -159,7 +164,8 @@ def _imported(path: str, module_name: str) -> ModuleType:
 
 
 def _in_results(module_name: str) -> Path | None:
-    """Return where a module lies in a results folder; `None` for any other. Nothing is imported to find out."""
+    """Return the folder of a module inside a results folder; `None` for any other. Nothing is imported."""
+    # By looking for files: `find_spec` of a submodule would import its package.
     *packages, last = module_name.split(".")
     for root in sys.path:
         folder = Path(root, *packages)
@@ -174,7 +180,8 @@ def _lies_in_a_root(top: str) -> bool:
 
 
 def package_place(top: str) -> Path | None:
-    """Return the folder of a top-level package, or the file of a top-level module; `None` for one without."""
+    """Return the folder of a top-level package, or the file of a top-level module; `None` for a built-in one."""
+    # `find_spec` raises ValueError for a loaded module without a spec, such as `__main__`.
     module = sys.modules.get(top)
     spec = getattr(module, "__spec__", None) if module is not None else importlib.util.find_spec(top)
     if spec is None:
@@ -185,11 +192,15 @@ def package_place(top: str) -> Path | None:
 
 
 def describe_error(error: BaseException, target: str) -> str:
-    """Return an exception of a user's code as one sentence that begins with the line it comes from.
+    """Describe an exception of user code in one sentence that begins with the line it comes from.
 
     Args:
-        error: as it was caught.
-        target: the user's import path or module; frames of its package count as theirs.
+        error: the exception.
+        target: the user's import path or module; frames of its package count as user code.
+
+    Example:
+        >>> describe_error(ValueError("gamma must be positive"), "my_losses:Tilted")
+        'ValueError: gamma must be positive'
     """
     words = " ".join(str(error).split()) or "no message"
     sentence = f"{type(error).__name__}: {words[:300]}"
@@ -201,38 +212,38 @@ def describe_error(error: BaseException, target: str) -> str:
     return f"{own[-1].filename}:{own[-1].lineno}: {sentence}" if own else sentence
 
 
-#: Entry points are in `calibration_sweeper.losses`, `.architectures`, `.datasets`, `.metrics` and `.posthoc`.
+#: Prefix of the entry-point groups `calibration_sweeper.losses`, `.architectures`, `.datasets`, `.metrics`, `.posthoc`.
 GROUP = "calibration_sweeper"
 
-#: A name is part of column names, which SQL must not need to quote.
+#: Names that entry points may have: they become part of column names, which must not need quotes in SQL.
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 @functools.cache
 def entry_points(group: str) -> Mapping[str, metadata.EntryPoint]:
-    """Return the entry points of a group by name; where two packages use one name, the first on the path counts.
+    """Return the entry points of a group by name; if two packages use one name, the first on the path counts.
 
-    Where the path has changed, `entry_points.cache_clear()` has them read again.
+    After a change of `sys.path`, call `entry_points.cache_clear()`.
     """
-    found: dict[str, metadata.EntryPoint] = {}
+    points: dict[str, metadata.EntryPoint] = {}
     for point in metadata.entry_points(group=f"{GROUP}.{group}"):
-        found.setdefault(point.name, point)
-    return found
+        points.setdefault(point.name, point)
+    return points
 
 
 def provenance(group: str, name: str) -> str:
-    """Return the package and version that a name comes from, e.g. `my-package 1.0`, or an empty text."""
+    """Return the package and version that registers a name, e.g. `my-package 1.0`; empty if none does."""
     point = entry_points(group).get(name)
     return f"{point.dist.name} {point.dist.version}" if point is not None and point.dist is not None else ""
 
 
 @dataclass(frozen=True)
 class OwnFamily:
-    """The components of one kind that come from users' own code.
+    """The user-defined components of one kind.
 
     Attributes:
-        group: of their entry points, e.g. `losses`.
-        adapt: makes a component from (imported object, import path, name). Raises ExtensionError for an object of the
+        group: group of their entry points, e.g. `losses`.
+        adapt: makes a component from (imported object, import path, name); raises ExtensionError for an object of the
             wrong kind.
     """
 
@@ -242,15 +253,15 @@ class OwnFamily:
     def names(self) -> Mapping[str, str]:
         """Return the names that installed packages register, each with its import path. Nothing is imported.
 
-        Names that no column could have are left out; `sweeper doctor` reports them.
+        Names that cannot be part of a column name are left out; `sweeper doctor` reports them.
         """
         return {name: point.value for name, point in entry_points(self.group).items() if NAME.fullmatch(name)}
 
     def component(self, name: str, path: str) -> Component:
-        """Return the component called `name`.
+        """Import the component called `name`.
 
         Args:
-            name: as a search space writes it.
+            name: its name in a search space.
             path: its import path.
 
         Raises:
@@ -266,7 +277,7 @@ class OwnFamily:
 
 
 def described(target: object) -> str:
-    """Return what a target is, for messages: `the class Tilted`, `a function`, `a str`."""
+    """Describe a target's type for messages: `the class Tilted`, `a function`, `a str`."""
     if isinstance(target, type):
         return f"the class {target.__name__}"
     return "a function" if inspect.isfunction(target) else f"a {type(target).__name__}"

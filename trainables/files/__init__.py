@@ -1,1 +1,1 @@
-"""Files that several processes use: scratch folders, and measurements kept for the next process."""
+"""Files that several processes use: atomic writes, locks, scratch folders, checksums and object stores."""

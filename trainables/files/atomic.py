@@ -1,8 +1,8 @@
-"""Files that are whole or absent: written under a temporary name, then given their own in one step.
+"""Atomic writes: a file is whole or absent, written under a temporary name and renamed in one step.
 
-A temporary name begins with `.tmp-` and carries the writer's process id and a random part, so that no two writers
-share one, no reader's pattern matches it, and what a killed writer left behind can be told from everything else. So
-are kept the answers to measurements that all processes of a sweep share: the first one to be written counts.
+A temporary name begins with `.tmp-` and contains the writer's process id and a random part. So no two writers share
+one, no reader's pattern matches it, and files of killed writers can be recognised. `kept_choice` uses this for
+measurements that all processes of a sweep share: the first result written counts.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from pathlib import Path
 
 from trainables.files.regular import read_bytes
 
-#: How names of unfinished files begin.
+#: Prefix of unfinished files.
 TEMPORARY_PREFIX = ".tmp-"
 
 _NAME = re.compile(rf"{re.escape(TEMPORARY_PREFIX)}(?:(\d+)-)?.*")
 
 
 def temporary_name() -> str:
-    """Return a name for an unfinished file: process id and a random part, so no two writers share one."""
+    """Return a name for an unfinished file, from the process id and a random part."""
     return f"{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def own_temporary_names() -> str:
-    """Return how the names of this process's unfinished files begin."""
+    """Return the prefix of this process's unfinished files."""
     return f"{TEMPORARY_PREFIX}{os.getpid()}-"
 
 
 @contextmanager
 def temporary_file(folder: Path) -> Iterator[Path]:
-    """Yield an unused path in `folder`; whatever is left there is removed on exit."""
+    """Yield an unused path in `folder`; a file left there is removed on exit."""
     path = folder / temporary_name()
     try:
         yield path
@@ -47,9 +47,9 @@ def temporary_file(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def temporary_folder(folder: Path) -> Iterator[Path]:
-    """Yield a new folder in `folder`, from where a rename within `folder` is atomic; it is removed on exit.
+    """Yield a new folder inside `folder`, so that renames within `folder` are atomic; it is removed on exit.
 
-    Raises OSError when it cannot be made.
+    Raises OSError if it cannot be made.
     """
     path = folder / temporary_name()
     path.mkdir()
@@ -61,62 +61,69 @@ def temporary_folder(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
-    """Yield a path next to `path` to write to; on exit, the written file replaces `path` atomically.
+    """Yield a temporary path next to `path`; on exit, the file written there replaces `path` atomically.
 
-    An exception inside leaves `path` as it was, and no temporary file.
+    An exception inside leaves `path` unchanged and removes the temporary file.
 
     Args:
         path: the final name; its folder exists.
-        durable: flush the file to the disk before it gets its name. The name itself is durable once the folder is
-            flushed.
+        durable: flush the file to disk before the rename. The rename itself is durable once the folder is flushed.
 
     Raises:
         OSError: the file cannot be flushed or renamed.
+
+    Example:
+        >>> with replacing(Path("settings.json")) as temporary:
+        ...     _ = temporary.write_text("{}")
+        >>> Path("settings.json").read_text()
+        '{}'
     """
+    # In the same folder, because a rename is atomic only within one file system.
     with temporary_file(path.parent) as temporary:
         yield temporary
         if durable:
+            # Before the rename: some file systems write the new name first, and a power cut would leave an empty file.
             with temporary.open("rb") as file:
                 os.fsync(file.fileno())
         temporary.replace(path)
 
 
 def write_bytes(path: Path, content: bytes, *, durable: bool = False) -> None:
-    """Write a whole file as `replacing` does. Raises OSError."""
+    """Write a file atomically, see `replacing`. Raises OSError."""
     with replacing(path, durable=durable) as temporary:
         temporary.write_bytes(content)
 
 
 def write_new_bytes(path: Path, content: bytes, *, durable: bool = False) -> None:
-    """Write a whole file unless there is one of that name. Raises FileExistsError, or OSError."""
+    """Write a file atomically unless one of that name exists. Raises FileExistsError or another OSError."""
     with temporary_file(path.parent) as temporary:
         temporary.write_bytes(content)
         if durable:
             with temporary.open("rb") as file:
                 os.fsync(file.fileno())
-        os.link(temporary, path)  # fails where the name is taken, in one step
+        os.link(temporary, path)  # unlike a rename, it fails if the name is taken, in one step
 
 
 def write_text(path: Path, text: str, *, durable: bool = False) -> None:
-    """Write a whole text file, in UTF-8, as `replacing` does. Raises OSError."""
+    """Write a UTF-8 text file atomically, see `replacing`. Raises OSError."""
     write_bytes(path, text.encode(), durable=durable)
 
 
 def is_temporary(name: str) -> bool:
-    """Return whether a file's name is that of an unfinished one."""
+    """Return whether a name is that of an unfinished file."""
     return _NAME.fullmatch(name) is not None
 
 
 def clear_leftovers(folder: Path, *, shared: bool = False) -> list[Path]:
-    """Remove the unfinished files that writers which are gone left in `folder`; return their paths.
+    """Remove unfinished files of dead writers from `folder`, and return their paths.
 
     Args:
-        folder: looked through without what lies deeper; may be missing.
-        shared: others may be writing there now: keep what other living processes of this machine
-            have begun. Without it, the caller holds the only right to write.
+        folder: the folder, without its sub-folders; may be missing.
+        shared: whether others may be writing there now; keeps the files of other living processes of this machine.
+            Otherwise the caller must hold the only right to write.
     """
-    found = [folder / name for name in os.listdir(folder) if is_temporary(name)] if folder.is_dir() else []
-    leftovers = [path for path in found if not (shared and _writer_is_alive(path.name))]
+    unfinished = [folder / name for name in os.listdir(folder) if is_temporary(name)] if folder.is_dir() else []
+    leftovers = [path for path in unfinished if not (shared and _writer_is_alive(path.name))]
     for path in leftovers:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
@@ -126,40 +133,40 @@ def clear_leftovers(folder: Path, *, shared: bool = False) -> list[Path]:
 
 
 def _writer_is_alive(name: str) -> bool:
-    """Return whether the process that a temporary name carries is another one of this machine, and alive."""
+    """Return whether a temporary name belongs to another living process of this machine."""
     match = _NAME.fullmatch(name)
     process = int(match[1]) if match and match[1] else None
     if process is None or process == os.getpid():
         return False
     try:
-        os.kill(process, 0)
+        os.kill(process, 0)  # sends nothing: it only checks whether the process exists
     except (OSError, OverflowError) as error:
-        return isinstance(error, PermissionError)
+        return isinstance(error, PermissionError)  # it exists, and is another user's
     return True
 
 
 def kept_choice(folder: Path, key: str, measure: Callable[[], str]) -> str:
-    """Return the answer kept in `folder` under `key`; measure it, and keep it, where there is none.
+    """Return the answer stored in `folder` under `key`; measure and store it if there is none.
 
-    Processes that measure at the same time all return the answer of the first to be done. A folder that cannot be
-    written leaves each its own.
+    Processes that measure at the same time all return the answer stored first. If the folder cannot be written, each
+    process uses its own.
 
     Args:
-        folder: shared by the processes; made where it is missing.
-        key: everything that the answer depends on, as text.
-        measure: finds the answer.
+        folder: folder shared by the processes; made if it is missing.
+        key: everything that the answer depends on, as JSON text.
+        measure: returns the answer.
     """
     place = folder / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
-    found = _read(place)
-    if found is not None:
-        return found
+    stored = _read(place)
+    if stored is not None:
+        return stored
     answer = measure()
     text = json.dumps({"answer": answer, "measured_for": json.loads(key)}, indent=1)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError):
             write_new_bytes(place, text.encode())
-        if _read(place) is None:
+        if _read(place) is None:  # an earlier file is damaged: replace it
             write_text(place, text)
     except OSError:
         return answer

@@ -1,7 +1,7 @@
-"""What this process may use of the machine: by its affinity, and by the limits of its container (cgroups v1 and v2).
+"""Cores and memory that this process may use, by its affinity and its container's limits (cgroups v1 and v2).
 
-The kernel gives a container the host's figures: `/proc/meminfo` shows the host's memory, so a process that minds them
-is killed long before they are taken. Limits are those of the group that this process is in and of all groups above it.
+The kernel shows the host's figures inside a container: a process that trusts `/proc/meminfo` is killed long before that
+memory is used up. The limits are those of the process's own group and of all groups above it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ CGROUPS, MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 def usable_cores(cgroups: Path = CGROUPS, membership: Path = MEMBERSHIP) -> int:
-    """Return how many cores this process may use, at least one."""
+    """Return the number of cores that this process may use, at least one."""
     cores = len(os.sched_getaffinity(0))
     for group in _groups("cpu", cgroups, membership):
+        # Version 1 has two files and -1 for no limit, version 2 one file and `max`.
         older = _words(group / "cpu.cfs_quota_us", group / "cpu.cfs_period_us")
         quota, period = _words(group / "cpu.max") or older or ("max", "")
         if quota not in ("max", "-1"):
@@ -27,20 +28,20 @@ def usable_cores(cgroups: Path = CGROUPS, membership: Path = MEMBERSHIP) -> int:
 
 
 def fullest_memory(cgroups: Path = CGROUPS, membership: Path = MEMBERSHIP) -> tuple[int, int]:
-    """Return bytes taken and bytes there are, of the machine or of its container, whichever is nearer its end.
+    """Return used and total bytes of the machine or its container, whichever is closer to its limit.
 
-    What the kernel would give back first, cached files that nobody has touched for long, does not count as taken.
+    Inactive file cache does not count as used, since the kernel reclaims it first.
     """
     return max(_memories(cgroups, membership), key=lambda memory: memory[0] / memory[1])
 
 
 def free_memory(cgroups: Path = CGROUPS, membership: Path = MEMBERSHIP) -> int:
-    """Return the bytes of memory that this process could still take, of the machine and of its container."""
+    """Return the bytes of memory that are still free for this process in the machine and its container."""
     return max(0, min(total - used for used, total in _memories(cgroups, membership)))
 
 
 def _memories(cgroups: Path, membership: Path) -> Iterator[tuple[int, int]]:
-    """Yield bytes taken and bytes there are, of the machine and of each group with a limit."""
+    """Yield used and total bytes of the machine and of each group with a limit."""
     machine = psutil.virtual_memory()
     yield machine.total - machine.available, machine.total
     for group in _groups("memory", cgroups, membership):
@@ -51,7 +52,7 @@ def _memories(cgroups: Path, membership: Path) -> Iterator[tuple[int, int]]:
 
 
 def _groups(controller: str, cgroups: Path, membership: Path) -> Iterator[Path]:
-    """Yield the folders of the groups whose limits hold for this process, from its own up, in either version."""
+    """Yield the folders of the groups whose limits apply to this process, from its own upwards, in either version."""
     try:
         lines = membership.read_text().splitlines()
     except OSError:  # no Linux, or no /proc
@@ -61,9 +62,10 @@ def _groups(controller: str, cgroups: Path, membership: Path) -> Iterator[Path]:
         if controllers and controller not in controllers.split(","):
             continue
         mount = cgroups / controller if controllers else cgroups
-        # Inside a container the path may be the host's, which is not mounted there: what is there is then its own.
+        # Inside a container the path can be the host's, which is not mounted there; the mounted root is then its own
+        # group.
         inside = mount / path.lstrip("/")
-        yield from (each for each in (inside, *inside.parents) if each.is_dir() and each.is_relative_to(mount))
+        yield from (group for group in (inside, *inside.parents) if group.is_dir() and group.is_relative_to(mount))
 
 
 def _reclaimable(group: Path) -> int:
@@ -73,7 +75,7 @@ def _reclaimable(group: Path) -> int:
 
 
 def _words(*files: Path) -> tuple[str, ...]:
-    """Return the words of files; none where they do not exist, as in the other version and at the root."""
+    """Return the words of files; none if they do not exist, as in the other version and at the root."""
     return tuple(word for file in files for word in _text(file).split())
 
 

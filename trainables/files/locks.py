@@ -1,12 +1,12 @@
-"""Locks between processes: the operating system's (`flock`), which fall with their process, however that dies.
+"""Locks between processes: `flock`, which the operating system releases when the process dies in any way.
 
-A lock belongs to an open file, not to its name, so a lock file is never removed: its content means nothing here.
+A lock belongs to an open file, not to its name. So a lock file is never removed, and its content has no meaning.
 
-Where a file system has no locks (Lustre without `-o flock` and NFS without a lock service refuse `flock`), a file that
-is renewed stands for one, by the library filelock. Who finds it watches it: if it changes, its process is alive; if it
-has not changed for `SILENCE_SECONDS`, its process is taken for gone. Clocks of machines are never compared. A process
-that was stopped for longer than that finds its right gone when it wakes, up to two beats later: what must not happen
-twice has to be safe by itself until then.
+Some file systems have no locks: Lustre without `-o flock` and NFS without a lock service refuse `flock`. There, a file
+that its owner keeps renewing replaces the lock, by the library filelock. A process that finds the file watches it: if
+it changes, its owner is alive; if it has not changed for `SILENCE_SECONDS`, its owner counts as dead. Clocks of
+machines are never compared. A process that was suspended for longer finds its lock lost up to two beats after it wakes;
+what must not happen twice has to be safe by itself until then.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from trainables.files.regular import open_regular
 if TYPE_CHECKING:
     from _typeshed import FileDescriptorLike
 
-#: Seconds between two tries for a lock that another has; the pause doubles.
+#: Seconds between two attempts at a lock that another process holds; the pause doubles.
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 0.1
 
 
+#: By thread: when its current wait began, and the total time of its earlier ones. The watchdog does not count waits.
 _waits_began: dict[int, float] = {}
-#: By thread: when the wait it is in began, and how long all of its earlier ones took.
 _seconds_waited: dict[int, float] = {}
 
 
-#: The numbers of errors by which a file system says that it has no locks.
+#: Error numbers of file systems without locks.
 LOCKLESS = (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 
@@ -48,19 +48,19 @@ class NoLocksError(OSError):
 
 
 class LockHeldError(Exception):
-    """Another has the lock."""
+    """Another process holds the lock."""
 
 
 def lock_open_file(file: FileDescriptorLike, *, shared: bool = False, patience: float = math.inf) -> bool:
-    """Lock an open file or folder until it is closed; tell whether the lock was to be had.
+    """Lock an open file or folder until it is closed; return whether the lock was acquired.
 
     Args:
         file: the open file, or its descriptor.
-        shared: let others have it too that want it shared.
-        patience: seconds to continue trying while another has it; 0 tries once.
+        shared: take a shared lock, which several processes can hold at once.
+        patience: seconds to keep trying while another process holds the lock; 0 tries once.
 
     Raises:
-        NoLocksError: its file system has no locks.
+        NoLocksError: the file system has no locks.
         OSError: it cannot be locked for another reason.
     """
     kind = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (fcntl.LOCK_NB if patience < math.inf else 0)
@@ -88,35 +88,35 @@ def _waiting() -> Iterator[None]:
     try:
         yield
     finally:
-        # In this order, whoever looks in between counts the wait twice for a moment, and never leaves it out.
+        # In this order, a reader in between counts the wait twice for a moment, but never misses it.
         took = time.monotonic() - _waits_began[thread]
         _seconds_waited[thread] = _seconds_waited.get(thread, 0.0) + took
         del _waits_began[thread]
 
 
 def seconds_waited(thread: int) -> float:
-    """Return how long a thread of this process has waited for locks so far, in seconds, the wait it is in included."""
+    """Return the seconds that a thread of this process has waited for locks, including its current wait."""
     began = _waits_began.get(thread)
     return _seconds_waited.get(thread, 0.0) + (time.monotonic() - began if began is not None else 0.0)
 
 
 @contextmanager
 def file_lock(path: Path, *, shared: bool = False, patience: float = math.inf) -> Iterator[None]:
-    """Hold the lock file `path`, which is made where it is missing; a heartbeat beside it where there are no locks.
+    """Hold the lock file `path`, which is made if missing; without locks, a heartbeat file next to it.
 
     Args:
         path: the lock file; its folder exists.
-        shared: as of `lock_open_file`.
-        patience: as of `lock_open_file`; by default, wait as long as it takes.
+        shared: see `lock_open_file`.
+        patience: see `lock_open_file`; by default, wait without limit.
 
     Raises:
-        LockHeldError: another still has it after `patience` seconds.
+        LockHeldError: another process still holds it after `patience` seconds.
         OSError: the file cannot be opened for writing.
     """
     with os.fdopen(open_regular(path, os.O_RDWR | os.O_CREAT), "w") as file:
         claim = claimed(file, path.with_name(f"{path.name}.heartbeat"), shared=shared, patience=patience)
         if claim is None:
-            raise LockHeldError(f"another process has the lock {path}")
+            raise LockHeldError(f"another process holds the lock {path}")
         try:
             yield
         finally:
@@ -124,35 +124,35 @@ def file_lock(path: Path, *, shared: bool = False, patience: float = math.inf) -
 
 
 class Claim:
-    """The right that an open lock file stands for: a lock, which falls with the open file.
+    """An acquired lock, which ends when its file is closed.
 
     Attributes:
-        locked: whether it is a lock; where it is a heartbeat, another process can take the right over.
+        locked: whether it is a lock of the operating system; another process can take over a heartbeat.
     """
 
     locked = True
 
     @property
     def lost(self) -> bool:
-        """Whether another process is known to have taken the right over."""
+        """Whether another process has taken the lock over."""
         return False
 
     def release(self) -> None:
-        """End the right, but for the lock itself."""
+        """Release the lock; closing the file releases a lock of the operating system."""
 
 
 def claimed(
     file: FileDescriptorLike, stand_in: Path, *, shared: bool = False, patience: float = math.inf
 ) -> Claim | None:
-    """Take the right that an open lock file stands for; return `None` if another still has it after `patience`.
+    """Acquire the lock of an open lock file; return `None` if another process still holds it after `patience`.
 
     Args:
         file: the open lock file, or its descriptor.
-        stand_in: the file that is renewed where the file system has no locks.
-        shared: as of `lock_open_file`; a heartbeat is never shared.
-        patience: as of `lock_open_file`.
+        stand_in: heartbeat file, used if the file system has no locks.
+        shared: see `lock_open_file`; a heartbeat is never shared.
+        patience: see `lock_open_file`.
 
-    Raises OSError when it can be neither locked nor renewed.
+    Raises OSError if the file can be neither locked nor renewed.
     """
     try:
         return Claim() if lock_open_file(file, shared=shared, patience=patience) else None
@@ -162,22 +162,24 @@ def claimed(
         return heartbeat if heartbeat.take(patience) else None
 
 
+#: Seconds between two renewals of a heartbeat: few enough requests for a file server with many sweeps.
 BEAT_SECONDS = 5.0
 
-#: Four beats: a busy server may answer one of them late.
+#: Four beats, since a busy server can delay some of them.
 SILENCE_SECONDS = 20.0
 
+#: Seconds between two looks at another process's heartbeat.
 LOOK_SECONDS = 0.5
 
 
 class Heartbeat(Claim):
-    """The right that the file at `path` stands for, which a thread renews: a lease of the library filelock."""
+    """A lock by a file at `path` that a thread renews: a lease of the library filelock."""
 
     locked = False
 
     def __init__(self, path: Path) -> None:
-        """Prepare to take the right; the folder of `path` exists."""
-        from filelock import SoftFileLease  # a tenth of a second, which few need
+        """Prepare to acquire the lock; the folder of `path` exists."""
+        from filelock import SoftFileLease  # takes 0.1 s, and few file systems need it
 
         self._path = path
         self._lease = SoftFileLease(
@@ -186,20 +188,25 @@ class Heartbeat(Claim):
 
     @property
     def lost(self) -> bool:
-        """Whether another process has taken the right over, as of the last beat."""
+        """Whether another process has taken the lock over, as of the last beat."""
         return self._lease.compromise is not None
 
     def take(self, patience: float = math.inf) -> bool:
-        """Take the right; tell whether it was to be had within `patience` seconds of another process's sign of life.
+        """Acquire the lock; return whether it was acquired.
 
-        Raises OSError when the folder cannot be written to.
+        Gives up once another process has renewed its heartbeat and `patience` seconds have passed.
+
+        Raises OSError if the folder cannot be written to.
         """
         from filelock import Timeout
 
         began, seen = time.monotonic(), set[int]()
 
         def is_held() -> bool:
-            with suppress(OSError), os.fdopen(open_regular(self._path)) as file:  # opened: a network file system asks
+            with (
+                suppress(OSError),
+                os.fdopen(open_regular(self._path)) as file,
+            ):  # opening it makes a network file system ask the server instead of its cache
                 seen.add(os.fstat(file.fileno()).st_mtime_ns)
             return len(seen) > 1 and time.monotonic() - began >= patience
 
@@ -210,19 +217,26 @@ class Heartbeat(Claim):
         return True
 
     def release(self) -> None:
-        """End the right, unless another process has it."""
+        """Release the lock, unless another process has taken it over."""
         self._lease.release()
 
 
-#: A folder this young is left alone: its process may be about to lock it.
+#: Younger folders are left alone, since their processes may be about to lock them.
 NEW_SECONDS = 60.0
 
 
 class Scratch:
-    """A folder of this process's own; removed on leaving the context, on `remove`, or when nothing refers to it.
+    """A temporary folder of this process; removed at the context's end, by `remove`, or when nothing refers to it.
 
-    It is locked by its process, and the lock falls with that, however it dies. Whoever makes the next folder of the
-    same kind on this machine removes those that nobody holds.
+    The process holds a lock on it, which ends with the process however it dies. The next process on this machine that
+    makes a folder of the same kind removes those without a lock.
+
+    Example:
+        >>> with Scratch("example-") as folder:
+        ...     folder.is_dir()
+        True
+        >>> folder.exists()
+        False
     """
 
     def __init__(self, prefix: str) -> None:
@@ -230,12 +244,12 @@ class Scratch:
         _remove_abandoned(prefix)
         self.path = Path(tempfile.mkdtemp(prefix=prefix))
         lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
-        with suppress(NoLocksError):  # then nobody removes it but this process
+        with suppress(NoLocksError):  # then only this process removes it
             lock_open_file(lock, patience=0)
         self.remove = weakref.finalize(self, _remove, self.path, lock)
 
     def __enter__(self) -> Path:
-        """Give the folder."""
+        """Return the folder."""
         return self.path
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
@@ -255,11 +269,11 @@ def _remove_abandoned(prefix: str) -> None:
         except OSError:
             continue  # gone meanwhile, another user's, or no folder
         try:
-            found = os.fstat(lock)
-            old = found.st_uid == os.getuid() and time.time() - found.st_mtime > NEW_SECONDS
-            if old and lock_open_file(lock, patience=0):  # else its process lives, and holds the lock
+            status = os.fstat(lock)
+            old = status.st_uid == os.getuid() and time.time() - status.st_mtime > NEW_SECONDS
+            if old and lock_open_file(lock, patience=0):  # otherwise its process is alive and holds the lock
                 shutil.rmtree(folder, ignore_errors=True)
         except NoLocksError:
-            return  # whose processes live cannot be told
+            return  # without locks, nothing shows which processes are alive
         finally:
             os.close(lock)

@@ -1,8 +1,8 @@
-"""Parquet files of which a checksum covers every byte: damage shows, wherever it is.
+"""Parquet files with a checksum over every byte, which reveals damage anywhere.
 
-Parquet's own checksums are of pages: a flipped bit in the header of a page or in the footer changes names, counts and
-values without a sign, and DuckDB does not compare any of them. Between the last page and the footer lie bytes that no
-reader looks at, since the footer says where pages begin. A seal is put there: a mark, and the CRC-32 of the rest.
+Parquet's own checksums cover pages only: a flipped bit in the header of a page or in the footer silently changes names,
+counts and values, and DuckDB checks none of them. The footer says where pages begin, so readers ignore bytes between
+the last page and the footer. The seal is stored there: a mark and the CRC-32 of all other bytes.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from trainables.files.regular import open_regular
 
 MARK = b"sweeper-crc1"
 
-#: After the footer: its length, and Parquet's own mark.
+#: The end of every Parquet file: the footer's length and Parquet's mark.
 _TAIL = struct.Struct("<I4s")
 
-_BLOCK = 2**20
+_BLOCK = 2**20  # bytes read at once, so that a large file is never in memory as a whole
 
 
 class DamagedFileError(ValueError):
-    """A file's bytes are not those that were written."""
+    """A file differs from what was written."""
 
 
 def seal(path: Path) -> None:
-    """Add a checksum to a Parquet file that is just written. Raises OSError."""
+    """Add a checksum to a Parquet file that was just written. Raises OSError."""
     with path.open("r+b") as file:
         place, end = _footer(file, path.stat().st_size)
         footer = _read(file, place, end)
@@ -42,14 +42,14 @@ def seal(path: Path) -> None:
 
 
 def require_sound(path: Path) -> None:
-    """Compare a Parquet file with its checksum; of one that has none, each page with its own.
+    """Verify the checksum of a Parquet file, or those of its pages if it has no seal.
 
-    A file is read once in a process, unless its size or time changes.
+    A process reads a file once, unless its size or time changes.
 
     Raises:
-        DamagedFileError: it was changed after it was written.
-        OSError: it cannot be read, or is no regular file.
-        ValueError: it is no Parquet file.
+        DamagedFileError: the file was changed after it was written.
+        OSError: the file cannot be read, or is not a regular file.
+        ValueError: it is not a Parquet file.
     """
     descriptor = open_regular(path)
     try:
@@ -70,6 +70,7 @@ def _require_sound(path: Path, _inode: int, size: int, _modified: int) -> None:
             if mark != MARK + struct.pack("<I", checksum):
                 raise DamagedFileError("it was changed after it was written: its checksum differs")
             return
+        # Not sealed: written by another program, such as a user's compaction.
         file.seek(0)
         with pq.ParquetFile(file, page_checksum_verification=True) as table:
             for _ in table.iter_batches():
@@ -77,7 +78,7 @@ def _require_sound(path: Path, _inode: int, size: int, _modified: int) -> None:
 
 
 def _footer(file: IO[bytes], size: int) -> tuple[int, int]:
-    """Return where a file's footer begins, and where the file ends. Raises DamagedFileError where it has none."""
+    """Return the offsets of the footer and of the end of a file. Raises DamagedFileError if it has no footer."""
     length, mark = _TAIL.unpack(_read(file, size - _TAIL.size, size)) if size > _TAIL.size else (size, b"")
     place = size - _TAIL.size - length
     if mark != b"PAR1" or place < len(mark):
@@ -91,7 +92,7 @@ def _read(file: IO[bytes], first: int, end: int) -> bytes:
 
 
 def _checksum(file: IO[bytes], end: int) -> int:
-    """Return the CRC-32 of a file's bytes before `end`."""
+    """Return the CRC-32 of the bytes before `end`."""
     return functools.reduce(lambda sum_, block: zlib.crc32(block, sum_), _blocks(file, end), 0)
 
 

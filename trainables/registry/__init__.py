@@ -1,4 +1,4 @@
-"""What can be chosen by name: components, their hyperparameters, and the registries that hold them."""
+"""Components that a search space names, their hyperparameters, and the registries that hold them."""
 
 from trainables.registry.hyperparameters import (
     ExtensionError,

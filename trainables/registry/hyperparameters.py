@@ -1,11 +1,11 @@
-"""Hyperparameters: their values and valid ranges, read from the signature and the docstring of what builds a component.
+"""Hyperparameters: values and valid ranges, read from the signature and docstring of a component's constructor.
 
     def mlp(input_shape, classes: int, width: Annotated[int, "[1, inf)"] = 256, form: Literal["a", "b"] = "a"): ...
 
-A type says of which kind a value is and, if `Annotated`, which values are valid: a text is a range, with the reason
-behind a colon if it has one, a tuple choices; a `Hyperparameter` declares what it says. `Args:` in the docstring of one
-of the project's own says why the range ends there, else, and in brackets at the end where the default comes from.
-Users' code may declare `HYPERPARAMETERS` instead.
+A type gives the kind of a value and, if `Annotated`, its valid values: a text is a range, with an optional reason after
+a colon; a tuple lists choices; a `Hyperparameter` declares everything. For the project's own components, `Args:` in the
+docstring gives the reason of a range without one and, in brackets at the end, the source of the default. User code can
+declare `HYPERPARAMETERS` instead.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ Default = TypeVar("Default", float, None)
 
 
 def number_in(values: Mapping[str, object], name: str, default: Default) -> float | Default:
-    """Return the number `values[name]`, or `default` where it is missing or `None`.
+    """Return the number `values[name]`, or `default` if it is missing or `None`.
 
     Raises:
-        ValueError: the value is no number.
+        ValueError: the value is not a number.
     """
     value = values.get(name)
     if value is None:
@@ -46,13 +46,13 @@ def number_in(values: Mapping[str, object], name: str, default: Default) -> floa
 
 
 def hyperparameter_values(values: Mapping[str, Any]) -> dict[str, HyperparameterValue]:
-    """Return values that were read from a file as hyperparameters.
+    """Check the types of hyperparameters that were read from a file, and return them.
 
     Raises:
         TypeError: a value is neither a number, a text, true or false, nor a list of numbers.
     """
     for name, value in values.items():
-        listed = isinstance(value, (list, tuple)) and all(isinstance(each, (int, float)) for each in value)
+        listed = isinstance(value, (list, tuple)) and all(isinstance(item, (int, float)) for item in value)
         if not (value is None or listed or isinstance(value, (bool, int, float, str))):
             raise TypeError(f"{name} = {value!r} must be a number, a text, true or false, or a list of numbers")
     return dict(values)
@@ -66,18 +66,23 @@ class Hyperparameter:
     """One hyperparameter: its kind, default, valid range, and where default and range come from.
 
     Attributes:
-        name: the key in a search space; left out in an annotation, whose argument has it.
+        name: key in a search space; omitted in an annotation, where the argument's name is used.
         kind: `number` (float), `integer`, `text`, `boolean`, `numbers` or `texts` (lists of them).
-        default: the value used when a search space is silent. Of a `Component` it is what the signature of `build` says
-            unless it is given here; `None` means the component decides.
-        minimum, maximum: the valid range, ends included unless `open_minimum` / `open_maximum`.
-        range: the same in one text, e.g. `(0, 1]` or `[0, inf)`, in the place of those four.
-        choices: the valid values of a `text`, or of the members of `texts`; empty means any.
-        reason: one sentence that says why the range ends where it does.
-        source: paper and section the default comes from.
-        required: a search space must give it.
-        names: the kind of component that its value names, e.g. `loss`, as text or as a mapping with a `name`; empty for
-            none. A value that may be the user's own code is found by this.
+        default: value if a search space gives none. A `Component` takes it from the signature of `build` unless it is
+            given here; `None` means the component decides.
+        minimum, maximum: valid range, ends included unless `open_minimum` / `open_maximum`.
+        range: the same as one text, e.g. `(0, 1]` or `[0, inf)`, instead of those four.
+        choices: valid values of a `text`, or of the members of `texts`; empty means any.
+        reason: one sentence that says why the range ends there.
+        source: paper and section of the default.
+        required: whether a search space must give it.
+        names: kind of component that its value names, e.g. `loss`, as text or as a mapping with a `name`; empty for
+            none. It identifies values that may be user-defined code.
+
+    Example:
+        >>> gamma = Hyperparameter("gamma", range="[0, inf)", reason="the focal weight must not grow with confidence")
+        >>> gamma.range_text, gamma.fault(-1.0)
+        ('[0, inf)', 'gamma = -1 is outside [0, inf): the focal weight must not grow with confidence')
     """
 
     name: str = ""
@@ -95,7 +100,7 @@ class Hyperparameter:
     range: str = ""
 
     def __post_init__(self) -> None:
-        """Take the ends of the valid values from `range`."""
+        """Derive the ends of the valid range from the text `range`."""
         if self.range:
             number = int if self.kind == "integer" else float
             low, high = (None if math.isinf(float(end)) else number(end) for end in self.range[1:-1].split(","))
@@ -105,7 +110,7 @@ class Hyperparameter:
 
     @property
     def range_text(self) -> str:
-        """The valid values in words, e.g. `(0, 1]`, `msp | margin`, `true | false`."""
+        """Valid values in words, e.g. `(0, 1]`, `msp | margin`, `true | false`."""
         if self.kind == "boolean":
             return "true | false"
         if self.choices:
@@ -119,7 +124,7 @@ class Hyperparameter:
         return f"{low}, {high}"
 
     def fault(self, value: Any) -> str | None:
-        """Return the rule that `value` breaks as one sentence, or `None` when it is valid."""
+        """Return the rule that `value` breaks as one sentence; `None` if it is valid."""
         if value is None and self.default is None and not self.required:
             return None
         if self.kind == "numbers":
@@ -159,8 +164,9 @@ class Hyperparameter:
 
 
 def _is_number(value: Any) -> bool:
-    """Return whether `value` is a number; a whole one beyond 64 bits fits no column, tensor or float."""
+    """Return whether `value` is a number that tables and tensors can hold."""
     if isinstance(value, int):
+        # `bool` is a subclass of `int`; an integer of more than 64 bits fits no column, tensor or float.
         return not isinstance(value, bool) and abs(value) < 2**63
     return isinstance(value, float)
 
@@ -169,22 +175,29 @@ KINDS: dict[object, Kind] = {float: "number", int: "integer", bool: "boolean", s
 
 
 class ExtensionError(ValueError):
-    """Code of the user's own that cannot be used; the message says which, why, and what would do."""
+    """User-defined code cannot be used. The message names the code, the reason and the remedy."""
 
 
 def hyperparameters_of(
     target: Callable[..., object], path: str, leading: Sequence[str], apart: Collection[str] | None = None
 ) -> tuple[Hyperparameter, ...]:
-    """Return the hyperparameters that `target` takes after its first arguments.
+    """Return the hyperparameters that `target` takes after its leading arguments.
 
     Args:
         target: a class or function; its `HYPERPARAMETERS`, if any, take precedence.
         path: its import path, for messages.
         leading: names of the positional arguments that its kind is called with.
-        apart: of one of the project's own, arguments that are none; `**options` are none either. `None`: users' code.
+        apart: for the project's own components, arguments that are not hyperparameters; `**options` never is one.
+            `None` for user-defined code.
 
     Raises:
-        ExtensionError: names every argument that cannot be read or passed.
+        ExtensionError: some arguments cannot be read or passed; the message names all of them.
+
+    Example:
+        >>> def tilted(logits, targets, tilt: Annotated[float, "[0, 2]"] = 1.0): ...
+        >>> (tilt,) = hyperparameters_of(tilted, "my_losses:tilted", ("logits", "targets"))
+        >>> tilt.name, tilt.default, tilt.range_text
+        ('tilt', 1.0, '[0, 2]')
     """
     try:
         arguments = list(inspect.signature(target).parameters.values())
@@ -196,26 +209,26 @@ def hyperparameters_of(
         raise ExtensionError(f"{wanted}, but takes {inspect.signature(target)}")
     declared = getattr(target, "HYPERPARAMETERS", None)
     if declared is not None:
-        if not all(isinstance(each, Hyperparameter) for each in declared):
+        if not all(isinstance(item, Hyperparameter) for item in declared):
             raise ExtensionError(f"{path}: HYPERPARAMETERS must be a tuple of trainables.registry.Hyperparameter")
         return tuple(declared)
     texts: dict[str, tuple[str, str]] = {}
     if apart is not None:
         texts, own = argument_texts(target), [a for a in own if a.name not in apart and a.kind is not a.VAR_KEYWORD]
     hints = _hints(target, users=apart is None)
-    found, faults = [], []
+    described, faults = [], []
     for argument in own:
         try:
-            found.append(_described(argument, hints.get(argument.name), texts.get(argument.name, ("", ""))))
+            described.append(_described(argument, hints.get(argument.name), texts.get(argument.name, ("", ""))))
         except ValueError as error:
             faults.append(str(error))
     if faults:
         raise ExtensionError(f"{path}: {'; '.join(faults)}")
-    return tuple(found)
+    return tuple(described)
 
 
 def catalogue_words(target: Callable[..., object]) -> tuple[str, str]:
-    """Return the summary, a docstring's first paragraph, and what follows `Source:` in it; each empty if not there."""
+    """Return a docstring's first paragraph as summary, and the text after its `Source:`; each may be empty."""
     text = inspect.getdoc(target.func if isinstance(target, partial) else target) or ""
     source = re.search(r"^Source: (.*?)\.?(?:\n\n|\Z)", text, re.MULTILINE | re.DOTALL)
     summary, source_words = text.partition("\n\n")[0], source[1] if source else ""
@@ -225,18 +238,18 @@ def catalogue_words(target: Callable[..., object]) -> tuple[str, str]:
 def _hints(target: Callable[..., object], *, users: bool) -> dict[str, object]:
     target = target.func if isinstance(target, partial) else target
     try:
-        if isinstance(target, type):  # a subclass of a dataclass may have an `__init__` of its own
-            target = next(each for each in target.__mro__ if "__init__" in vars(each))
+        if isinstance(target, type):  # a subclass of a dataclass can define another `__init__`
+            target = next(base for base in target.__mro__ if "__init__" in vars(base))
             target = target if "__dataclass_fields__" in vars(target) else vars(target)["__init__"]
         return typing.get_type_hints(target, include_extras=True)
     except Exception:
         if not users:
             raise
-        return {}  # a hint that cannot be resolved; then the default implies the type
+        return {}  # a hint cannot be resolved, for example one behind TYPE_CHECKING; the default implies the type
 
 
 def argument_texts(target: Callable[..., object]) -> dict[str, tuple[str, str]]:
-    """Return the reason and the source that the `Args:` of a docstring give for each argument."""
+    """Return the reason and the source of each argument from a docstring's `Args:`."""
     text = inspect.getdoc(target.func if isinstance(target, partial) else target) or ""
     section = re.search(r"^(?:Args|Attributes):\n((?:(?: .*)?\n?)*)", text, re.MULTILINE)
     entries = re.findall(r"^    (\w+): (.*(?:\n {5,}.*)*)", section[1] if section else "", re.MULTILINE)
@@ -250,7 +263,7 @@ def _described(argument: inspect.Parameter, hint: object, said: tuple[str, str])
     required = argument.default is argument.empty
     default = None if required else argument.default
     hint, *declared = typing.get_args(hint) if typing.get_origin(hint) is Annotated else (hint,)
-    given = next((each for each in declared if isinstance(each, Hyperparameter)), None)
+    given = next((item for item in declared if isinstance(item, Hyperparameter)), None)
     hint = _without_none(hint) if hint is not None else (None if default is None else type(default))
     kind = given.kind if given is not None and given.kind != "number" else _kind(hint)
     if kind is None:
@@ -258,10 +271,10 @@ def _described(argument: inspect.Parameter, hint: object, said: tuple[str, str])
             f"the type of {argument.name} is not known; write {argument.name}: float, or int, bool, str, list[float]"
         )
     given = given or Hyperparameter()
-    choices = next((each for each in declared if isinstance(each, tuple)), given.choices)
-    rule = next((each for each in declared if isinstance(each, str) and each[:1] in ("[", "(")), "")
+    choices = next((item for item in declared if isinstance(item, tuple)), given.choices)
+    rule = next((item for item in declared if isinstance(item, str) and item[:1] in ("[", "(")), "")
     within, _, why = rule.partition(": ")
-    found = replace(
+    described = replace(
         given,
         name=argument.name,
         kind=kind,
@@ -272,10 +285,10 @@ def _described(argument: inspect.Parameter, hint: object, said: tuple[str, str])
         reason=given.reason or why or said[0],
         source=said[1] or given.source,
     )
-    fault = found.fault(default) if default is not None else None
+    fault = described.fault(default) if default is not None else None
     if fault is not None:
         raise ValueError(f"the default {fault}")
-    return found
+    return described
 
 
 def _kind(hint: object) -> Kind | None:
@@ -290,10 +303,10 @@ def _kind(hint: object) -> Kind | None:
 
 
 def _without_none(hint: object) -> object:
-    """Return the type in `float | None`, or in `float | Tensor` of lanes; other hints unchanged."""
+    """Return the type in `float | None`, or in `float | Tensor` (lanes); other hints unchanged."""
     if typing.get_origin(hint) not in (Union, types.UnionType):
         return hint
     inner = [part for part in typing.get_args(hint) if part is not type(None) and part.__name__ != "Tensor"]
-    if set(inner) == {int, float}:
+    if set(inner) == {int, float}:  # a float hyperparameter takes whole numbers anyway
         return float
     return inner[0] if len(inner) == 1 else hint

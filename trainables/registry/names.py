@@ -1,41 +1,52 @@
-"""Names: the nearest to a misspelled one, where an objective's value stands, and those of evaluation splits."""
+"""Names: suggestions for misspelled ones, the column of an objective, and evaluation splits."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
 
-#: How alike two names must be, from 0 to 1 (`difflib.SequenceMatcher.ratio`): `gama` and `gamma` are .89 alike.
+#: Similarity from which a name is suggested (`difflib.SequenceMatcher.ratio`, 0 to 1): `gama` and `gamma` have .89.
 CUTOFF = 0.5
 
 
 def nearest(value: str, names: Iterable[str]) -> str:
-    """Return `; did you mean 'x'?` with the nearest of `names`, or nothing."""
+    """Return `; did you mean 'x'?` with the nearest of `names`, or an empty text."""
     near = difflib.get_close_matches(str(value), list(names), n=1, cutoff=CUTOFF)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def did_you_mean(value: str, names: tuple[str, ...]) -> str:
-    """Return `; did you mean 'x'?` with the nearest of `names`, else the list of them, else nothing."""
+    """Return `; did you mean 'x'?` with the nearest of `names`, or all of them if none is near.
+
+    Example:
+        >>> did_you_mean("focl", ("brier", "focal"))
+        "; did you mean 'focal'?"
+    """
     known = f"; known: {', '.join(names)}" if names else ""
     return nearest(value, names) or known
 
 
 def hint(value: str, names: Iterable[str]) -> str:
-    """Return `did_you_mean` as a remedy of its own: `did you mean 'x'?`."""
+    """Return `did_you_mean` as a separate remedy: `did you mean 'x'?`."""
     return did_you_mean(value, tuple(names)).removeprefix("; ")
 
 
-#: What columns of cross-fitted post-hoc methods begin with, in place of `posthoc_`, where the fit saw all samples.
+#: Prefix of columns of cross-fitted post-hoc methods. `posthoc_` columns come from one fit on all samples, which on the
+#: fitted split would be too good.
 CROSS_FITTED = "cross_fitted_"
 
 
 def measured_as(metric: str) -> tuple[str, str]:
     """Return the split and the column of `evaluations` that hold an objective.
 
-    `val_ece` is `ece` on `val`. A post-hoc method's metric on the split that it is fitted on is that of its cross-fit:
-    `val_posthoc_temperature_ece` is `cross_fitted_temperature_ece`. The Hessian, `hessian_training_trace`, is taken on
-    validation data alone and bears no split.
+    `val_ece` is `ece` on `val`. On the split that a post-hoc method is fitted on, its metric is the cross-fitted one.
+    The Hessian is measured on validation data alone, so its name has no split.
+
+    Example:
+        >>> measured_as("val_posthoc_temperature_ece")
+        ('val', 'cross_fitted_temperature_ece')
+        >>> measured_as("hessian_training_trace")
+        ('val', 'hessian_training_trace')
     """
     if metric.startswith("hessian_"):
         return "val", metric
@@ -45,10 +56,10 @@ def measured_as(metric: str) -> tuple[str, str]:
     return split, column
 
 
-#: What the names begin with.
+#: Prefixes of corrupted and of other (out-of-distribution) splits.
 CORRUPTED, OTHER = "corrupted_", "other_"
 
-#: The names of corrupted splits, with kind and severity, as a regular expression for SQL.
+#: Names of corrupted splits with kind and severity, as a regular expression for SQL.
 CORRUPTED_PATTERN = r"^corrupted_(.+)_([1-5])$"
 
 
@@ -58,13 +69,14 @@ def corrupted_name(kind: str, severity: int) -> str:
 
 
 def corruption_of(name: str) -> tuple[str, int]:
-    """Return kind and severity of the name of a corrupted split."""
+    """Return kind and severity of a corrupted split's name."""
+    # From the right: kinds contain underscores, as `gaussian_noise` does.
     kind, _, severity = name.removeprefix(CORRUPTED).rpartition("_")
     return kind, int(severity)
 
 
 def is_corrupted(name: str) -> bool:
-    """Return whether a split is a corrupted one."""
+    """Return whether a name is that of a corrupted split."""
     return name.startswith(CORRUPTED) and name[-2:-1] == "_" and name[-1:].isdigit()
 
 

@@ -1,10 +1,10 @@
-"""The components of each kind by name: one description, used to build, to validate and to list.
+"""Registries: the components of each kind by name, described once for building, validation and listing.
 
 A `Registry` maps a name in a search space (a loss, an architecture, a data set, an optimiser, a post-hoc
 method) to a `Component`: how to build it and which `Hyperparameter`s it takes. The search-space reader checks
 values against these descriptions before anything runs, and `sweeper spaces` prints them.
 
-A name may also be a user's own: an import path, `my_losses:Tilted`, or an entry point of an installed package
+A name can also be user-defined: an import path, `my_losses:Tilted`, or an entry point of an installed package
 (`trainables.extensions`).
 """
 
@@ -29,10 +29,10 @@ from trainables.registry.names import did_you_mean, hint
 #: The splits that every data set has.
 SPLITS = ("train", "val", "test")
 
-#: Every tag and what it says of a component.
+#: Every tag with its meaning.
 TAGS = {
     "batch_coupled": "a loss whose samples' values depend on each other",
-    "stateful": "a loss that keeps a state between batches",
+    "stateful": "a loss that keeps state between batches",
     "needs_model": "a loss that is computed from the network and the inputs, not from logits",
     "third_order": "a loss whose gradient differentiates the network three times, as often as its `probes` say",
     "text": "a network that takes token ids, and with them the data set's vocabulary and word vectors",
@@ -42,14 +42,14 @@ TAGS = {
 
 @dataclass(frozen=True)
 class DataSetSize:
-    """How large a data set is, known without its files.
+    """The size of a data set, known without its files.
 
     Attributes:
-        input_shape: of one network input.
+        input_shape: shape of one network input.
         classes: number of classes K.
-        train, val, test: samples of each split.
+        train, val, test: number of samples of each split.
         text: whether inputs are token ids.
-        further: samples of the splits besides these three, by name.
+        further: number of samples of further splits, by name.
     """
 
     input_shape: tuple[int, ...]
@@ -61,29 +61,36 @@ class DataSetSize:
     further: Mapping[str, int] = field(default_factory=dict)
 
     def samples(self, split: str) -> int:
-        """Return the samples of `split`; one whose size is not said counts as many as the test split."""
+        """Return the number of samples of `split`; a split of unknown size counts as many as the test split."""
         return {"train": self.train, "val": self.val, "test": self.test, **self.further}.get(split, self.test)
 
 
 #: A component's hyperparameters by name.
 Options = Mapping[str, Any]
 
-#: What a replicate is made of: `loss`, `architecture` and `optimizer`, each a name with its hyperparameters.
+#: The parts of a replicate: `loss`, `architecture` and `optimizer`, each a name with its hyperparameters.
 Configuration = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Component:
-    """A named, buildable thing; a family whose members declare more has a subclass, beside its registry.
+    """A loss, network, data set, optimiser, metric or post-hoc method that a search space can name.
+
+    A family whose members declare more has a subclass of this in its `base` module.
 
     Attributes:
-        name: in a search space.
-        build: makes it, from what its kind is given and its hyperparameters.
-        hyperparameters: what it takes.
+        name: name in a search space.
+        build: makes the component from the arguments of its kind and its hyperparameters.
+        hyperparameters: descriptions of its hyperparameters.
         summary: one line for `sweeper spaces`.
-        source: paper and section, or the package that a user's own comes from.
-        check: adds a rule over several hyperparameters at once.
-        tags: marks that the project's own code looks at; `TAGS` says what each means.
+        source: paper and section, or the package of a user-defined component.
+        check: returns the rule that several hyperparameters together break, or None.
+        tags: keys of `TAGS`.
+
+    Example:
+        >>> tilted = Component("tilted", lambda tilt=0.0: tilt, (Hyperparameter("tilt", range="[0, 2]"),))
+        >>> tilted.faults({"tilt": 3.0})
+        ['tilt = 3 is outside [0, 2]']
     """
 
     name: str
@@ -95,23 +102,23 @@ class Component:
     tags: frozenset[str] = field(default_factory=frozenset)
 
     def __post_init__(self) -> None:
-        """Take defaults from the signature of `build`, their one place; an empty list there stands for none."""
+        """Take defaults from the signature of `build`, the only place that states them; an empty list means none."""
         try:
             arguments = inspect.signature(self.build).parameters
-        except ValueError:  # of a builtin such as `dict`, which has none
+        except ValueError:  # a builtin such as `dict` has no signature
             return
-        known = {name: each.default for name, each in arguments.items() if each.default not in (each.empty, ())}
+        known = {n: given.default for n, given in arguments.items() if given.default not in (given.empty, ())}
         filled = (replace(h, default=known.get(h.name)) if h.default is None else h for h in self.hyperparameters)
-        object.__setattr__(self, "hyperparameters", tuple(filled))
+        object.__setattr__(self, "hyperparameters", tuple(filled))  # the class is frozen
 
     def hyperparameter(self, name: str) -> Hyperparameter | None:
         """Return the description of hyperparameter `name`, or `None`."""
         return next((h for h in self.hyperparameters if h.name == name), None)
 
     def faults(self, values: Options) -> list[str]:
-        """Return every rule that concrete `values` break, one sentence each."""
+        """Return one sentence for each rule that concrete `values` break."""
         known = tuple(h.name for h in self.hyperparameters)
-        found = [
+        faults = [
             f"{self.name} takes no hyperparameter {key!r}{did_you_mean(key, known)}"
             for key in values
             if key not in known
@@ -119,24 +126,24 @@ class Component:
         for description in self.hyperparameters:
             if description.name in values:
                 fault = description.fault(values[description.name])
-                found += [fault] if fault else []
+                faults += [fault] if fault else []
             elif description.required:
-                found.append(f"{self.name} needs {description.name} ({description.range_text})")
-        if not found and self.check is not None:
+                faults.append(f"{self.name} needs {description.name} ({description.range_text})")
+        if not faults and self.check is not None:  # a check over several values may assume that each is valid
             fault = self.check(values)
-            found += [fault] if fault else []
-        return found
+            faults += [fault] if fault else []
+        return faults
 
 
-#: Keys of a post-hoc method in an evaluation: what its columns are called, so that one method may stand twice, and the
-#: split that it is fitted on, `val` where it says none.
+#: Keys of a post-hoc method in an evaluation: the label of its columns, so that one method can appear twice, and the
+#: split that it is fitted on, by default `val`.
 LABEL, FITTED_ON = "label", "fitted_on"
 
 
-#: The name of a loss, network, optimiser or data set that is the business of a training loop of the user's own.
+#: The name of a loss, network, optimiser or data set that a user's training loop provides itself.
 OWN = "own"
 
-#: The name of the training loop that stands for training elsewhere.
+#: The name of the training loop that reads results of training elsewhere.
 IMPORTED = "imported"
 
 
@@ -148,7 +155,7 @@ _Value = TypeVar("_Value")
 
 @contextmanager
 def set_within(variable: ContextVar[_Value], value: _Value) -> Iterator[None]:
-    """Within this context a context variable has this value."""
+    """Set a context variable within this context."""
     before = variable.set(value)
     try:
         yield
@@ -161,29 +168,30 @@ _permitted: frozenset[str] | None = None
 
 
 def importing_nothing() -> AbstractContextManager[None]:
-    """Accept names of the user's own unchecked and import none: the file was checked when its sweep began.
+    """Accept user-defined names unchecked and import none of them within this context.
 
-    Somebody else may have changed it since, and reading a results folder must not run what it names.
+    The search space was checked when its sweep began. Someone else may have changed it since, and reading a results
+    folder must not run the code that it names.
     """
     return set_within(_reopening, True)
 
 
 def permit_only(names: Iterable[str] | None) -> None:
-    """Let the registries of this process import these names of the user's own and no others; `None` permits all.
+    """Limit the user-defined names that this process's registries import; `None` permits all.
 
-    A program of the user's own may name anything. Once a results folder is about to be run, only what its user was
-    asked about is imported, so that a name which nobody found in the folder is refused instead of run.
+    A user's own program can name anything. When a results folder is about to run, only the names that its user was
+    asked about are imported, so a name that was not found when asking is refused instead of run.
     """
     global _permitted
     _permitted = None if names is None else frozenset(names)
 
 
 class OwnComponents(Protocol):
-    """Finds user-defined components and makes them into `Component`s: `trainables.extensions.targets.OwnFamily`."""
+    """Finds user-defined objects and makes `Component`s of them: `trainables.extensions.targets.OwnFamily`."""
 
     @property
     def group(self) -> str:
-        """The last part of the name of its entry points, e.g. `losses`."""
+        """Last part of the entry-point group's name, e.g. `losses`."""
 
     def names(self) -> Mapping[str, str]:
         """Return the names from installed packages, each with its import path, without importing anything."""
@@ -193,10 +201,20 @@ class OwnComponents(Protocol):
 
 
 class Registry(Mapping[str, Family], Generic[Family]):
-    """The components of one kind, by name, as the files of its folder add them.
+    """The components of one kind by name, added by the files of one folder.
 
-    A registry with `own` also knows user-defined components: by import path, and by the names that installed
-    packages give in their entry points. They are imported when they are asked for.
+    A registry with `own` also knows user-defined components, by import path and by the entry points of installed
+    packages. They are imported at their first use.
+
+    Example:
+        >>> scores = Registry("score")
+        >>> @scores.add("margin", "top probability minus the second", "")
+        ... def margin(scale: float = 1.0) -> float:
+        ...     return scale
+        >>> scores.build("margin", scale=2.0)
+        2.0
+        >>> scores.fault("margn")
+        "unknown score 'margn'; did you mean 'margin'?"
     """
 
     def __init__(
@@ -209,10 +227,10 @@ class Registry(Mapping[str, Family], Generic[Family]):
         """Create an empty registry.
 
         Args:
-            kind: the noun used in messages, e.g. `loss`.
-            own: finds users' components.
-            component: the type of its components.
-            leading: names of the arguments that each is built with before its hyperparameters.
+            kind: noun used in messages, e.g. `loss`.
+            own: finds user-defined components; None if there can be none.
+            component: type of the components.
+            leading: names of the arguments before the hyperparameters.
         """
         self.kind = kind
         self.own = own
@@ -229,7 +247,7 @@ class Registry(Mapping[str, Family], Generic[Family]):
             raise KeyError(name)
         if _reopening.get() or not (_permitted is None or name in _permitted):
             raise ExtensionError(
-                f"{name}: it was not imported, because nobody was asked whether this {self.kind} may be run"
+                f"{name}: this {self.kind} was not imported, because its code has not been approved; pass --trust"
             )
         if name not in self._own:
             if self.own is None:
@@ -263,18 +281,18 @@ class Registry(Mapping[str, Family], Generic[Family]):
         more: Sequence[Hyperparameter] = (),
         **declared: Any,
     ) -> Callable[[Built], Built]:
-        """Return a decorator that registers a function or class under `name`; what it returns is what it was given.
+        """Return a decorator that registers a function or class under `name` and returns it unchanged.
 
-        Its hyperparameters are what its signature and docstring declare, see `trainables.registry.hyperparameters`. A
-        class has every tag that it has an attribute of that name for which is true, and its `name` becomes this.
+        Signature and docstring declare the hyperparameters, see `trainables.registry.hyperparameters`. A class gets
+        every tag for which it has a true attribute of that name, and its attribute `name` is set to this name.
 
         Args:
-            name: in a search space.
-            summary: one line for `sweeper spaces`, and
-            source: paper and section, where the docstring does not say them (`signatures.catalogue_words`).
-            apart: arguments that are no hyperparameters.
-            more: hyperparameters that are no arguments of their own.
-            declared: other attributes of the registry's type of component.
+            name: name in a search space.
+            summary: one line for `sweeper spaces`; by default the docstring's first paragraph.
+            source: paper and section; by default the docstring's `Source:`, see `catalogue_words`.
+            apart: arguments that are not hyperparameters.
+            more: hyperparameters that are not separate arguments.
+            declared: further attributes of the registry's component type.
         """
 
         def register(build: Built) -> Built:
@@ -282,9 +300,9 @@ class Registry(Mapping[str, Family], Generic[Family]):
             taken = hyperparameters_of(build, name, self._leading, {*apart, *bound})
             tags = {*declared.pop("tags", ()), *(tag for tag in TAGS if getattr(build, tag, False) is True)}
             words = (summary, source) if summary else catalogue_words(build)
-            found = self._component(name, build, (*taken, *more), *words, tags=frozenset(tags), **declared)
+            component = self._component(name, build, (*taken, *more), *words, tags=frozenset(tags), **declared)
             self._modules[name] = (build.func if isinstance(build, partial) else build).__module__
-            self.register(found)
+            self.register(component)
             if isinstance(getattr(build, "name", None), str):
                 build.name = name  # type: ignore[attr-defined]  # it has one
             return build
@@ -292,27 +310,27 @@ class Registry(Mapping[str, Family], Generic[Family]):
         return register
 
     def discover(self, package: str) -> None:
-        """Import every module of a package, whose members are then known, in the order of the modules' names.
+        """Import every module of a package, which registers its members, and order them by module name.
 
-        Called once, by the package's `__init__` with its `__name__`: a new member is a new file and nothing else.
+        The package's `__init__` calls this once with its `__name__`, so a new member is a new file and nothing else.
         """
         for module in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}."):
             if not module.ispkg:
                 importlib.import_module(module.name)
-        # Not in the order in which they import each other, which says nothing.
-        self._components = dict(sorted(self._components.items(), key=lambda each: self._modules.get(each[0], "")))
+        # Modules register in the order in which they import each other, which would make listings depend on imports.
+        self._components = dict(sorted(self._components.items(), key=lambda item: self._modules.get(item[0], "")))
 
     def installed(self) -> Mapping[str, str]:
-        """Return the names from installed packages, each with its import path, without importing anything."""
+        """Return the names that installed packages register, with import paths, without importing anything."""
         return {} if self.own is None else self.own.names()
 
     @property
     def group(self) -> str:
-        """The last part of its entry points' name, `losses` say; empty where it takes no user-defined components."""
+        """Last part of the entry-point group's name, e.g. `losses`; empty if there are no user-defined components."""
         return "" if self.own is None else self.own.group
 
     def is_own(self, name: str) -> bool:
-        """Return whether a name is a user's own: not one of the project's components."""
+        """Return whether a name is user-defined, that is not one of the project's components."""
         return name not in self._components
 
     def has_tag(self, name: str, tag: str) -> bool:
@@ -324,22 +342,22 @@ class Registry(Mapping[str, Family], Generic[Family]):
         return _reopening.get() and self.is_own(name)
 
     def only(self, kept: Callable[[Family], bool]) -> Registry[Family]:
-        """Return a registry of those of the project's components that are `kept`, and of all of users' own."""
+        """Return a registry with the project's components that satisfy `kept` and all user-defined ones."""
         view = Registry(self.kind, self.own, self._component, self._leading)
-        view._components = {name: each for name, each in self._components.items() if kept(each)}
-        view._own = self._own  # so that forgetting them in one forgets them in both
+        view._components = {name: member for name, member in self._components.items() if kept(member)}
+        view._own = self._own  # shared, so that `forget_own` of one registry applies to both
         return view
 
     def built_in(self) -> tuple[Family, ...]:
-        """Return the project's components, without users' own."""
+        """Return the project's components, without user-defined ones."""
         return tuple(self._components.values())
 
     def forget_own(self) -> None:
-        """Reimport the user's own components at their next use."""
+        """Import user-defined components again at their next use."""
         self._own.clear()
 
     def refusal(self, name: str) -> tuple[str, str] | None:
-        """Return why `name` cannot be built and what to write instead, or `None` when it can."""
+        """Return why `name` cannot be built and what to write instead; `None` if it can."""
         try:
             self[name]
         except KeyError:
@@ -349,15 +367,16 @@ class Registry(Mapping[str, Family], Generic[Family]):
         return None
 
     def fault(self, name: str) -> str | None:
-        """Return the same in one sentence."""
+        """Return `refusal` as one sentence."""
         refusal = self.refusal(name)
         return refusal and "; ".join(filter(None, refusal))
 
     def build(self, name: str, *arguments: Any, **hyperparameters: Any) -> Any:
-        """Build component `name`. Raises ValueError with every rule that name or hyperparameters break."""
+        """Build component `name`. Raises ValueError with every rule that the name or the hyperparameters break."""
         unknown = self.fault(name)
         if unknown:
             raise ValueError(unknown)
+        # Lanes pass tensors of values, each of which came from a configuration that was checked.
         faults = self[name].faults({k: v for k, v in hyperparameters.items() if not hasattr(v, "shape")})
         if faults:
             raise ValueError("; ".join(faults))

@@ -427,7 +427,7 @@ def test_only_what_was_asked_about_can_be_imported(folder):
     (folder / "mine.py").write_text("def loss(logits, targets): return logits.sum(1)\n")
     opened = _begun(folder, "first")[3]
     take_up_kept(opened.paths, opened.spec, read_manifest(opened.paths.manifest), trust=False)
-    assert "nobody was asked" in str(LOSSES.fault("payload:loss")) and LOSSES.fault("mine:loss") is None
+    assert "has not been approved" in str(LOSSES.fault("payload:loss")) and LOSSES.fault("mine:loss") is None
     assert not (folder / "caught").exists()
     set_code_root(None)
     assert LOSSES.fault("payload:loss") is None, "a program of the user's own may name anything"

@@ -1,4 +1,4 @@
-"""Object stores: Amazon S3, Google Cloud Storage and Azure, through one client; a file for each."""
+"""Object stores: Amazon S3, Google Cloud Storage and Azure through one client, one file each."""
 
 import importlib
 import pkgutil

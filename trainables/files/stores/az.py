@@ -18,11 +18,11 @@ def _bucket(name: str, options: Mapping[str, str], settings: ClientSettings) -> 
     account = options.get("account") or os.environ.get("AZURE_STORAGE_ACCOUNT_NAME")
     if not account:
         raise StoreError(
-            f"the address az://{name} does not say whose container {name!r} is",
+            f"the address az://{name} does not name the account of container {name!r}",
             "set AZURE_STORAGE_ACCOUNT_NAME on every machine, or write az://container/prefix?account=NAME",
         )
     config: AzureConfig = {"account_name": account}
-    if "endpoint_override" in options:  # Azurite's has the account in its path: http://127.0.0.1:10000/devstoreaccount1
+    if "endpoint_override" in options:  # for Azurite with the account: http://127.0.0.1:10000/devstoreaccount1
         config["endpoint"] = options["endpoint_override"]
     return AzureStore(name, config=config, **settings)
 

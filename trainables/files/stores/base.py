@@ -1,4 +1,4 @@
-"""What a kind of object store is.
+"""The protocol of a kind of object store.
 
 To add one, write `trainables/files/stores/<scheme>.py`::
 
@@ -9,8 +9,8 @@ To add one, write `trainables/files/stores/<scheme>.py`::
 
     register(StoreKind("dav", "dav://host/prefix", _bucket, remedy="set DAV_TOKEN to one that may write there"))
 
-Addresses, listings, uploads, retries, leases and messages follow. A store without conditional writes works too, if
-less strictly: see `Store.create`.
+Addresses, listings, uploads, retries, leases and messages then work. A store without conditional writes works with
+weaker guarantees: see `Store.create`.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ if TYPE_CHECKING:
 
 
 class ClientSettings(TypedDict):
-    """What every client is given: how long it waits, and how often it tries again."""
+    """Timeouts and retries of every client."""
 
     client_options: ClientConfig
     retry_config: RetryConfig
 
 
 def client_settings() -> ClientSettings:
-    """Return the settings of a client: an unreachable store is known after about 10 s, a stalled request after 60 s."""
+    """Return a client's settings, which give up an unreachable store after 10 s, a stalled request after 60 s."""
     return {
-        # A checkpoint of some GB takes longer than any limit on a whole request (obstore's is 30 s); a stall does not.
+        # Uploading a checkpoint of some GB exceeds obstore's limit of 30 s for a whole request; a stall is caught by
+        # `read_timeout` instead.
         "client_options": {"allow_http": True, "connect_timeout": "10s", "read_timeout": "60s", "timeout": "6h"},
         "retry_config": {"max_retries": 8, "retry_timeout": timedelta(seconds=10)},
     }
@@ -46,11 +47,11 @@ class StoreKind:
     """A kind of store.
 
     Attributes:
-        scheme: how its addresses begin.
-        example: an address.
-        bucket: opens a bucket, given its name, the options of its address and the client's settings; nothing is sent.
-        remedy: what to do where it refuses the credentials.
-        options: what an address may say after `?`.
+        scheme: scheme of its addresses.
+        example: example of an address.
+        bucket: opens a bucket from its name, the address's options and the client's settings, without sending anything.
+        remedy: what to do if it refuses the credentials.
+        options: names of the options that an address can have after `?`.
     """
 
     scheme: str
@@ -65,17 +66,17 @@ KINDS: dict[str, StoreKind] = {}
 
 
 def register(kind: StoreKind) -> None:
-    """Make addresses of a kind of store known."""
+    """Register a kind of store by its scheme."""
     KINDS[kind.scheme] = kind
 
 
 class StoreError(OSError):
-    """A store that cannot be used: one sentence with the address, and what to do.
+    """A store cannot be used; one sentence with the address, and the remedy.
 
     Attributes:
         message: what is wrong.
         remedy: what to do about it.
-        exit_code: of a command that meets it.
+        exit_code: exit status of the command that raises it.
     """
 
     exit_code = 2
@@ -90,12 +91,12 @@ class StoreError(OSError):
 
 @dataclass(frozen=True)
 class Entry:
-    """What a listing says of an object.
+    """An object in a listing.
 
     Attributes:
-        size: in bytes.
-        written: when it was, in nanoseconds of Unix time; some stores know the second only.
-        tag: the store's mark of this content (ETag); another content has another.
+        size: size in bytes.
+        written: time of its last write, Unix time in nanoseconds; some stores know only the second.
+        tag: the store's identifier of this content (ETag).
     """
 
     size: int
@@ -104,6 +105,12 @@ class Entry:
 
 
 def is_store_address(text: str | os.PathLike[str]) -> bool:
-    """Return whether `text` is the address of a store, and not a folder."""
+    """Return whether `text` is the address of a store rather than a folder.
+
+    Example:
+        >>> import trainables.files.stores
+        >>> is_store_address("s3://bucket/sweeps"), is_store_address("results")
+        (True, False)
+    """
     scheme, separator, _ = str(text).partition("://")
     return bool(separator) and scheme in KINDS

@@ -19,7 +19,7 @@ def _bucket(name: str, options: Mapping[str, str], settings: ClientSettings) -> 
         return GCSStore(name, **settings)
     if "://" not in endpoint:
         endpoint = f"{options.get('scheme', 'https')}://{endpoint}"
-    # A server of one's own, such as fake-gcs-server, knows no Google accounts.
+    # A private server, such as fake-gcs-server, knows no Google accounts.
     return GCSStore(name, config={"base_url": endpoint, "skip_signature": True}, **settings)
 
 

@@ -1,10 +1,10 @@
 """Objects in a store (`s3://`, `gs://`, `az://`): whole-object writes and reads below one address, through obstore.
 
-A store is for what several machines must see and no shared folder holds. An object is either absent or whole, so
-nothing here needs a temporary name. obstore is the one client: conditional writes, a thousand deletions in a request,
-copies within the store, and uploads in parts that are aborted where they fail (pyarrow's closing published them).
-Credentials come from where the cloud's own tools take them (environment, instance role, profile) and never from the
-address, which is written into manifests and job lists.
+A store holds what several machines must see if they have no shared folder. An object is either absent or whole, so
+nothing here needs a temporary name. obstore offers conditional writes, a thousand deletions per request, copies within
+the store, and multipart uploads that are aborted if they fail (pyarrow published them when closed). Credentials come
+from where the cloud's own tools take them (environment, instance role, profile), never from the address, which is
+written into manifests and job lists.
 """
 
 from __future__ import annotations
@@ -28,18 +28,19 @@ if TYPE_CHECKING:
     from obstore import GetResult, ObjectMeta
     from obstore.store import ObjectStore
 
-#: Requests at once for many objects: a request waits some tens of milliseconds, most of it for the network.
+#: Concurrent requests: each waits some tens of milliseconds, mostly for the network.
 CONNECTIONS = 16
 
-#: Seconds for which drivers and trials wait for a store that is out of reach: what they have is lost with them.
+#: Seconds for which drivers and trials wait for an unreachable store: their unsaved results are lost if they give up.
 PATIENCE_SECONDS = 120.0
 
+#: Longest pause between two attempts, in seconds.
 LONGEST_PAUSE = 10.0
 
-#: Bytes of a download that are in memory at once, about.
+#: Approximate size of the blocks in which a download passes through memory.
 BLOCK_BYTES = 2**22
 
-#: Where a store knows no conditional writes: after this time whoever wrote the same object meanwhile has done so.
+#: Without conditional writes: the pause after which other writers of the same object are expected to be done.
 READ_BACK_SECONDS = 2.0
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -53,9 +54,7 @@ def patiently(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> _Result:
-    """Do `work` and return its result, trying again while the store cannot be used, for `PATIENCE_SECONDS`.
-
-    Pauses double, and vary, so that the trials of a cluster do not all come back at the same moment.
+    """Call `work` and return its result, retrying for `PATIENCE_SECONDS` while the store cannot be used.
 
     Raises the last StoreError once that time is over.
     """
@@ -67,18 +66,19 @@ def patiently(
         except StoreError:
             if clock() >= deadline:
                 raise
+        # At random, so that the trials of a cluster do not all retry at the same moment.
         sleep(pause * random.uniform(0.5, 1.0))
         pause = min(2 * pause, LONGEST_PAUSE)
 
 
 class Store:
-    """The objects below one address. Names are relative to it, with `/` between parts. Safe to use from threads."""
+    """The objects below one address. Names are relative to it, with `/` between parts. Thread-safe."""
 
     def __init__(self, uri: str) -> None:
         """Prepare to use the store at `uri`, e.g. `s3://bucket/prefix`; nothing is sent yet.
 
-        A server of one's own is named by `?endpoint_override=http://host:port`, or as its cloud's tools are told.
-        Raises StoreError when the address cannot be one.
+        A private server is given by `?endpoint_override=http://host:port`, or by the settings of the cloud's own tools.
+        Raises StoreError for an invalid address.
         """
         parts = urlsplit(uri)
         self._options = dict(parse_qsl(parts.query))
@@ -91,7 +91,7 @@ class Store:
 
     @property
     def _bucket(self) -> ObjectStore:
-        """Obstore's client, made when it is first needed: it may look up the bucket's region."""
+        """The client of obstore, made at its first use, because making it may look up the bucket's region."""
         with self._opening:
             if self._opened is None:
                 self._opened = self._kind.bucket(self._bucket_name, self._options, client_settings())
@@ -103,9 +103,9 @@ class Store:
         return Store(f"{address}/{name}" + (f"?{query}" if query else ""))
 
     def put(self, name: str, content: bytes | Path) -> str:
-        """Write an object, given its bytes or a file, in place of one of that name; return its tag. Raises StoreError.
+        """Write an object from bytes or a file, replacing one of that name; return its tag. Raises StoreError.
 
-        A file that cannot be read, or an upload that fails in the middle, leaves the object as it was.
+        If the file cannot be read or the upload fails, the object stays unchanged.
         """
         if isinstance(content, Path) and not content.is_file():
             raise StoreError(f"{content} cannot be read, so it was not put into {self.uri}", "it was removed meanwhile")
@@ -113,15 +113,15 @@ class Store:
             return _tag(self._bucket.put(self._key(name), content)["e_tag"])
 
     def put_all(self, contents: Mapping[str, bytes | Path]) -> dict[str, str]:
-        """Write several objects at once; return their tags. Raises StoreError when one fails; others may be written."""
+        """Write several objects concurrently; return their tags. Raises StoreError if any fails; others may be there."""
         return self._each(lambda name: self.put(name, contents[name]), contents)
 
     def create(self, name: str, content: bytes) -> bool:
-        """Write an object unless there is one of that name; return whether this call wrote it. Raises StoreError.
+        """Write an object unless one of that name exists; return whether this call wrote it. Raises StoreError.
 
-        Of several that create the same object, one is told that it did, where the store has conditional writes (all
-        three clouds, and most servers of their kind). Elsewhere the object is looked for before, and read back after a
-        pause: then two can be told so if one of them is held up for longer than that, and only the object says which.
+        With conditional writes (all three clouds, and most compatible servers), exactly one of several concurrent calls
+        returns true. Without them, the object is looked up before and read back after a pause: two calls can return
+        true if one of them is delayed for longer than the pause, and only the object shows whose content stayed.
         """
         from obstore.exceptions import AlreadyExistsError, BaseError
 
@@ -129,7 +129,7 @@ class Store:
             try:
                 self._bucket.put(self._key(name), content, mode="create")
             except AlreadyExistsError:
-                pass  # perhaps by this call: an answer that was lost is asked for again
+                pass  # perhaps written by this call, whose response was lost and which obstore repeated
             except (BaseError, NotImplementedError) as error:
                 if not any(sign in str(error) for sign in _UNCONDITIONAL):
                     raise
@@ -137,26 +137,26 @@ class Store:
                     return False
                 self.put(name, content)
                 time.sleep(READ_BACK_SECONDS)
-        # Servers that do not know the condition ignore it: the object has the last word.
+        # Servers that do not know the condition ignore it, so the stored content decides.
         return self.get(name) == content
 
     def get_all(self, names: Iterable[str]) -> dict[str, bytes | None]:
-        """Return several objects' bytes by name, `None` for those that do not exist. Raises StoreError."""
+        """Return several objects' bytes by name; `None` for those that do not exist. Raises StoreError."""
         return self._each(self.get, names)
 
     def get(self, name: str) -> bytes | None:
-        """Return an object's bytes, or `None` when there is none of that name. Raises StoreError."""
+        """Return an object's bytes; `None` if it does not exist. Raises StoreError."""
         with suppress(FileNotFoundError), self._errors():
             return bytes(self._bucket.get(self._key(name)).bytes())
         return None
 
     def move_all(self, targets: Mapping[str, str]) -> set[str]:
-        """Give objects other names, without their content coming here; return those that did not exist.
+        """Rename objects within the store; return those that did not exist. Raises StoreError.
 
-        Who is interrupted between the copy and the removal of an object leaves both. Raises StoreError.
+        An interruption between an object's copy and its removal leaves both.
         """
         copied = self._each(lambda name: self._copy(name, targets[name]), targets)
-        absent = {name for name, found in copied.items() if not found}
+        absent = {name for name, existed in copied.items() if not existed}
         self.delete(targets.keys() - absent)
         return absent
 
@@ -167,30 +167,31 @@ class Store:
         return False
 
     def download(self, name: str, target: Path) -> Entry | None:
-        """Write an object into the file `target`, whole or not at all; return what it was. Raises StoreError.
+        """Download an object into the file `target`, whole or not at all; return its entry. Raises StoreError.
 
-        Where there is none of that name, nothing is written, and `None` returned.
+        If there is no object of that name, nothing is written and `None` is returned.
         """
         target.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError), replacing(target) as temporary, temporary.open("wb") as file:
             with self._errors():
-                found = self._bucket.get(self._key(name))
-            for block in self._blocks(found):
+                response = self._bucket.get(self._key(name))
+            for block in self._blocks(response):
                 file.write(block)
-            return _entry(found.meta)
+            return _entry(response.meta)
         return None
 
-    def _blocks(self, found: GetResult) -> Iterator[bytes]:
+    def _blocks(self, response: GetResult) -> Iterator[bytes]:
+        # Separate from `download`: an error in writing the file there is not the store's.
         with self._errors():
-            for block in found.stream(BLOCK_BYTES):
+            for block in response.stream(BLOCK_BYTES):
                 yield bytes(block)
 
     def download_all(self, targets: Mapping[str, Path]) -> dict[str, Entry | None]:
-        """Write several objects into files, as `download` does. Raises StoreError."""
+        """Download several objects concurrently, see `download`. Raises StoreError."""
         return self._each(lambda name: self.download(name, targets[name]), targets)
 
     def exists(self, name: str) -> bool:
-        """Return whether there is an object of that name. Raises StoreError."""
+        """Return whether an object of that name exists. Raises StoreError."""
         with suppress(FileNotFoundError), self._errors():
             self._bucket.head(self._key(name))
             return True
@@ -201,26 +202,26 @@ class Store:
         prefix = self._key(folder) or None
         with self._errors():
             if recursive:
-                found = self._bucket.list(prefix).collect()
+                listed = self._bucket.list(prefix).collect()
             else:
-                found = self._bucket.list_with_delimiter(prefix)["objects"]
-        return {each["path"].removeprefix(self._key("")).lstrip("/"): _entry(each) for each in found}
+                listed = self._bucket.list_with_delimiter(prefix)["objects"]
+        return {meta["path"].removeprefix(self._key("")).lstrip("/"): _entry(meta) for meta in listed}
 
     def folders(self) -> list[str]:
-        """Return the names that have objects below them, one level deep, in order. Raises StoreError."""
+        """Return the names of the top-level folders, in order. Raises StoreError."""
         with self._errors():
-            found = self._bucket.list_with_delimiter(self._prefix or None)["common_prefixes"]
-        return sorted(path.removeprefix(self._prefix).strip("/") for path in found)
+            prefixes = self._bucket.list_with_delimiter(self._prefix or None)["common_prefixes"]
+        return sorted(path.removeprefix(self._prefix).strip("/") for path in prefixes)
 
     def delete(self, names: Iterable[str]) -> None:
-        """Delete objects; those that do not exist are no error. Raises StoreError."""
+        """Delete objects; missing ones are not an error. Raises StoreError."""
         listed = [*names]
         try:
             with self._errors():
                 if listed:
                     self._bucket.delete([self._key(name) for name in listed])
         except FileNotFoundError:
-            # Where a store has no request for many, the first that is gone ends it.
+            # A store without bulk deletion stops at the first missing object.
             if len(listed) > 1:
                 self._each(lambda name: self.delete([name]), listed)
 
@@ -233,7 +234,7 @@ class Store:
         return f"{self._prefix}/{name}".strip("/")
 
     def _each(self, work: Callable[[str], _Result], names: Iterable[str]) -> dict[str, _Result]:
-        """Do something for each of several names, `CONNECTIONS` at once; return name → result."""
+        """Call `work` for each name, `CONNECTIONS` at a time; return name → result."""
         listed = [*names]
         if len(listed) < 2:
             return {name: work(name) for name in listed}
@@ -248,21 +249,23 @@ class Store:
         try:
             yield
         except (BaseError, OSError, ValueError) as error:
-            # Also of an absent bucket; the answer to a HEAD request has no text to tell it from an absent object.
+            # Raised for a missing bucket, too. The response to a HEAD request has no text, so there the two look the
+            # same.
             absent = isinstance(error, FileNotFoundError) and not any(sign in str(error) for sign in _NO_BUCKET)
             if absent or isinstance(error, StoreError):
                 raise
             raise _explained(self.uri, self._kind.remedy, error) from error
 
 
-def _entry(found: ObjectMeta) -> Entry:
-    written = (found["last_modified"] - _EPOCH) // timedelta(microseconds=1) * 1000
-    return Entry(found["size"], written, _tag(found["e_tag"]))
+def _entry(meta: ObjectMeta) -> Entry:
+    # In integers: a float of nanoseconds since 1970 is exact to 256 ns only, and equal times must stay equal.
+    written = (meta["last_modified"] - _EPOCH) // timedelta(microseconds=1) * 1000
+    return Entry(meta["size"], written, _tag(meta["e_tag"]))
 
 
-def _tag(found: str | None) -> str:
-    """Return an ETag without its quotes: Azure's listings have none, and its other answers do."""
-    return (found or "").strip('"')
+def _tag(e_tag: str | None) -> str:
+    """Return an ETag without quotes, which Azure's listings lack and its other responses have."""
+    return (e_tag or "").strip('"')
 
 
 def _check_address(uri: str, parts: SplitResult, options: Mapping[str, str]) -> None:
@@ -285,7 +288,7 @@ def _check_address(uri: str, parts: SplitResult, options: Mapping[str, str]) -> 
 
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "bucket does not exist", "container does not exist")
 
-#: How servers without conditional writes refuse one.
+#: Responses of servers without conditional writes.
 _UNCONDITIONAL = ("NotImplemented", "501 Not Implemented")
 
 _REFUSED = ("401 Unauthorized", "403 Forbidden", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch",
@@ -297,23 +300,23 @@ _BUSY = ("SlowDown", "503 Service Unavailable", "429 Too Many Requests", "Server
 
 _UNREACHABLE = ("error sending request", "tcp connect error", "dns error", "timed out", "HTTP error")
 
-#: What obstore appends to its messages: the error as Rust's structures, a screen long.
+#: The debug form of Rust's error, a screen long, which obstore appends to its messages.
 _SOURCE = re.compile(r"\s*Debug source:.*", re.DOTALL)
 
 
 def _explained(uri: str, credentials: str, error: Exception) -> StoreError:
-    """Return an error of obstore's as a sentence: which of the usual causes it names, and the remedy."""
+    """Convert an error of obstore to a sentence with the likely cause and the remedy."""
     text = " ".join(_SOURCE.sub("", str(error)).split())
     if "Encountered object with invalid path" in text:
         return StoreError(
-            f"the store {uri} holds an object whose name is no path below it: {text}",
-            "nothing was written; remove it, and find out who can write to this store",
+            f"the store {uri} contains an object whose name is not a path below it: {text}",
+            "nothing was written; remove the object and find out who can write to this store",
         )
     causes = (
         (_NO_BUCKET, "its bucket does not exist", "create it, or correct the address"),
         (("169.254.169.254", "metadata.google"), "no credentials were found", credentials),
         (_REFUSED, "it refuses the credentials", credentials),
-        (_BUSY, "it refuses requests, because there are too many", "try again later"),
+        (_BUSY, "it refuses requests because there are too many", "try again later"),
         (_UNREACHABLE, "it cannot be reached", "check the network, the address of its server and the region"),
     )
     for signs, sentence, remedy in causes:

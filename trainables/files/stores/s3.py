@@ -14,7 +14,7 @@ from trainables.files.stores.base import ClientSettings, StoreError, StoreKind, 
 if TYPE_CHECKING:
     from obstore.store import S3Config, S3CredentialProvider, S3Store
 
-#: So long the keys of a profile's file are used before it is read again.
+#: How long the keys in a profile's file are used before the file is read again.
 KEYS_VALID = timedelta(minutes=10)
 
 
@@ -38,24 +38,24 @@ def _region(bucket: str, options: Mapping[str, str]) -> str:
     named = named or _profile().get("region") or ("us-east-1" if _endpoint(options) else None)
     if named:
         return named
-    from pyarrow.fs import resolve_s3_region  # obstore 0.12 does not offer its own
+    from pyarrow.fs import resolve_s3_region  # obstore 0.12 has no function for it
 
     return str(resolve_s3_region(bucket))
 
 
 def _profile() -> dict[str, str]:
-    """Return what the user's AWS files say of the chosen profile."""
+    """Return the settings of the chosen profile in the user's AWS files."""
     name = _profile_name()
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for variable, default in (("AWS_CONFIG_FILE", "config"), ("AWS_SHARED_CREDENTIALS_FILE", "credentials")):
         files = configparser.ConfigParser(interpolation=None, strict=False)
         try:
             files.read(Path(os.environ.get(variable) or f"~/.aws/{default}").expanduser())
         except (OSError, configparser.Error):
-            continue
+            continue  # an unreadable file is as good as none: the credentials may be elsewhere
         for section in (f"profile {name}", name):
-            found |= dict(files[section]) if section in files else {}
-    return found
+            settings |= dict(files[section]) if section in files else {}
+    return settings
 
 
 def _profile_name() -> str:
@@ -63,9 +63,9 @@ def _profile_name() -> str:
 
 
 def _profile_credentials() -> S3CredentialProvider | None:
-    """Return what gives the credentials of a profile; `None` where obstore finds others by itself.
+    """Return the credential provider of a profile; `None` if obstore finds other credentials by itself.
 
-    obstore 0.12 looks into the environment, web identities, containers and instances, and not into profiles
+    obstore 0.12 searches the environment, web identities, containers and instances, but not profiles
     (apache/arrow-rs-object-store leaves them to a provider). Raises StoreError for a profile that needs boto3.
     """
     if os.environ.get("AWS_ACCESS_KEY_ID") or os.environ.get("AWS_WEB_IDENTITY_TOKEN_FILE"):
@@ -78,15 +78,15 @@ def _profile_credentials() -> S3CredentialProvider | None:
             from obstore.auth.boto3 import Boto3CredentialProvider
         except ImportError as error:
             raise StoreError(
-                f"the AWS profile {_profile_name()!r} has no keys: it signs in, assumes a role or starts a program",
-                "install boto3, which does that, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+                f"the AWS profile {_profile_name()!r} has no keys; it needs a login, a role or a credential process",
+                "install boto3, which supports these, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
             ) from error
         return Boto3CredentialProvider()
     return None
 
 
 def _keys() -> Any:
-    """Return a profile's keys as obstore wants them: read anew each time, since programs renew the file."""
+    """Return a profile's keys in obstore's form, read anew each time, since programs renew the file."""
     profile = _profile()
     return {
         "access_key_id": profile["aws_access_key_id"],
