@@ -203,10 +203,8 @@ class Heartbeat(Claim):
         began, seen = time.monotonic(), set[int]()
 
         def is_held() -> bool:
-            with (
-                suppress(OSError),
-                os.fdopen(open_regular(self._path)) as file,
-            ):  # opening it makes a network file system ask the server instead of its cache
+            # Opening it makes a network file system ask the server instead of its cache.
+            with suppress(OSError), os.fdopen(open_regular(self._path)) as file:
                 seen.add(os.fstat(file.fileno()).st_mtime_ns)
             return len(seen) > 1 and time.monotonic() - began >= patience
 

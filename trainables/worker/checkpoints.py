@@ -1,8 +1,8 @@
-"""Checkpoints: whole or absent, loaded without running code, the newest sound one wins; where they lie, and when.
+"""Checkpoints: atomic, loaded without running code, the newest sound one is used; their places and their timing.
 
-A trial's process leaves its files in folders that the driver sees too, or, by way of scratch, in a store: there a file
-is written on the trial's own machine and then put as one object under its final name; the local copy is removed. A
-trial that continues elsewhere fetches its checkpoints from there.
+A trial's process writes its files to folders that the driver can see, or to a store: then a file is written to a
+scratch folder of the trial's machine, uploaded as one object under its final name, and removed locally. A trial that
+continues on another machine downloads its checkpoints from there.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from trainables.training.prediction import State
 
 _NAME = re.compile(r"e(\d{5,})\.pt")
 
-#: The checkpoint in the middle of an epoch: one for a trial, replaced by the next, removed at the epoch's own.
+#: The checkpoint in the middle of an epoch: one per trial, replaced by the next, removed at the end of the epoch.
 PARTIAL = "partial.pt"
 
 
@@ -38,50 +38,48 @@ def checkpoint_file(folder: Path, epoch: int) -> Path:
 
 
 def replicate_folder(folder: Path, replicate: int) -> Path:
-    """Return the folder, below the trial's, of a replicate that is trained in a separate process."""
+    """Return the folder of a replicate with a separate process, below the trial's `folder`."""
     return folder / f"r{replicate}"
 
 
 def checkpoint_epochs(folder: Path) -> list[int]:
-    """Return the epochs that have a checkpoint in `folder`, newest first."""
+    """Return the epochs with a checkpoint in `folder`, newest first."""
     names = os.listdir(folder) if folder.is_dir() else []
     return sorted((int(match[1]) for name in names if (match := _NAME.fullmatch(name))), reverse=True)
 
 
 def write_checkpoint(folder: Path, epoch: int | None, state: State) -> Path:
-    """Write a checkpoint under a temporary name and rename it, so that its final name never holds half of one.
+    """Write a checkpoint atomically: under its final name it is always whole.
 
     Args:
-        folder: of the trial's checkpoints, made where it is missing.
-        epoch: that is completed; `None` in the middle of one.
-        state: what it holds.
+        folder: folder of the trial's checkpoints, made if it is missing.
+        epoch: the completed epoch; `None` in the middle of one.
+        state: content of the checkpoint.
     """
     path = folder / PARTIAL if epoch is None else checkpoint_file(folder, epoch)
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary, temporary.open("wb") as file:
-        # By its path torch would call the archive inside after the file, and refuses a name that is all suffix.
+        # Given a path, torch names the archive inside after the file, and it refuses a name that is only a suffix.
         save_state(state, file)
     return path
 
 
 def save_state(state: State, file: IO[bytes]) -> None:
-    """Write a state as torch does. Raises OSError where the file takes no more, which torch words otherwise."""
+    """Write a state with `torch.save`. Raises OSError if the disk is full, which torch reports as RuntimeError."""
     try:
         torch.save(dict(state), file)
     except RuntimeError as error:
-        # "unexpected pos 62336 vs 62264": closing the archive hides why a part of it could not be written.
+        # "unexpected pos 62336 vs 62264": closing the archive hides why a part could not be written.
         if isinstance(error.__context__, OSError):
             raise error.__context__ from error
         raise
 
 
 def load_newest_checkpoint(folder: Path) -> State | None:
-    """Return the newest checkpoint that is sound, or `None`. A damaged one is quarantined as `.damaged`.
+    """Return the newest sound checkpoint, or `None`. Damaged ones are renamed to `.damaged`.
 
-    Tensors are loaded on the CPU, and whoever restores them places them: an optimiser keeps its count of steps there,
-    where reading it does not wait for a card.
-    Nothing but tensors and plain values is ever loaded (`weights_only=True`). Running out of memory is no damage:
-    it is raised, and the checkpoint stays.
+    Tensors are loaded to the CPU, and `load_state_dict` moves them: an optimiser keeps its step count on the CPU, where
+    reading it does not synchronise with a GPU. Only tensors and plain values are loaded (`weights_only=True`).
     """
     for epoch in checkpoint_epochs(folder):
         state = _loaded(checkpoint_file(folder, epoch))
@@ -91,24 +89,24 @@ def load_newest_checkpoint(folder: Path) -> State | None:
 
 
 def _loaded(path: Path) -> State | None:
-    """Return what a file holds; `None` where it was damaged and is quarantined now."""
+    """Return the content of a checkpoint; rename a damaged one and return `None`."""
     try:
         with os.fdopen(open_regular(path), "rb") as file:
             _check(file, path)
             file.seek(0)
             return dict(torch.load(file, map_location="cpu", weights_only=True))
-    except (MemoryError, torch.OutOfMemoryError):
+    except (MemoryError, torch.OutOfMemoryError):  # the file is not damaged and must stay
         raise
     except Exception:
-        # torch reports a damaged file as any of a dozen types, depending on where the damage is.
+        # Depending on where the damage is, torch raises any of a dozen types.
         path.replace(path.with_suffix(".damaged"))
         return None
 
 
 def _check(file: IO[bytes], path: Path) -> None:
-    """Raise zipfile.BadZipFile when a part of the file does not match its checksum.
+    """Raise zipfile.BadZipFile if a part of the file does not match its checksum.
 
-    torch writes checksums and does not look at them when it loads: a flipped bit would become a wrong weight.
+    torch writes checksums but does not verify them, so a flipped bit would become a wrong weight.
     """
     with zipfile.ZipFile(file) as archive:
         damaged = archive.testzip()
@@ -117,9 +115,9 @@ def _check(file: IO[bytes], path: Path) -> None:
 
 
 def load_partial(folder: Path) -> State | None:
-    """Return the checkpoint in the middle of an epoch, unless a later epoch has one; `None` where there is none.
+    """Return the checkpoint in the middle of an epoch, unless a later epoch has one; else `None`.
 
-    A damaged one is quarantined, as others are.
+    A damaged one is renamed to `.damaged`.
     """
     path = folder / PARTIAL
     state = _loaded(path) if os.path.lexists(path) else None
@@ -127,26 +125,25 @@ def load_partial(folder: Path) -> State | None:
     return state if state is not None and state["epoch"] >= newest else None
 
 
-#: Where the files are in a sweep's store; the driver looks there for them.
+#: Folders of these files in a sweep's store, from which the driver takes them.
 CHECKPOINTS, INCOMING = "checkpoints", "incoming"
 
 
-#: Returns the store at an address, the same one for all trials of this process.
+#: Returns the store at an address; all trials of this process share it, and so its open connections.
 store_at = cache(Store)
 
 
 class TrialFiles:
-    """The files of one trial, or of one replicate that is trained in a separate process."""
+    """The files of one trial, or of one replicate with a separate process."""
 
     def __init__(self, place: Path, *, tables: Path | None, checkpoints: Path | None, store: str | None = None) -> None:
         """Prepare for a trial.
 
         Args:
-            place: of its checkpoints, relative to those of all trials.
-            tables: the folder that holds the tables, or `None` to write none.
-            checkpoints: the folder of checkpoints, or `None` to keep none.
-            store: the address of the sweep in a store; then the two folders above are the driver's own, and are
-                neither read nor written.
+            place: folder of its checkpoints, relative to that of all trials.
+            tables: folder of the tables; `None` to write none.
+            checkpoints: folder of the checkpoints; `None` to keep none.
+            store: address of the sweep in a store; the two folders above are then the driver's and are not used.
         """
         self._place = f"{CHECKPOINTS}/{place.as_posix()}"
         self._store = store_at(store) if store is not None else None
@@ -158,7 +155,7 @@ class TrialFiles:
         self._stored: set[int] = set()
 
     def fetch_checkpoints(self) -> None:
-        """Bring what the store has of this trial's checkpoints here; without a store they are here."""
+        """Download this trial's checkpoints from the store, if there is one."""
         if self._store is None or self.checkpoints is None:
             return
         patiently(self._fetch)
@@ -170,24 +167,25 @@ class TrialFiles:
         self._store.download_all({name: self.checkpoints / Path(name).name for name in names})
 
     def checkpoint_written(self, path: Path, epoch: int | None = None) -> None:
-        """Upload a checkpoint that has its final name; `None` for the one in the middle of an epoch."""
+        """Upload a checkpoint that has its final name; `epoch` is `None` in the middle of one."""
         self._upload(f"{self._place}/{path.name}", path)
         if self._store is not None and epoch is not None:
             self._stored.add(epoch)
 
     def remove_partial(self) -> None:
-        """Remove the checkpoint in the middle of an epoch: the epoch has its own."""
+        """Remove the checkpoint in the middle of an epoch, after the epoch's own is written."""
         if self.checkpoints is not None:
             self._remove([self.checkpoints / PARTIAL])
 
     def table_written(self, path: Path) -> None:
-        """Upload a table's part that has its final name."""
+        """Upload a file of a table that has its final name."""
         self._upload(f"{INCOMING}/{path.parent.name}/{path.name}", path)
 
     def _upload(self, name: str, path: Path) -> None:
-        """Put a file in the store, if there is one, as patiently as the driver puts its journal; then remove it."""
+        """Upload a file to the store, if there is one, and remove the local copy."""
         store = self._store
         if store is not None:
+            # As patiently as the driver uploads its journal: giving up earlier would fail a trial that can go on.
             patiently(lambda: store.put(name, path))
             path.unlink()
 
@@ -200,7 +198,7 @@ class TrialFiles:
         self._stored -= {*older}
 
     def _remove(self, files: Sequence[Path]) -> None:
-        """Remove checkpoints here, and then from the store, if there is one."""
+        """Remove checkpoints locally, then from the store, if there is one."""
         for file in files:
             file.unlink(missing_ok=True)
         if self._store is not None:
@@ -210,16 +208,16 @@ class TrialFiles:
 class CheckpointWriter:
     """Writes the checkpoints of one trial in a thread, from a copy, while training continues.
 
-    A checkpoint of 100 MB and more takes seconds to write, and a GPU would wait for it. So between rungs one is written
-    when `every_seconds` have passed since the last, from a copy in the host's memory; at most one is under way. Where a
-    trial may end or wait, it is written before the report goes out.
+    A checkpoint of 100 MB or more takes seconds to write, for which a GPU would wait. So between rungs, one is written
+    every `every_seconds` from a copy in host memory, at most one at a time. Where a trial may end or wait, the
+    checkpoint is written before the report is sent.
 
-    How often is worth it: a process that is lost once in M seconds, and a checkpoint that holds training up for C, are
-    best served by one every √(2·C·M) seconds (Young 1974, doi:10.1145/361147.361115, eq. 4). A spot machine that is
-    reclaimed after five hours and a copy of 0.1 s give 60 s.
+    The best interval for a process that is lost once in M seconds, with a checkpoint that delays training by C seconds,
+    is √(2·C·M) (Young 1974, doi:10.1145/361147.361115, eq. 4). A spot machine that is reclaimed after five hours and a
+    copy of 0.1 s give 60 s.
 
     Attributes:
-        epoch: of the newest checkpoint that was begun; -1 before the first.
+        epoch: epoch of the newest checkpoint begun; -1 before the first.
     """
 
     def __init__(
@@ -228,10 +226,10 @@ class CheckpointWriter:
         """Begin; the first is due `every_seconds` from now.
 
         Args:
-            files: of the trial.
-            every_seconds: between two checkpoints; at 0 each report has one.
-            keep: how many of them stay, so that an older one is there should the newest be damaged.
-            clock: seconds.
+            files: files of the trial.
+            every_seconds: time between two checkpoints; at 0 every report has one.
+            keep: number of checkpoints kept, so that an older one exists if the newest is damaged.
+            clock: time in seconds.
         """
         self._files, self._every, self._keep, self._clock = files, every_seconds, keep, clock
         self.epoch = -1
@@ -243,27 +241,28 @@ class CheckpointWriter:
 
     @property
     def due(self) -> bool:
-        """Whether it is time for the next one, and none is under way."""
+        """Whether the next checkpoint is due and none is being written."""
         return not self._under_way and self._clock() - self._last >= self._every
 
     def begin_epoch(self) -> None:
-        """Take note that an epoch begins."""
+        """Record that an epoch begins."""
         self._began = self._clock()
 
     @property
     def due_within(self) -> bool:
-        """Whether an epoch has lasted so long that the next checkpoint is due midway; never at cadence 0."""
+        """Whether an epoch has lasted so long that a checkpoint is due in its middle; never if the interval is 0."""
         since = self._clock() - max(self._last, self._began)
         return 0 < self._every <= since and not self._under_way
 
     def write(self, epoch: int | None, state: State) -> None:
-        """Write a checkpoint from a copy of `state`, which may change afterwards; wait for the one before first.
-
-        Raises what kept the one before from being written: OSError, or StoreError.
+        """Write a checkpoint from a copy of `state`, after the previous one is written.
 
         Args:
-            epoch: that is completed; `None` in the middle of one.
-            state: what it holds.
+            epoch: the completed epoch; `None` in the middle of one.
+            state: content of the checkpoint; it may change afterwards.
+
+        Raises:
+            OSError, StoreError: the previous checkpoint could not be written.
         """
         if epoch is not None:
             self.epoch = epoch
@@ -272,13 +271,13 @@ class CheckpointWriter:
         self._writing = self._thread.submit(self._write, epoch, copied)
 
     def settle(self) -> None:
-        """Wait until what was begun is written. Raises what kept it from that."""
+        """Wait until the current checkpoint is written. Raises the error that prevented it."""
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.result()
 
     def prune(self) -> None:
-        """Remove older checkpoints; call it when the newest one's report is journaled."""
+        """Remove older checkpoints; call it once the newest one's report is journaled."""
         if self._unpruned and not self._under_way:
             self._unpruned = False
             self._files.keep_newest(self._keep)
@@ -301,7 +300,7 @@ class CheckpointWriter:
 
 
 class HostCopy:
-    """Copies states into the host's memory; of a card, into the same page-locked buffers each time."""
+    """Copies states into host memory; from a GPU, always into the same page-locked buffers."""
 
     def __init__(self) -> None:
         """Begin without buffers."""
@@ -309,22 +308,23 @@ class HostCopy:
 
     def __call__(self, state: State) -> State:
         """Return a copy of `state` that no later step of training changes, its tensors on the CPU."""
-        copied = {key: self._copied(each, (key,)) for key, each in state.items()}
+        copied = {key: self._copied(value, (key,)) for key, value in state.items()}
         if self._buffers:
-            torch.cuda.synchronize()
+            torch.cuda.synchronize()  # the copies are asynchronous, and the next step would change their source
         return copied
 
     def _copied(self, value: object, place: tuple[object, ...]) -> object:
         if isinstance(value, Tensor):
             return self._buffered(value.detach(), place) if value.is_cuda else value.detach().clone()
         if isinstance(value, Mapping):
-            return {key: self._copied(each, (*place, key)) for key, each in value.items()}
+            return {key: self._copied(item, (*place, key)) for key, item in value.items()}
         if isinstance(value, list | tuple):
-            return type(value)(self._copied(each, (*place, index)) for index, each in enumerate(value))
+            return type(value)(self._copied(item, (*place, index)) for index, item in enumerate(value))
         return value
 
     def _buffered(self, value: Tensor, place: tuple[object, ...]) -> Tensor:
         buffer = self._buffers.get(place)
         if buffer is None or buffer.shape != value.shape or buffer.dtype != value.dtype:
+            # Page-locking takes longer than the copy, so buffers are kept.
             buffer = self._buffers[place] = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
         return buffer.copy_(value, non_blocking=True)

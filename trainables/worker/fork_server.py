@@ -1,8 +1,8 @@
 """A process that has imported torch and forks trial processes on request, for sweeps on this machine without Ray.
 
 It starts with the command, so torch is imported while the driver still reads the search space, and a trial process
-costs a fork instead of an import. It never runs a torch operation itself: a fork after one would inherit the locks of
-thread pools whose threads it lacks.
+costs a fork instead of an import. It never runs a torch operation itself, because a fork after one would inherit the
+locks of thread pools without their threads.
 
 The driver holds the other end of the control connection. When that closes, however the driver died, the server ends,
 and the kernel ends its children with it (`PR_SET_PDEATHSIG`).
@@ -27,7 +27,7 @@ PRELOADED = (
     "trainables.datasets",
     "trainables.models",
     "trainables.losses",
-    # What first steps, fits and tables import: two seconds of processor time, here once instead of in each child.
+    # Imported by first steps, fits and tables: two seconds of processor time, here once instead of in each child.
     "torch._dynamo",
     "scipy.optimize",
     "pandas",
@@ -35,10 +35,10 @@ PRELOADED = (
 
 
 def serve(control: Connection) -> None:
-    """Answer requests until the driver closes its end.
+    """Answer requests until the driver closes its end of the connection.
 
-    A request is 0, with a descriptor, for a trial process around it, whose id is the answer; or the id of a process to
-    wait for, whose exit code is the answer.
+    A request 0 comes with a descriptor and is answered by the id of a new trial process that uses it. Any other request
+    is a process id and is answered by that process's exit code once it has ended.
     """
     for module in PRELOADED:
         importlib.import_module(module)
@@ -52,7 +52,7 @@ def serve(control: Connection) -> None:
 
 
 def _forked(control: Connection, descriptor: int) -> int:
-    """Fork a trial process that talks through `descriptor`; return its id."""
+    """Fork a trial process that communicates through `descriptor`; return its id."""
     server = os.getpid()
     pid = os.fork()
     if pid:
@@ -60,19 +60,19 @@ def _forked(control: Connection, descriptor: int) -> int:
         return pid
     status = 1
     try:
-        control.close()
+        control.close()  # else the server's end would stay open in the child after the server has died
         die_with_parent(server)
         with Connection(descriptor) as connection:
             work(connection)
         status = 0
     finally:
-        # Not `sys.exit`: what the server would do at its end is not the child's to do.
+        # Not `sys.exit`, which would run the server's exit handlers in the child.
         os._exit(status)
     raise AssertionError("a process that has ended continues")
 
 
 def work(connection: Connection) -> None:
-    """Serve the driver until it wants no more, or is gone, as `trainables.worker.trial_reports` says."""
+    """Serve the driver until it sends `None` or is gone, as `trainables.worker.trial_reports` describes."""
     from threadpoolctl import threadpool_limits
 
     from trainables.worker.workers import CohortWorker, Worker, failure_of
@@ -80,10 +80,10 @@ def work(connection: Connection) -> None:
     try:
         opening: WorkerInit = connection.recv()
         log = open_regular(opening.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        for output in (1, 2):  # what libraries print
+        for output in (1, 2):  # libraries and C code print to the descriptors, not to `sys.stdout`
             os.dup2(log, output)
         os.close(log)
-        threadpool_limits(opening.settings.threads)  # of numpy's products; torch has its own number
+        threadpool_limits(opening.settings.threads)  # for numpy's BLAS; torch has its own setting
         worker = (CohortWorker if opening.together else Worker)(opening.settings)
         while (command := connection.recv()) is not None:
             if (report := worker.follow(command)) is not None:
@@ -99,5 +99,5 @@ if __name__ == "__main__":
     # Ctrl-C is for the driver, which ends its processes cleanly.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     serve(Connection(int(sys.argv[1])))
-    # Nothing is left to flush or to close, and taking torch down takes half a second that the driver waits for.
+    # Nothing is left to flush or close, and unloading torch takes half a second, for which the driver would wait.
     os._exit(0)

@@ -1,12 +1,13 @@
-"""How a trial's process ends when it does not end by itself: with its parent, or by its watchdog when it has hung.
+"""Forced ends of a trial's process: with its parent, or by its watchdog if it hangs.
 
-The watchdog ends a trial whose process stopped working without ending: a data loader's deadlock, a storage that hangs.
+The watchdog ends a process that stopped working without ending, for example in a data loader's deadlock or on a storage
+that hangs.
 
-Life is told by the processor time of the main thread, which trains: a thread that waits for something that never
-comes uses none, one that trains, evaluates or feeds a GPU always does, and nothing has to be told that it works. Time
-in which it waits for a lock does not count: a neighbour has it, who downloads or prepares the data set for all. What
-hangs while it computes (an endless loop, a GPU that never answers a thread that spins) looks alive; no watch can tell
-that from a long epoch, so it is ended once it has gone far beyond `trial_timeout`.
+It measures the processor time of the main thread, which trains. A thread that waits for something that never comes uses
+none; one that trains, evaluates or feeds a GPU always does, so no code has to report that it works. Waiting for a lock
+does not count, since another process then downloads or prepares the data set for all. A process that hangs while it
+computes (an endless loop, a spinning wait for a GPU) looks alive. Nothing distinguishes that from a long epoch, so it
+is ended only once it has gone far beyond `trial_timeout`.
 """
 
 from __future__ import annotations
@@ -29,34 +30,34 @@ from trainables.files.locks import seconds_waited
 from trainables.files.regular import read_text
 from trainables.worker.trial_reports import CRASH, HUNG, Failure, TrialEnded
 
-#: A main thread that uses less than this share of the time has hung: a wait that wakes up every five seconds to look
-#: again, as torch's data loader does, takes some 2e-5; 0.3 s of training in ten minutes is enough to be alive.
+#: A main thread that uses a smaller share of the time hangs. A wait that wakes up every five seconds, as torch's data
+#: loader does, uses some 2e-5; 0.3 s of training in ten minutes is enough to count as alive.
 ALIVE_SHARE = 5e-4
 
-#: How many times `trial_timeout` one step may take: normally a trial ends itself after the epoch that it is in.
+#: Multiple of `trial_timeout` that one step may take: a trial normally ends itself after its current epoch.
 OVERTIME = 3.0
 
-#: How often the watch looks within its limit.
+#: Number of samples of the processor time within the limit, so that a hang is noticed at most 5 % late.
 LOOKS = 20
 
 LONGEST_LOOK_SECONDS = 5.0
 
-#: How long a thread may take to leave what it waits for; one that waits outside of Python never does, and is killed.
+#: Time for the main thread to react to the signal. One that waits outside of Python never does, and is killed.
 INTERRUPT_SECONDS = 10.0
 
-#: Where a process that has to be killed leaves the failure, in its trial's folder of checkpoints.
+#: File in the trial's folder of checkpoints in which a process that must be killed leaves its failure.
 HUNG_FILE = "hung.json"
 
 
 class Watchdog:
-    """Watches the main thread while it is inside `watching`, from a separate thread."""
+    """Watches the main thread inside `watching`, from a separate thread."""
 
     def __init__(self, silence_seconds: float | None, timeout_seconds: float | None = None) -> None:
         """Set the limits.
 
         Args:
-            silence_seconds: without any work of the main thread after which it has hung; `None` for no limit.
-            timeout_seconds: a trial's own limit; a step may take `OVERTIME` as long. `None` for no limit.
+            silence_seconds: time without work of the main thread after which it hangs; `None` for no limit.
+            timeout_seconds: the trial's time limit; a step may take `OVERTIME` times as long. `None` for no limit.
         """
         self._silence = silence_seconds
         self._overtime = None if timeout_seconds is None else OVERTIME * timeout_seconds
@@ -64,12 +65,12 @@ class Watchdog:
 
     @contextmanager
     def watching(self, folder: Path | None = None) -> Iterator[None]:
-        """Raise TrialEnded in what runs inside when it hangs; kill the process when that does not wake it.
+        """Raise TrialEnded inside the context if it hangs, and kill the process if that has no effect.
+
+        Outside the main thread nothing is watched, because only the main thread can be interrupted.
 
         Args:
-            folder: where a killed process leaves its failure, as `HUNG_FILE`; `None` for nowhere.
-
-        Outside the main thread nothing is watched: only the main thread can be interrupted.
+            folder: folder in which a killed process leaves its failure, as `HUNG_FILE`; `None` for nowhere.
         """
         limits = [limit for limit in (self._silence, self._overtime) if limit is not None]
         if not limits or threading.current_thread() is not threading.main_thread():
@@ -78,6 +79,7 @@ class Watchdog:
         if folder is not None:
             (folder / HUNG_FILE).unlink(missing_ok=True)
         over = threading.Event()
+        # A signal, because only a signal handler can raise in the main thread while it waits.
         before = signal.signal(signal.SIGUSR2, self._interrupt)
         thread = threading.Thread(target=self._watch, args=(over, min(limits), folder), daemon=True)
         thread.start()
@@ -98,6 +100,7 @@ class Watchdog:
         while not over.wait(pause):
             now, used = time.monotonic() - seconds_waited(main), time.clock_gettime(clock)
             looks.append((now, used))
+            # Keep one sample older than the limit, so that the window spans all of it.
             while self._silence is not None and len(looks) > 2 and looks[1][0] <= now - self._silence:
                 looks.popleft()
             silent = now - looks[0][0]
@@ -123,18 +126,19 @@ class Watchdog:
         raise TrialEnded(failure)
 
     def _kill(self, failure: Failure, folder: Path | None) -> None:
-        """End the process the hard way."""
+        """Kill this process, after writing the failure where the driver finds it."""
         if folder is not None:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
                 write_text(folder / HUNG_FILE, json.dumps(failure.having(killed="SIGKILL").to_dict()))
             except OSError as error:
-                sys.stderr.write(f"{failure}; the failure could not be written down: {error}\n")
+                sys.stderr.write(f"{failure}; the failure could not be written to {folder}: {error}\n")
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def last_hang(folder: Path) -> Failure | None:
-    """Return why the last process of a trial was killed for hanging, once; `None` when it was not."""
+    """Return why the last process of a trial was killed for hanging, once; `None` if it was not."""
+    # A file that is missing, or that someone else wrote, says nothing about a hang.
     with suppress(OSError, ValueError, TypeError):
         written = read_text(folder / HUNG_FILE)
         (folder / HUNG_FILE).unlink()
@@ -142,25 +146,25 @@ def last_hang(folder: Path) -> Failure | None:
     return None
 
 
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG = 1  # of linux/prctl.h; Python has no function for it
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent ends."""
+    """Make the kernel kill this process when its parent ends."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it ended before the kernel was asked
+    if os.getppid() != parent:  # the parent ended before the call, of which the kernel sends no signal
         os._exit(1)
 
 
 def exit_code(pid: int) -> int:
-    """Wait for a child's end; return its exit code, negative for the signal that ended it."""
+    """Wait for a child to end; return its exit code, or minus the signal that ended it."""
     try:
         _, status = os.waitpid(pid, 0)
-    except ChildProcessError:
+    except ChildProcessError:  # other code has waited for it, and its exit code is lost
         return 0
     return os.waitstatus_to_exitcode(status)
 
 
 def ended_by(code: int) -> Failure:
-    """Return how a process ended without an error message, from its `exit_code`."""
+    """Return the failure of a process that ended without a message, from its `exit_code`."""
     return Failure(CRASH, {"signal": signal.Signals(-code).name} if code < 0 else {"exit_code": code})

@@ -1,12 +1,12 @@
 """One trial: a configuration's replicates, trained side by side from one report to the next.
 
-`Trial.advance` trains up to the next rung, or until enough time has passed since the last report; it writes
-predictions and, when one is due, a checkpoint, and returns a report of plain values that the driver journals. A
-checkpoint holds the report that was sent with it, so a trial resumed from its newest checkpoint repeats a report that
-may have been lost on the way, and the driver ignores one that it has, and rows that it has.
+`Trial.advance` trains to the next rung, or until enough time has passed since the last report. It writes predictions
+and, if due, a checkpoint, and returns a report of plain values that the driver journals. A checkpoint contains the
+report that was sent with it. So a trial resumed from its newest checkpoint repeats a report that may have been lost,
+and the driver ignores reports and rows that it already has.
 
-A trial whose replicates are lanes of a cohort is given its epochs by whoever trains the cohort: `begin`, `take` after
-each epoch until it says that a report is due, then `report`.
+If the replicates are lanes of a cohort, the cohort's worker calls `begin`, then `take` after each epoch until a report
+is due, then `report`.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ from trainables.worker.trial_tables import evaluation_rows, write_evaluations
 
 
 def replicate_of(assignment: Assignment, settings: TrialSettings, seed: int, dataset: DataSet) -> Replicate:
-    """Return a replicate of an assignment's configuration, at its epoch 0."""
+    """Build a replicate of an assignment's configuration, at epoch 0."""
     return Replicate(assignment.values, seed=seed, dataset=dataset, **settings.of_replicates)
 
 
 class Trial:
-    """A configuration's replicates between their first epoch and their last."""
+    """A configuration's replicates from their first epoch to their last."""
 
     def __init__(
         self, assignment: Assignment, settings: TrialSettings, dataset: DataSet, *, in_cohort: bool | None = None
     ) -> None:
-        """Build the replicates, and continue from the trial's newest sound checkpoint where there is one.
+        """Build the replicates, and continue from the trial's newest sound checkpoint if there is one.
 
         Args:
-            assignment: what to train.
-            settings: of all trials.
-            dataset: on the device.
-            in_cohort: whether its lanes would join the caller's cohort, which is then asked for with `wants_cohort`;
-                `None` where there is none to join.
+            assignment: the configuration and its seeds.
+            settings: settings of all trials.
+            dataset: the data set, on the device.
+            in_cohort: whether its lanes may join the caller's cohort, which `wants_cohort` then requests; `None` if
+                there is no cohort to join.
         """
         self.assignment = assignment
         self.settings = settings = settings.suited(assignment)
@@ -77,25 +77,25 @@ class Trial:
 
     @property
     def epoch(self) -> int:
-        """Epochs that every replicate has completed."""
+        """Number of epochs that every replicate has completed."""
         return min(replicate.epoch for replicate in self.replicates.values())
 
     @property
     def finished(self) -> bool:
-        """Whether the last epoch is done and reported."""
+        """Whether the last epoch is trained and reported."""
         return self.epoch >= self.settings.max_epochs and self._repeat is None
 
     @property
     def evaluates(self) -> bool:
-        """Whether the report that is due has evaluations: at a rung, unless it failed."""
+        """Whether the due report has evaluations: at a rung, unless the trial failed."""
         return self._failure is None and self.epoch in self.settings.rungs
 
     def advance(
         self, clock: Callable[[], float] = time.monotonic, leaving: Callable[[], bool] = lambda: False
     ) -> TrialReport:
-        """Train to the next rung, for about `report_seconds`, or until `leaving` says so, and return the report.
+        """Train to the next rung, for about `report_seconds`, or until `leaving`, and return the report.
 
-        Each of the three is looked at after an epoch: at most one epoch's work is lost with a machine.
+        All three are checked after each epoch, so a lost machine loses at most one epoch's work.
         """
         repeated = self.repeated()
         if repeated is not None:
@@ -110,20 +110,20 @@ class Trial:
         return report
 
     def repeated(self) -> TrialReport | None:
-        """Return the report that was sent with the checkpoint, once; `None` where there is none to repeat."""
+        """Return, once, the report that was sent with the checkpoint; `None` if there is none to repeat."""
         report, self._repeat = self._repeat, None
         return report
 
     def join(self, cohort: Cohort) -> None:
-        """Let the replicates train as lanes of `cohort`."""
+        """Make the replicates lanes of `cohort`."""
         self._cohort = cohort
         for replicate in self.networks:
             cohort.join(replicate)
 
     def leave(self) -> None:
-        """Write a checkpoint of what was reported and has none yet, and leave the cohort if there is one.
+        """Write a checkpoint of the last report if it has none, and leave the cohort if there is one.
 
-        Another process may continue from there.
+        Another process can continue from there.
         """
         report = self._last_report
         if report is not None and report.epoch == self.epoch and self._writer.epoch < report.epoch:
@@ -135,25 +135,25 @@ class Trial:
         self.close()
 
     def close(self) -> None:
-        """Let a training loop of the user's own release what it holds."""
+        """Close a user's training loop."""
         for replicate in self.replicates.values():
             if isinstance(replicate, LoopReplicate):
                 replicate.close()
 
     def begin(self) -> None:
-        """Begin the way to the next report."""
-        # The last report was journaled, or this call would not have come: its checkpoint is one to keep.
+        """Begin training towards the next report."""
+        # This call shows that the last report was journaled, so older checkpoints are no longer needed.
         self._writer.prune()
         self._rows, self._unreported, self._failure = self._unreported, [], None
         self._began = time.monotonic()
 
     def take(self, rows: Sequence[dict[str, Any]], seconds: float, waited: float) -> bool:
-        """Take up an epoch's rows, one a replicate in order; return whether a report is due.
+        """Add an epoch's rows, one per replicate in order; return whether a report is due.
 
         Args:
-            rows: as `train_epoch` of the replicates' group gives them.
-            seconds: spent on this trial since its last report; in a cohort its share.
-            waited: since its last report.
+            rows: result of `train_epoch` of the replicates' group.
+            seconds: time spent on this trial since its last report; in a cohort, its share.
+            waited: time since its last report.
         """
         numbers = [*self.replicates]
         numbered = [{"replicate": n, **row} for n, row in zip(numbers, rows, strict=True)]
@@ -161,7 +161,7 @@ class Trial:
         wanted = self.settings.evaluation.trajectory
         if wanted is not None:
             if wanted.curvature is not None:
-                self._settle()
+                self._settle()  # curvature is measured on the networks themselves
             for row in numbered:
                 if row["replicate"] not in self._errors:
                     row.update(self.replicates[row["replicate"]].trajectory_row(wanted))
@@ -173,11 +173,11 @@ class Trial:
         return self._failure is not None or self.epoch in self.settings.rungs or waited >= self.settings.report_seconds
 
     def report(self, evaluations: Sequence[Row], seconds: float) -> TrialReport:
-        """Return the report that is due; `save` is to be called before it is sent.
+        """Return the due report; call `save` before it is sent.
 
         Args:
-            evaluations: where `evaluates` asked for them.
-            seconds: spent on this trial since its last report.
+            evaluations: rows of the evaluations, if `evaluates`.
+            seconds: time spent on this trial since its last report.
         """
         failure, self._wall_seconds = self._failure, self._wall_seconds + seconds
         sound = [row for row in self._rows if row["replicate"] not in self._errors]
@@ -197,9 +197,10 @@ class Trial:
         return self._last_report
 
     def save(self, report: TrialReport, *, at_once: bool = False) -> None:
-        """Write a checkpoint with its report if one is due, as it always is at a rung, with `at_once` and at cadence 0.
+        """Write a checkpoint with its report if one is due: at every rung, with `at_once`, or after an interval.
 
-        It is written before this returns, or else from a copy while training continues.
+        At a rung, with `at_once` and at interval 0 it is written before this returns, otherwise from a copy while
+        training continues.
         """
         at_once = at_once or self.epoch in self.settings.rungs or not self.settings.checkpoint_seconds
         if self._folder is None or report.failure or not (at_once or self._writer.due):
@@ -210,25 +211,25 @@ class Trial:
             self._writer.settle()
 
     def evaluations(self) -> dict[int, Evaluation]:
-        """Return an evaluation of each replicate, by number."""
+        """Evaluate each replicate; return its evaluation by number."""
         wanted, stage = self.settings.evaluation, self.stage
         return {number: replicate.evaluate(wanted, stage) for number, replicate in self.replicates.items()}
 
     def evaluated(self, evaluations: Mapping[int, Evaluation]) -> tuple[list[Row], Callable[[], None]]:
-        """Return the rows of evaluations by replicate, and what writes their tables."""
+        """Return the rows of evaluations by replicate, and a function that writes their tables."""
         write = functools.partial(write_evaluations, self._files, self.assignment.trial, self.epoch, evaluations)
         return evaluation_rows(evaluations, self.epoch), write
 
     @property
     def stage(self) -> str:
-        """The stage of an evaluation made now: `rung` or `end`."""
+        """Stage of an evaluation made now: `rung` or `end`."""
         return END if self.epoch >= self.settings.max_epochs else "rung"
 
     def _chosen_packing(self, dataset: DataSet, in_cohort: bool | None) -> str:
-        """Return how the replicates share this process: what the settings ask for, where it can be.
+        """Return how the replicates share this process: as the settings ask, if possible.
 
-        Where there is no cohort to join, as in an export, one of their own is for networks whose bits do not depend on
-        the number of lanes: the numbers are those of a large cohort. Others train so only where lanes are asked for.
+        Without a cohort to join, as in an export, networks whose bits do not depend on the number of lanes form their
+        own cohort and get the numbers of a large one. Other networks do so only if a number of lanes is set.
         """
         settings, values, asked = self.settings, self.assignment.values, self.settings.packing
         if not self.networks:
@@ -242,7 +243,7 @@ class Trial:
         return chosen_packing(asked, self._build, values, seeds, dataset, device, training, choices)
 
     def _packed(self) -> Packed:
-        """Return the replicates as a group of their own."""
+        """Return the replicates as a separate group."""
         assert self._packing is not None
         if self._packing == COHORT:
             return Lanes(self.networks, self.settings.own_lanes)
@@ -253,8 +254,8 @@ class Trial:
 
     @property
     def networks(self) -> list[Replicate]:
-        """The replicates, where they are networks that this program trains."""
-        return [each for each in self.replicates.values() if isinstance(each, Replicate)]
+        """The replicates that this program trains, as opposed to a user's training loop."""
+        return [replicate for replicate in self.replicates.values() if isinstance(replicate, Replicate)]
 
     def _task(self, seed: int, dataset: DataSet) -> Task:
         settings = self.settings
@@ -280,23 +281,23 @@ class Trial:
         return self._group.train_epoch()
 
     def _after_step(self) -> None:
-        """Write a checkpoint in the middle of an epoch that lasts longer than the time between two."""
+        """Write a checkpoint in the middle of an epoch that lasts longer than the interval."""
         if not self._writer.due_within:
             return
         assert isinstance(self._group, Sequential)
         state = self._held(self._wall_seconds + time.monotonic() - self._began, self._reported)
         state |= {"epoch": self.epoch, "rows": self._rows, "trained": self._group.trained}
-        state |= {"errors": {number: each.to_dict() for number, each in self._errors.items()}, "packing": self._packing}
+        state |= {"errors": {n: failure.to_dict() for n, failure in self._errors.items()}, "packing": self._packing}
         self._writer.write(None, state)
 
     def _drop_diverged(self, rows: Sequence[Row]) -> None:
-        """Let replicates that diverged in an epoch train no further, if others can."""
+        """Stop training replicates that diverged in an epoch, if others can continue."""
         diverged = non_finite(rows)
         self._errors.update(diverged)
         if not diverged or len(diverged) == len(self.replicates):
             return
         if self._group is not None:
-            self._group.settle()
+            self._group.settle()  # the group is built anew below, from the networks' own state
         for number in diverged:
             replicate = self.replicates.pop(number)
             if self._cohort is not None and isinstance(replicate, Replicate):
@@ -305,7 +306,7 @@ class Trial:
             self._group = self._packed()
 
     def _timed_out(self, seconds: float) -> Failure | None:
-        """Return the failure when the trial has trained for too long, `seconds` since its last report."""
+        """Return the failure of a trial that exceeds its time limit, `seconds` after its last report; else `None`."""
         limit, taken = self.settings.timeout_seconds, self._wall_seconds - self._seconds_before + seconds
         if limit is None or taken <= limit or self.epoch >= self.settings.max_epochs:
             return None
@@ -314,14 +315,14 @@ class Trial:
     def _evaluate(self) -> list[Row]:
         rows: list[Row] = []
         for number, replicate in self.replicates.items():
-            # One at a time: its predictions may be large.
+            # One at a time, since predictions may be large.
             own, write = self.evaluated({number: replicate.evaluate(self.settings.evaluation, self.stage)})
             rows += own
             write()
         return rows
 
     def _settle(self) -> None:
-        """Give the networks' own optimisers what lanes keep for them."""
+        """Copy the state that lanes keep back to the networks and their optimisers."""
         if self._group is not None:
             self._group.settle()
         elif self._cohort is not None:
@@ -329,7 +330,7 @@ class Trial:
                 self._cohort.settle(replicate)
 
     def _held(self, wall_seconds: float, report: Mapping[str, Any] | None) -> dict[str, object]:
-        """Return what a checkpoint holds, as plain values and tensors: of a replicate that has diverged, `None`."""
+        """Return a checkpoint's content, plain values and tensors; `None` stands for a diverged replicate."""
         held = [self.replicates.get(number) for number in self.assignment.numbers]
         return {
             "trial": self.assignment.trial,
@@ -340,23 +341,23 @@ class Trial:
         }
 
     def _restore(self) -> None:
-        """Continue from the newest sound checkpoint of these replicates, where there is one."""
+        """Continue from the newest sound checkpoint of these replicates, if there is one."""
         self._files.fetch_checkpoints()
         saved = (load_partial(self._folder) or load_newest_checkpoint(self._folder)) if self._folder else None
-        if saved is None or saved["seeds"] != list(self.assignment.seeds):
+        if saved is None or saved["seeds"] != list(self.assignment.seeds):  # other seeds: another training
             return
         for number, state in zip(self.assignment.numbers, saved["replicates"], strict=True):
-            if state is None:  # it has diverged
+            if state is None:  # the replicate has diverged
                 del self.replicates[number]
             else:
                 self.replicates[number].load_state_dict(state)
         self._wall_seconds = self._seconds_before = saved["wall_seconds"]
         self._reported = saved["report"]
-        # Packed otherwise, a trial would round otherwise: it continues as it began, and ends as if never interrupted.
+        # Another packing rounds differently. With the same one, the trial ends as if it had never been interrupted.
         if self._reported is not None:
             self._repeat = TrialReport.from_dict(self._reported)
             self._errors, self._packing = dict(self._repeat.replicate_errors), self._repeat.packing
-        if "trained" in saved:  # in the middle of an epoch, of which no report tells
+        if "trained" in saved:  # in the middle of an epoch, later than the report
             self._unreported, self._trained = [*saved["rows"]], [*saved["trained"]]
             self._errors = {number: Failure(**fields) for number, fields in saved["errors"].items()}
             self._packing = saved["packing"]

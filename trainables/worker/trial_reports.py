@@ -1,7 +1,7 @@
-"""Reports of a trial's process with the objective value in them, and what it and the driver tell each other.
+"""Reports of a trial's process, its objective, and the messages between process and driver.
 
-First comes `WorkerInit`; then each `WorkerCommand` is answered by a `WorkerReport`, but for one that leaves nothing to
-train, until there is `None` in the place of a command. `WorkerFailed` is the last that a process says where it raises.
+The driver first sends `WorkerInit`. The process answers each `WorkerCommand` with a `WorkerReport`, unless the command
+leaves nothing to train, until the driver sends `None`. A process that raises sends `WorkerFailed` as its last message.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ Scalar: TypeAlias = str | int | float
 
 @dataclass(frozen=True)
 class Reason:
-    """Why something ended; `sweeper.journal.reasons` says it in words.
+    """Why something ended; `sweeper.journal.reasons` renders it as text.
 
     Attributes:
-        kind: a word, e.g. `non_finite`.
-        values: what the case is, e.g. `{"metric": "val_nll", "epoch": 3}`.
-        message: what was raised, or what somebody else's program said of it; one line.
+        kind: kind of reason, e.g. `non_finite`.
+        values: details, e.g. `{"metric": "val_nll", "epoch": 3}`.
+        message: one line of the exception, or of another program's message.
     """
 
     kind: str
@@ -41,11 +41,11 @@ class Reason:
     message: str = ""
 
     def having(self, **values: Scalar) -> Self:
-        """Return the same with more values."""
+        """Return a copy with more values."""
         return replace(self, values={**self.values, **values})
 
     def to_dict(self) -> dict[str, object]:
-        """Return plain values."""
+        """Convert to plain values."""
         return asdict(self)
 
 
@@ -54,7 +54,7 @@ class Failure(Reason):
     """Why a trial, one of its replicates or its process cannot continue.
 
     Attributes:
-        counts: whether it counts against the trial's retries; nobody is at fault for a preempted node.
+        counts: whether it counts against the trial's retries; a preempted node does not.
     """
 
     counts: bool = True
@@ -63,7 +63,7 @@ class Failure(Reason):
 class TrialEnded(Exception):  # noqa: N818 -- it may be no fault of the trial
     """Ends a trial's process for a known reason."""
 
-    interrupts = True  # what may fail without failing its trial lets it pass
+    interrupts = True  # optional measurements, which may fail without failing their trial, let it pass
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure)
@@ -77,18 +77,18 @@ Row: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class TrialReport:
-    """What one process measured since its last report.
+    """The measurements of one process since its last report.
 
     Attributes:
-        configuration: the index of its configuration.
+        configuration: index of the configuration.
         epoch: completed epochs.
-        objective: the judged value at that epoch, mean over the sound replicates; not a number when the trial failed,
-            `None` where it was not measured.
+        objective: objective at that epoch, mean over the sound replicates; NaN if the trial failed, `None` if it was
+            not measured.
         failure: why the trial cannot continue.
         device: `cpu` or `cuda`.
-        packing: how the replicates shared the process; `None` where nothing was packed.
+        packing: how the replicates shared the process; `None` if nothing was packed.
         wall_seconds: time spent in the trial so far.
-        gpu: the share of a GPU that its process had, as the driver adds; `None` before.
+        gpu: GPU fraction of its process, filled in by the driver; `None` before.
         epochs: rows of `epochs`, one row per replicate and epoch.
         evaluations: rows of `evaluations`; none between rungs.
         replicate_errors: replicates that failed while others went on, and why.
@@ -107,55 +107,55 @@ class TrialReport:
     gpu: float | None = None
 
     def to_dict(self) -> dict[str, object]:
-        """Return plain values, for Ray and for checkpoints, which are read with `weights_only`."""
+        """Convert to plain values, for Ray and for checkpoints, which are loaded with `weights_only`."""
         plain = {**vars(self), "epochs": list(self.epochs), "evaluations": list(self.evaluations)}
         plain["failure"] = self.failure and self.failure.to_dict()
-        # JSON knows no numbers as keys.
+        # JSON has only text keys.
         plain["replicate_errors"] = {str(n): failure.to_dict() for n, failure in self.replicate_errors.items()}
         return {name: value for name, value in plain.items() if value or name not in _LEFT_OUT}
 
     @staticmethod
     def from_dict(written: Mapping[str, Any]) -> TrialReport:
-        """Read what `to_dict` wrote, which leaves out what is empty."""
-        given = {each.name: written[each.name] for each in fields(TrialReport) if each.name in written}
+        """Read the values of `to_dict`, which leaves out empty ones."""
+        given = {field.name: written[field.name] for field in fields(TrialReport) if field.name in written}
         if given.get("failure") is not None:
             given["failure"] = Failure(**given["failure"])
         errors = given.get("replicate_errors", {})
-        given["replicate_errors"] = {int(number): Failure(**fields) for number, fields in errors.items()}
+        given["replicate_errors"] = {int(number): Failure(**values) for number, values in errors.items()}
         return TrialReport(**given)
 
 
-#: Not written where there is none.
+#: Fields that are written only if they have a value: nearly all reports lack them.
 _LEFT_OUT = ("failure", "replicate_errors", "gpu")
 
 
 def non_finite(rows: Sequence[Row]) -> dict[int, Failure]:
-    """Return the replicates that diverged in an epoch."""
-    found: dict[int, Failure] = {}
+    """Return the replicates that diverged in an epoch, with the failure of each."""
+    diverged: dict[int, Failure] = {}
     for row in rows:
         number, epoch = row["replicate"], row["epoch"]
         for column in ("train_loss", "val_nll"):
             if not math.isfinite(row.get(column, 0.0)):  # a user's own loop may measure no training loss
                 values = {"metric": column, "replicate": number, "value": str(row[column]), "epoch": epoch}
-                found.setdefault(number, Failure(NON_FINITE, values))
-    return found
+                diverged.setdefault(number, Failure(NON_FINITE, values))
+    return diverged
 
 
 def mean_objective(metric: str, epoch_rows: Sequence[Row], evaluations: Sequence[Row]) -> float | None:
-    """Return the mean over replicates of the judged metric at the last epoch; `None` where it was not measured."""
+    """Return the mean of a metric over replicates at the last epoch; `None` if it was not measured."""
     values = objective_values(metric, epoch_rows, evaluations)
     return math.fsum(values) / len(values) if values else None
 
 
 def objective_values(metric: str, epoch_rows: Sequence[Row], evaluations: Sequence[Row]) -> list[float]:
-    """Return a metric of each replicate at the last epoch; none where it was not measured.
+    """Return a metric of each replicate at the last epoch; an empty list if it was not measured.
 
-    The evaluation at a trial's end counts before the epoch's own measurement, see `of_kept_weights`.
+    The evaluation at a trial's end takes precedence over the epoch's measurement, see `of_kept_weights`.
 
     Args:
-        metric: as an objective names it.
-        epoch_rows: of the sound replicates; at least one.
-        evaluations: of the same report.
+        metric: the objective's name.
+        epoch_rows: epoch rows of the sound replicates; at least one.
+        evaluations: evaluation rows of the same report.
     """
     split, name = measured_as(metric)
     last = max(row["epoch"] for row in epoch_rows)
@@ -165,11 +165,11 @@ def objective_values(metric: str, epoch_rows: Sequence[Row], evaluations: Sequen
 
 
 def of_kept_weights(epoch_rows: Iterable[Row], evaluations: Iterable[Row]) -> list[Row]:
-    """Return epoch rows with the values of the evaluations at a trial's end in the place of the epoch's own.
+    """Return epoch rows in which evaluations at a trial's end replace the epoch's measurements.
 
-    That evaluation is of the weights that are kept, which with `checkpoint: best_val_nll` are an earlier epoch's: what
-    the last epoch itself measured is of weights that are gone. Everything that judges a trial by reports asks here,
-    everything that judges it by tables asks `sweeper.results.results.measured_sql`.
+    Such an evaluation measures the weights that are kept, which with `checkpoint: best_val_nll` are those of an earlier
+    epoch; the last epoch's own measurements are of weights that are discarded. Code that judges trials by reports uses
+    this function, code that judges them by tables uses `sweeper.results.results.measured_sql`.
     """
     at_the_end = [row for row in evaluations if row.get("stage") == "end"]
     ended = {(row["replicate"], row["epoch"], row.get("split")): row for row in at_the_end}
@@ -178,12 +178,12 @@ def of_kept_weights(epoch_rows: Iterable[Row], evaluations: Iterable[Row]) -> li
     kept: list[Row] = []
     for row in epoch_rows:
         places = {column: measured_as(column) for column in row}
-        found = {
+        replaced = {
             column: ended[row["replicate"], row["epoch"], split][name]
             for column, (split, name) in places.items()
             if name in ended.get((row["replicate"], row["epoch"], split), ())
         }
-        kept.append({**row, **found})
+        kept.append({**row, **replaced})
     return kept
 
 
@@ -192,9 +192,9 @@ class WorkerInit:
     """The first message to a process.
 
     Attributes:
-        settings: of all trials.
-        log: the file that takes what libraries print.
-        together: trials train as a cohort.
+        settings: settings of all trials.
+        log: file for the output of libraries.
+        together: whether trials train as a cohort.
     """
 
     settings: TrialSettings
@@ -204,13 +204,13 @@ class WorkerInit:
 
 @dataclass(frozen=True)
 class WorkerCommand:
-    """What the driver wants of a process.
+    """The driver's command to a process.
 
     Attributes:
         over: configurations that have ended or pause.
-        new: assignments to take up, one after the other; one trial each where trials train together.
-        most_lanes: of any cohort from now on; 0 for no limit.
-        report_all: every trial reports after the next epoch.
+        new: assignments to train in turn; one trial each if trials train together.
+        most_lanes: largest number of lanes of a cohort from now on; 0 for no limit.
+        report_all: whether every trial reports after the next epoch.
     """
 
     over: tuple[int, ...] = ()
@@ -221,16 +221,15 @@ class WorkerCommand:
 
 @dataclass(frozen=True)
 class WorkerReport:
-    """What a process reports before it continues.
+    """A process's answer to a command.
 
     Attributes:
-        reports: of each assignment that has any, with whether these are its last; in the order of configurations.
-        room: how many more trials like these it could take.
-        lost: configurations whose trial raised, and why.
-        gave_up: the process has let go of all its trials but those, also of such as it had not taken up yet, for want
-            of memory.
-        most_lanes: the width that memory allows; 0 where it is not known to be short.
-        trained: trials that train together were trained since the last command, these reports are not repeated ones.
+        reports: (reports, whether they are the last) of each assignment that has any, in the order of configurations.
+        room: number of further trials of the same kind that the process could take.
+        lost: configurations whose trial raised, with the failure.
+        gave_up: whether the process dropped all other trials for lack of memory, including those not begun yet.
+        most_lanes: number of lanes that memory allows; 0 if no shortage is known.
+        trained: whether the cohort was trained since the last command, so that the reports are not repeated ones.
     """
 
     reports: tuple[tuple[Sequence[TrialReport], bool], ...] = ()
@@ -243,19 +242,19 @@ class WorkerReport:
 
 @dataclass(frozen=True)
 class WorkerFailed:
-    """Why the process ended: it raised."""
+    """The last message of a process that raised."""
 
     failure: Failure
 
 
 @dataclass(frozen=True)
 class CardMemory:
-    """What a configuration's process took of a GPU that it had to itself.
+    """GPU memory that a configuration used in a process with a whole GPU.
 
     Attributes:
-        used_bytes: at its peak, CUDA's own context and libraries included.
-        total_bytes: of the GPU.
-        card: its name.
+        used_bytes: peak use, including CUDA's context and libraries.
+        total_bytes: memory of the GPU.
+        card: name of the GPU.
     """
 
     used_bytes: int

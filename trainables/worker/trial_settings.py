@@ -1,6 +1,6 @@
-"""Inputs of a trial: settings shared by all trials of a sweep, its own assignment, and a process that suits both.
+"""Inputs of a trial: the settings shared by all trials of a sweep, and its own assignment.
 
-The driver builds both and sends them pickled; processes take them as they are.
+The driver builds and pickles both; processes use them unchanged.
 """
 
 from __future__ import annotations
@@ -27,41 +27,41 @@ from trainables.worker.checkpoints import replicate_folder
 
 @dataclass(frozen=True)
 class TrialSettings:
-    """What is the same for all trials of a sweep.
+    """The settings that all trials of a sweep share.
 
     Attributes:
-        dataset: the data set's name and options.
+        dataset: name and options of the data set.
         max_epochs: the last epoch.
-        rungs: the epochs at which trials are evaluated; the last one is `max_epochs`.
-        objective: the column that is judged, e.g. `val_nll`.
-        evaluation: what an evaluation measures.
-        tables: the folder that holds the tables, or `None` to write none.
-        checkpoints: the folder of checkpoints, or `None` to keep none.
-        store: the sweep's address in a store, where no folder is shared; then the folders are not looked at.
-        report_seconds: a report is sent at the end of the epoch in which this much time has passed.
-        checkpoint_seconds: between two checkpoints; rungs have one in any case. At 0 each report has one,
-            which is written before it goes out.
-        checkpoints_kept: how many checkpoints of a trial stay.
-        batch_seconds: short configurations that no scheduler can stop are reported together for this long.
-        threads: torch's threads in this process.
+        rungs: epochs at which trials are evaluated; the last one is `max_epochs`.
+        objective: column that the scheduler judges, e.g. `val_nll`.
+        evaluation: settings of evaluations.
+        tables: folder of the tables; `None` to write none.
+        checkpoints: folder of the checkpoints; `None` to keep none.
+        store: address of the sweep in a store, if there is no shared folder; the two folders are then ignored.
+        report_seconds: time after which a report is sent, at the end of the epoch.
+        checkpoint_seconds: time between checkpoints; every rung has one. At 0 every report has one, written before the
+            report is sent.
+        checkpoints_kept: number of checkpoints kept per trial.
+        batch_seconds: time for which reports of short configurations that no scheduler can stop are collected.
+        threads: number of torch threads in this process.
         device: `cpu` or `cuda`.
-        gpu: the share of a GPU that is this process's; memory beyond it is refused. 0 or whole cards: no limit.
-        packing: how replicates share this process: `sequential`, `fused` or `auto`; `trials` where each has its own;
-            `cohort` where the replicates of several configurations train together.
-        lanes: of a cohort; 0 measures how many are best.
-        own_lanes: at least, of the cohort that a trial has of its own: convolutions round by their number.
-        most_lanes: of a cohort that is measured: what the sweep could fill.
-        training: how training steps are computed.
-        choices: the folder in which the sweep's processes keep what `auto` found, or `None` where none is shared.
-        data_key: names the data set's contents, by which a node's processes share one copy; `None`: each has its own.
-        data_keys: the same of every data set that configurations name, by `variant_key`; `None` where they name none.
-        timeout_seconds: a trial that trains for longer in one process fails after the epoch it is in; `None` for never.
-        hang_seconds: a process that does no work for so long is ended, see `trainables.worker.hang_watchdog`; `None`
-            for never.
-        extensions: the archive with the code of the sweep's own components, see `trainables.extensions.code`.
-        own_names: the names in it that may be imported, which the sweep's user was asked about; `None` for any.
-        loop: the import path of a training loop of the user's own; `None` for ours.
-        loop_columns: what its epochs measured before the sweep; `None` where that is not known.
+        gpu: GPU fraction of this process; memory beyond it is refused. 0 or whole GPUs: no limit.
+        packing: how replicates share this process: `sequential`, `fused` or `auto`; `trials` if each has its own
+            process; `cohort` if the replicates of several configurations train together.
+        lanes: number of lanes of a cohort; 0 measures the best number.
+        own_lanes: smallest number of lanes in a trial's own cohort, since convolutions round differently by width.
+        most_lanes: largest number of lanes that a measurement tries: what the sweep can fill.
+        training: arithmetic of training steps.
+        choices: folder in which the sweep's processes store the choices of `auto`; `None` if no folder is shared.
+        data_key: key of the data set's contents, under which a node's processes share one copy; `None`: no sharing.
+        data_keys: the same for every data set that configurations name, by `variant_key`; `None` if they name none.
+        timeout_seconds: a trial that trains longer in one process fails after its current epoch; `None` for no limit.
+        hang_seconds: a process without any work for this long is ended, see `trainables.worker.hang_watchdog`; `None`
+            for no limit.
+        extensions: archive with the user-defined code of the sweep, see `trainables.extensions.code`.
+        own_names: names in it that may be imported, because the user has approved them; `None` for any.
+        loop: import path of a user's training loop; `None` for the built-in one.
+        loop_columns: columns that its epochs measured before the sweep; `None` if unknown.
     """
 
     dataset: Options
@@ -95,23 +95,24 @@ class TrialSettings:
     loop_columns: Sequence[str] | None = None
 
     def suited(self, assignment: Assignment) -> TrialSettings:
-        """Return the settings for an assignment: those of all trials, or of a replicate that was added."""
+        """Return the settings for an assignment; those of an added replicate differ."""
         if not assignment.final:
             return self
+        # Added seeds serve to compare the objective; curvature and trajectories would only add to their cost.
         evaluation = replace(self.evaluation, curvature=None, trajectory=None)
         return replace(self, rungs=(self.max_epochs,), evaluation=evaluation)
 
     @property
     def of_replicates(self) -> dict[str, Any]:
-        """What every replicate is built with, whatever its configuration."""
+        """Arguments of `Replicate` that do not depend on the configuration."""
         bins = self.evaluation.bins
         return {"max_epochs": self.max_epochs, "device": self.device, "training": self.training, "bins": bins}
 
     def load_dataset(self, named: Options | None = None) -> DataSet:
-        """Return a data set, on the trial's device or streamed to it: the node's one copy where it has a key.
+        """Load a data set onto the trial's device, or to stream to it; a data set with a key is shared on the node.
 
         Args:
-            named: that of a configuration; the sweep's own where it names none.
+            named: name and options that a configuration gives; by default the sweep's.
         """
         if named is None and self.dataset["name"] == OWN:
             return own_data()
@@ -127,35 +128,41 @@ class TrialSettings:
 
 
 class DataSets:
-    """The data sets of a process: the sweep's own, and the last one of those that configurations name."""
+    """The data sets of a process: the sweep's, and the last one that a configuration named."""
 
     def __init__(self, settings: TrialSettings) -> None:
-        """Load the sweep's own."""
+        """Load the sweep's data set."""
         self._settings = settings
         self.own = settings.load_dataset()
         self._named: tuple[Options | None, DataSet] = (None, self.own)
 
     def named(self, named: Options | None) -> DataSet:
-        """Return the data set that a configuration names by name and options; the sweep's own for `None`."""
+        """Return the data set with this name and these options; the sweep's for `None`."""
         if named is None:
             return self.own
-        if self._named[0] != named:
+        if self._named[0] != named:  # keeping more could fill the memory
             self._named = (named, self._settings.load_dataset(named))
         return self._named[1]
 
 
 def variant_key(dataset: Options) -> str:
-    """Return what a data set with its options is known by, to the driver and to trial processes."""
+    """Return the key of a data set and its options, which the driver and trial processes share."""
     return json.dumps(dict(dataset), sort_keys=True, default=str)
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """One configuration to train: its index, name, values and the seed of each replicate.
+    """One configuration to train.
 
-    Where there is one replicate of several, since each has a separate process or this one was added, `replicate` is its
-    number. One that was added, `final`, is evaluated at its last epoch alone, without curvature and trajectory.
-    `place` is the folder of its checkpoints below that of all trials, where that is not the trial's.
+    Attributes:
+        configuration: its index.
+        trial: its name.
+        values: its components and hyperparameters.
+        seeds: the seed of each replicate.
+        replicate: number of the only replicate, if it has a separate process or was added; else `None`.
+        place: folder of its checkpoints below that of all trials, if it is not the trial's.
+        final: whether the replicate was added: it is evaluated at its last epoch only, without curvature and
+            trajectory.
     """
 
     configuration: int
@@ -180,16 +187,15 @@ class Assignment:
         return trial if self.replicate is None else replicate_folder(trial, self.replicate)
 
 
-#: What a process uses of a GPU in addition to torch's allocator: CUDA's context and its libraries' handles.
-#: Our allowance; on a GPU the actual value is `nvidia-smi`'s figure less `torch.cuda.max_memory_reserved()`.
+#: GPU memory of a process outside torch's allocator: CUDA's context and its libraries' handles. An allowance; the
+#: actual value is the figure of `nvidia-smi` minus `torch.cuda.max_memory_reserved()`.
 CONTEXT_BYTES = 512 * 2**20
 
 
 def prepare_process(settings: TrialSettings) -> None:
-    """Give this process the trial's threads and the user's own code; what a reused one may have changed is set again.
+    """Set up this process for a trial: user-defined code, threads, arithmetic and the memory limit of its GPU share.
 
-    Shares of a GPU isolate nothing: without a cap one trial's appetite would make its neighbours run out. The cap is
-    on what torch allocates, so what CUDA takes next to it comes off the share.
+    A reused process is set up again, since the trial before may have changed it.
 
     Raises:
         ValueError: this GPU cannot compute as the settings say.
@@ -199,21 +205,23 @@ def prepare_process(settings: TrialSettings) -> None:
     if settings.own_names is not None:
         permit_only(settings.own_names)
     torch.set_num_threads(settings.threads)
-    torch.set_default_dtype(torch.float32)
+    torch.set_default_dtype(torch.float32)  # user-defined code may have changed it
     prepare_arithmetic(settings.training, settings.device)
     if settings.device == "cuda":
         fault = gpu_fault(settings.training)
         if fault is not None:
             raise ValueError(fault)
         torch.cuda.empty_cache()
+        # Shares of a GPU isolate nothing: without a limit, one trial could use up its neighbours' memory.
         total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
         torch.cuda.set_per_process_memory_fraction(memory_cap(settings.gpu, total))
 
 
 def memory_cap(share: float, total_bytes: int) -> float:
-    """Return the fraction of a GPU's memory that torch may allocate in a process whose share of the GPU is `share`.
+    """Return the fraction of a GPU's memory that torch may allocate in a process with this share of the GPU.
 
-    0 and whole cards know no cap. A share so small that CUDA's context would be most of it keeps half for torch.
+    The limit applies to torch's allocator, so CUDA's context is subtracted from the share. 0 and whole GPUs have no
+    limit. A share so small that the context would take most of it keeps half for torch.
     """
     if not 0 < share < 1:
         return 1.0

@@ -1,7 +1,7 @@
-"""The large tables that a trial's own process writes: `predictions`, `reliability`; if requested, `spectra`, `blocks`.
+"""The large tables that a trial's process writes: `predictions`, `reliability`; on request `spectra` and `blocks`.
 
-A trial writes one file per table and evaluation, named after (trial, replicate, epoch), so writing an evaluation
-twice leaves one file. A file is written under a temporary name and renamed: under its final name it is whole.
+A trial writes one file per table and evaluation, named after (trial, replicate, epoch), so writing an evaluation twice
+leaves one file. A file is written under a temporary name and renamed, so under its final name it is whole.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from trainables.files.atomic import replacing
 from trainables.files.sealed import seal
 from trainables.worker.trial_reports import Row
 
-if TYPE_CHECKING:  # they bring torch along, which a process that only reads tables does not need
+if TYPE_CHECKING:  # these import torch, which a process that only reads tables does not need
     from trainables.training.evaluation import Evaluation
     from trainables.worker.checkpoints import TrialFiles
 
 TEXT, COUNT, NUMBER = pa.string(), pa.int64(), pa.float64()
 
-#: The columns that say which evaluation a row belongs to.
+#: The key columns of an evaluation.
 EVALUATION = {"trial": TEXT, "replicate": COUNT, "epoch": COUNT}
 
-#: An evaluation: its trial's name, its replicate's number and its completed epochs.
+#: An evaluation: trial name, replicate number, completed epochs.
 Place: TypeAlias = tuple[str, int, int]
 
 
 def evaluation_schema(**columns: pa.DataType) -> pa.Schema:
-    """Return the schema of a table of evaluations: which evaluation a row belongs to, and these columns."""
+    """Return the schema of a table of evaluations: the key columns and `columns`."""
     return pa.schema({**EVALUATION, **columns})
 
 
-#: One row per confidence bin; `confidence` and `accuracy` are null where the bin is empty.
+#: One row per confidence bin; `confidence` and `accuracy` are null in an empty bin.
 RELIABILITY_SCHEMA = evaluation_schema(
     split=TEXT, bin=COUNT, lower=NUMBER, upper=NUMBER, n=COUNT, confidence=NUMBER, accuracy=NUMBER
 )
@@ -57,7 +57,7 @@ BLOCKS_SCHEMA = evaluation_schema(
     residual=NUMBER, gradient_norm=NUMBER, samples=COUNT,
 )  # fmt: skip
 
-#: The tables of curvature, which a trial writes where they are asked for.
+#: The tables of curvature, written on request.
 CURVATURE_SCHEMAS = {"spectra": SPECTRA_SCHEMA, "blocks": BLOCKS_SCHEMA}
 
 
@@ -74,10 +74,10 @@ def part_name(trial: str, replicate: int, epoch: int) -> str:
 def write_predictions(
     folder: Path, place: Place, logits: Mapping[str, ArrayLike], targets: Mapping[str, ArrayLike]
 ) -> Path:
-    """Write the logits of one evaluation below `folder`, so that every metric can be computed again later.
+    """Write the logits of one evaluation, from which every metric can be computed again.
 
     Args:
-        folder: where the trial's tables go; the file lies in its sub-folder `predictions`.
+        folder: folder of the tables; the file is written to its sub-folder `predictions`.
         place: the evaluation.
         logits: split → logits [N, K]; row i is sample i of the split.
         targets: split → class indices [N].
@@ -87,7 +87,7 @@ def write_predictions(
     """
     batches = []
     for split, values in logits.items():
-        rows = np.asarray(values, np.float32)
+        rows = np.asarray(values, np.float32)  # the precision of the network; float64 would double the largest table
         count = len(rows)
         key = [pa.repeat(pa.scalar(part), count) for part in (*place, split)]
         lists = pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(rows).reshape(-1)), rows.shape[1])
@@ -98,13 +98,13 @@ def write_predictions(
 
 
 def write_rows(folder: Path, place: Place, table: str, rows: Iterable[Mapping[str, object]]) -> Path:
-    """Write the rows of one evaluation below `folder`, in the sub-folder `table`; return the file's path.
+    """Write the rows of one evaluation to the sub-folder `table` of `folder`; return the file's path.
 
     Args:
-        folder: where the trial's tables go.
+        folder: folder of the tables.
         place: the evaluation.
         table: `reliability`, or one of `CURVATURE_SCHEMAS`.
-        rows: by the other columns of its schema; none where it was unavailable.
+        rows: column → value, without the key columns; no rows if it was unavailable.
     """
     schema = CURVATURE_SCHEMAS.get(table, RELIABILITY_SCHEMA)
     key = dict(zip(EVALUATION, place, strict=True))
@@ -113,19 +113,19 @@ def write_rows(folder: Path, place: Place, table: str, rows: Iterable[Mapping[st
 
 
 def write_parquet(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch], *, durable: bool = False) -> Path:
-    """Write record batches, a row group each, to a temporary file and rename it to `path`.
+    """Write record batches atomically to a Parquet file, one row group each.
 
     Args:
-        path: the final name; its folder is created when missing, a file of that name is replaced in one step.
+        path: the file, replaced in one step; its folder is created if missing.
         schema: the table's schema.
-        batches: taken one at a time, so that a large table never has to fit in memory; may be empty.
-        durable: flush the file to the disk before it gets its name, for data that nothing else could restore.
+        batches: batches, consumed one at a time, so that a large table never has to fit in memory; may be empty.
+        durable: flush the file to disk before the rename, for data that cannot be restored from elsewhere.
 
     Raises:
         OSError: the folder cannot be written to; the temporary file is removed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Dictionaries for texts, whose values repeat.
+    # Dictionaries only for texts, whose values repeat; nearly every float is distinct.
     texts = [field.name for field in schema if pa.types.is_string(field.type)]
     with replacing(path, durable=durable) as temporary:
         with (
@@ -141,12 +141,12 @@ def write_parquet(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatc
 
 
 def evaluation_rows(evaluations: Mapping[int, Evaluation], epoch: int) -> list[Row]:
-    """Return the rows of an epoch's evaluations, by number of the replicate."""
-    return [{"replicate": n, "epoch": epoch, **row} for n, found in evaluations.items() for row in found.rows]
+    """Return the rows of an epoch's evaluations, given by replicate number."""
+    return [{"replicate": n, "epoch": epoch, **row} for n, measured in evaluations.items() for row in measured.rows]
 
 
 def write_evaluations(files: TrialFiles, trial: str, epoch: int, evaluations: Mapping[int, Evaluation]) -> None:
-    """Write the tables of an epoch's evaluations, by number of the replicate, where tables are written at all."""
+    """Write the tables of an epoch's evaluations, given by replicate number, if the trial writes tables."""
     if files.tables is None:
         return
     for number, evaluation in evaluations.items():

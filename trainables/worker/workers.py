@@ -1,7 +1,7 @@
-"""The work of a trial process under any executor: it trains configurations in turn, or as lanes of one cohort.
+"""The work of a trial process under any executor: training configurations in turn, or as lanes of one cohort.
 
-Of a cohort everything happens between two epochs. A trial that reports waits for the driver's word with all others: the
-driver ends it, lets it continue, and gives others the lanes that fall free. A trial that cannot be a lane trains alone.
+A cohort changes only between two epochs. When one of its trials reports, all wait for the driver's command, which ends
+it or lets it continue, and assigns free lanes to others. A trial that cannot be a lane trains alone.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ from trainables.worker.trial_settings import Assignment, DataSets, TrialSettings
 
 
 class Worker:
-    """Trains an assignment at a time; a step ends with the reports of at least one configuration.
+    """Trains one assignment at a time; a step ends with the reports of at least one configuration.
 
     Attributes:
-        settings: of all trials of the sweep.
+        settings: settings of all trials.
     """
 
     def __init__(self, settings: TrialSettings, leaving: Callable[[], bool] = lambda: False) -> None:
         """Prepare this process and load the data set.
 
         Args:
-            settings: of all trials of the sweep.
-            leaving: returns whether the node is about to be taken away, so that a trial reports before its time.
+            settings: settings of all trials.
+            leaving: returns whether the node is being drained, so that a trial reports early.
         """
         self.settings, self._leaving = settings, leaving
         self._watchdog = Watchdog(settings.hang_seconds, settings.timeout_seconds)
@@ -67,28 +67,28 @@ class Worker:
         self._trial: Trial | None = None
 
     def follow(self, command: WorkerCommand) -> WorkerReport | None:
-        """Do what the driver wants, train until a report is due and return it; `None` where nothing is in hand."""
+        """Execute a command, train until a report is due and return it; `None` if there is nothing to train."""
         if command.over:
             self.leave()
             self._waiting = []
         for trials in command.new:
             self._waiting, self._trial = [*trials], None
-            prepare_process(self.settings)  # what a trial before changed in this process is set again
+            prepare_process(self.settings)  # the trial before may have changed this process
         return WorkerReport((self.step(),)) if self.current is not None else None
 
     @property
     def current(self) -> Assignment | None:
-        """The assignment that is trained, or the next one; `None` when there is none."""
+        """The current assignment, or the next one; `None` if there is none."""
         return self._trial.assignment if self._trial is not None else next(iter(self._waiting), None)
 
     def leave(self) -> None:
-        """Let go of the trial in hand, which continues in another process or later: it gets a checkpoint."""
+        """Write a checkpoint of the current trial and drop it; it continues in another process or later."""
         if self._trial is not None:
             trial, self._trial = self._trial, None
             trial.leave()
 
     def step(self) -> tuple[Sequence[TrialReport], bool]:
-        """Return the reports of one configuration, of several when they are short; and whether these were the last."""
+        """Return the reports of one configuration, or of several short ones, and whether these were the last."""
         started, reports = time.monotonic(), list[TrialReport]()
         while self._waiting or self._trial is not None:
             reports.append(self._advance())
@@ -102,7 +102,7 @@ class Worker:
         return reports, not self._waiting and self._trial is None
 
     def _advance(self) -> TrialReport:
-        """Train up to the next report, of the next configuration where none is begun, under the watchdog's eyes."""
+        """Train to the next report, watched by the watchdog; begin the next configuration if none is current."""
         assignment = self.current
         assert assignment is not None
         with self._watchdog.watching(self._hung_folder(assignment)):
@@ -112,18 +112,19 @@ class Worker:
             return self._trial.advance(leaving=self._leaving)
 
     def _hung_folder(self, assignment: Assignment) -> Path | None:
-        """Return where a killed process leaves its reason: in the trial's folder, where the driver sees it."""
+        """Return the folder in which a killed process leaves its reason: the trial's, which the driver sees."""
+        # With a store there is no such folder: the driver then knows only that the process died.
         shared = self.settings.checkpoints if self.settings.store is None else None
         return assignment.checkpoints(shared) if shared is not None else None
 
 
-#: Threads that write tables and checkpoints of the trials that report together.
+#: Threads that write tables and checkpoints of trials that report together; they mostly wait for the disk.
 WRITERS = 4
 
 
 @dataclass
 class _Slot:
-    """A trial in this process, and its time since its last report."""
+    """A trial of a cohort, and its time since its last report."""
 
     trial: Trial
     spent: float = 0.0
@@ -136,17 +137,17 @@ class _Slot:
 
 
 class CohortWorker(Worker):
-    """The trials of this process: one cohort of them, or one that is no lane."""
+    """Trains the trials of one cohort, or one trial that cannot be a lane."""
 
     def __init__(self, settings: TrialSettings, leaving: Callable[[], bool] = lambda: False) -> None:
-        """Prepare this process and load the data set; the arguments are those of `Worker`."""
+        """Prepare this process and load the data set; see `Worker` for the arguments."""
         super().__init__(settings, leaving)
         self._slots: dict[int, _Slot] = {}
         self._cohort: Cohort | None = None
         self._most = 0
 
     def follow(self, command: WorkerCommand) -> WorkerReport | None:
-        """Do what the driver wants, train until a report is due and return it; `None` where nothing is in hand."""
+        """Execute a command, train until a report is due and return it; `None` if there is nothing to train."""
         for configuration in command.over:
             self._drop(configuration)
         self._most = min(filter(None, (self._most, command.most_lanes)), default=0)
@@ -165,18 +166,19 @@ class CohortWorker(Worker):
             with self._watchdog.watching(self._hung_folder(self._in_order()[0].trial.assignment)):
                 return self._train(command.report_all)
         except (MemoryError, RuntimeError) as error:
+            # A cohort of one trial cannot shrink: its failure is the trial's.
             if not ran_out_of_memory(error) or self._cohort is None or len(given) - len(lost) < 2:
                 raise
         return self._halve(lost)
 
     def leave(self) -> None:
-        """Let go of all trials in hand, which continue elsewhere: each gets a checkpoint of its last report."""
+        """Write a checkpoint of each trial's last report and drop all trials; they continue elsewhere."""
         for configuration in [*self._slots]:
             self._drop(configuration)
 
     @property
     def _room(self) -> int:
-        """How many more trials of the same kind fit."""
+        """Number of further trials of the same kind that fit."""
         if self._cohort is None:
             return 0
         lanes = min(filter(None, (self._cohort.width, self._most)))
@@ -184,9 +186,9 @@ class CohortWorker(Worker):
         return max(0, most // max(len(slot.trial.assignment.seeds) for slot in self._slots.values()))
 
     def _take_up(self, assignment: Assignment) -> list[tuple[int, Failure]]:
-        """Take a trial up; return what it raised, if anything."""
+        """Start a trial; return its failure if it raised."""
         if not self._slots:
-            prepare_process(self.settings)  # what a trial before changed in this process is set again
+            prepare_process(self.settings)  # the trial before may have changed this process
             self._cohort = None
         try:
             dataset = self._datasets.named(assignment.values.get("dataset"))
@@ -204,7 +206,7 @@ class CohortWorker(Worker):
         return []
 
     def _width(self, assignment: Assignment, dataset: DataSet) -> int:
-        """Return the lanes of a cohort for an assignment; 0 where it trains alone."""
+        """Return the number of lanes of a cohort for an assignment; 0 if it trains alone."""
         settings, count = self.settings, len(assignment.seeds)
         if cohort_key(assignment.values, settings.training) is None:
             return 0
@@ -225,7 +227,7 @@ class CohortWorker(Worker):
     def _train(self, report_all: bool) -> WorkerReport:
         """Train epochs until a report is due."""
         if self._cohort is None:
-            (slot,) = self._slots.values()  # the one trial that is no lane
+            (slot,) = self._slots.values()  # the one trial that cannot be a lane
             report = slot.trial.advance(leaving=lambda: report_all or self._leaving())
             return WorkerReport((([report], slot.trial.finished or report.failure is not None),), trained=True)
         for slot in self._slots.values():
@@ -255,11 +257,11 @@ class CohortWorker(Worker):
     def _report(self, due: Sequence[_Slot], at_once: bool) -> WorkerReport:
         """Evaluate the trials whose report is due, and report them, in order."""
         reports, lost, written = list[tuple[list[TrialReport], bool]](), list[tuple[int, Failure]](), []
-        # Disks are waited for beside the next evaluation; a trial's checkpoint comes after its tables, and after the
-        # checkpoints of those before it: after a kill, who is ahead of the others is who began before them.
+        # Files are written while the next trial is evaluated. A trial's checkpoint follows its tables and the
+        # checkpoints of the trials before it, so that after a kill the trials that are ahead are the first ones.
         before: Future[None] | None = None
         curved = [slot.trial for slot in due if slot.trial.evaluates and not slot.trial.assignment.final]
-        together = [(each, trial.stage) for trial in curved for each in trial.networks]
+        together = [(network, trial.stage) for trial in curved for network in trial.networks]
         started = time.monotonic()
         with curvature_together(together, self.settings.evaluation), ThreadPoolExecutor(WRITERS) as writers:
             share = (time.monotonic() - started) / len(due)
@@ -271,7 +273,7 @@ class CohortWorker(Worker):
                     written.append((slot, report, before))
                 except Exception as error:
                     if ran_out_of_memory(error) and len(self._slots) > 1:
-                        raise  # all of them take it; what is written by now is reported once more
+                        raise  # the cohort is halved; trials whose checkpoint is written repeat their report
                     lost.append(_loss_of(slot.configuration, error))
         for slot, report, writing in written:
             try:
@@ -284,7 +286,7 @@ class CohortWorker(Worker):
         return WorkerReport(tuple(reports), self._room, tuple(lost), trained=True)
 
     def _made(self, slot: _Slot, at_once: bool, before: Future[None] | None) -> tuple[TrialReport, Callable[[], None]]:
-        """Return a report that is due, and what writes all that belongs to it, a checkpoint after what is `before`."""
+        """Return a due report and a function that writes its files, the checkpoint only after those in `before`."""
         slot.fresh, started, trial = True, time.monotonic(), slot.trial
         evaluations = trial.evaluations() if trial.evaluates else {}
         rows, write_tables = trial.evaluated(evaluations)
@@ -299,13 +301,13 @@ class CohortWorker(Worker):
         return report, write
 
     def _halve(self, lost: Sequence[tuple[int, Failure]]) -> WorkerReport:
-        """Let go of all trials, for a cohort of half as many lanes has to be begun: memory ran out in this one."""
+        """Drop all trials after memory ran out; the next cohort has half as many lanes."""
         assert self._cohort is not None
         self._most = max(1, self._cohort.width // 2)
         self._slots.clear()
         self._cohort = None
         if self.settings.device != "cpu":
-            torch.cuda.empty_cache()
+            torch.cuda.empty_cache()  # blocks of the large cohort's sizes would not fit the smaller one's
         return WorkerReport(lost=tuple(lost), gave_up=True, most_lanes=self._most)
 
     def _drop(self, configuration: int) -> None:
@@ -317,16 +319,16 @@ class CohortWorker(Worker):
         return [self._slots[configuration] for configuration in sorted(self._slots)]
 
 
-#: What CUDA itself, cuBLAS and cuDNN say in a RuntimeError when a GPU's memory runs out; torch's allocator has a type.
+#: Texts of RuntimeErrors of CUDA, cuBLAS and cuDNN for a full GPU memory; torch's allocator raises a type of its own.
 _CARD_MEMORY = ("cuda out of memory", "cuda error: out of memory", "status_alloc_failed")
 
 
 def failure_of(error: BaseException) -> Failure:
-    """Return what an exception stands for."""
+    """Convert an exception to a failure."""
     if isinstance(error, TrialEnded):
         return error.failure
     lines = str(error).strip().splitlines()
-    # A data loader's worker sends its whole traceback, which ends with the cause.
+    # An error from a data loader's worker contains its whole traceback, which ends with the cause.
     said = (lines[-1 if "Traceback" in str(error) else 0] if lines else "").strip()
     named = f"{type(error).__name__}: {said}" if said else type(error).__name__
     if isinstance(error, StoreError):
@@ -337,7 +339,7 @@ def failure_of(error: BaseException) -> Failure:
         return Failure(GPU_OUT_OF_MEMORY, message=named)
     if ran_out_of_memory(error):
         return Failure(OUT_OF_MEMORY, message=named)
-    # Full, over quota, or mounted read-only; torch's writer of archives has the system's words, and not its number.
+    # Full, over quota, or read-only. torch's archive writer has the system's text without the error number.
     full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
     if full or "no space left on device" in str(error).lower():
         return Failure(STORAGE, message=named, counts=False)
@@ -345,36 +347,36 @@ def failure_of(error: BaseException) -> Failure:
 
 
 def _loss_of(configuration: int, error: Exception) -> tuple[int, Failure]:
-    """Return a trial that raised and why; the log has the whole traceback."""
+    """Return a configuration that raised with its failure, and print the traceback to the log."""
     traceback.print_exception(error)
     return configuration, failure_of(error)
 
 
 def _neighbours(settings: TrialSettings) -> int:
-    """Return how many processes like this one there may be beside it, this one included, on the card or the machine."""
+    """Return how many processes like this one share the GPU or the machine, this one included."""
     if settings.device != "cpu":
         return int(1 / settings.gpu) if 0 < settings.gpu < 1 else 1
     return max(1, int(usable_cores() / settings.threads))
 
 
-#: Steps that are trained: the optimiser's state is there after the first, and the second meets it with gradients.
+#: Training steps of a measurement: after the first, the optimiser has its state; the second has state and gradients.
 STEPS = 3
 
 
 class CardProbe:
-    """Measures assignments one after the other, in a process that has a GPU to itself."""
+    """Measures the GPU memory of assignments in turn, in a process with a whole GPU."""
 
     def __init__(self, settings: TrialSettings) -> None:
         """Load the data set; `settings` are those of all trials."""
+        # A whole GPU: a share would limit the memory that is to be measured.
         self._settings = replace(settings, gpu=1.0)
         prepare_process(self._settings)
         self._dataset = self._settings.load_dataset()
 
     def measure(self, assignment: Assignment) -> CardMemory:
-        """Return what an assignment takes; all of the GPU where that does not suffice.
+        """Return the GPU memory of an assignment; all of it if that does not suffice.
 
-        What is used is all that is not free: the process's own CUDA context counts, and so would somebody else's
-        processes, beside which less is left.
+        All memory that is not free counts: CUDA's context, and other users' processes, which leave less for the trials.
         """
         torch.cuda.empty_cache()
         try:
@@ -386,15 +388,15 @@ class CardProbe:
 
 
 def rehearse(assignment: Assignment, settings: TrialSettings, dataset: DataSet) -> TrialReport:
-    """Train a few steps, evaluate all of the validation and test data as a sweep does, keep nothing; return the report.
+    """Train a few steps, evaluate all validation and test data as a sweep does, and return the report; keep nothing.
 
-    On a GPU torch's allocator holds on to the most that was needed at once. Curvature would keep graphs in whatever
-    memory there is, here a whole GPU; what counts is what it cannot do without.
+    On a GPU, torch's allocator then still holds the peak memory.
     """
     batch_size = assignment.values["optimizer"]["batch_size"]
     train = dataset.train
     few = train.first(STEPS * batch_size)
     unsaved = replace(settings, tables=None, checkpoints=None, store=None)
     short = replace(unsaved, max_epochs=1, rungs=(1,), timeout_seconds=None, report_seconds=math.inf)
+    # Curvature keeps graphs in all free memory, here a whole GPU; only the memory that it needs counts.
     with no_graphs_kept():
         return Trial(assignment, short, replace(dataset, train=few)).advance()

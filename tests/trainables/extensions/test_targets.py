@@ -288,7 +288,7 @@ def test_a_method_maps_to_probabilities_and_names_its_parameters(own):
     assert POSTHOC["methods:Flat"].summary == "Uniform probabilities."
     with pytest.raises(PosthocUnavailable, match=r"its probabilities of sample 0 sum to 0\.5"):
         fit("methods:Flat", logits, targets, share=0.5)(logits)
-    with pytest.raises(PosthocUnavailable, match="name them beforehand"):
+    with pytest.raises(PosthocUnavailable, match="declare PARAMETERS"):
         fit("methods:undeclared", logits, targets)
     with pytest.raises(PosthocUnavailable, match=r"methods\.py:\d+: IndexError"):
         fit("methods:failing", logits, targets)(logits)

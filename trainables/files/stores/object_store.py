@@ -113,7 +113,7 @@ class Store:
             return _tag(self._bucket.put(self._key(name), content)["e_tag"])
 
     def put_all(self, contents: Mapping[str, bytes | Path]) -> dict[str, str]:
-        """Write several objects concurrently; return their tags. Raises StoreError if any fails; others may be there."""
+        """Write several objects concurrently; return their tags. Raises StoreError if one fails."""
         return self._each(lambda name: self.put(name, contents[name]), contents)
 
     def create(self, name: str, content: bytes) -> bool:

@@ -10,7 +10,7 @@ from trainables.files.stores.object_store import Store
 
 def test_an_address_needs_an_account(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
-    with pytest.raises(StoreError, match="whose container 'images' is") as refused:
+    with pytest.raises(StoreError, match="account of container 'images'") as refused:
         Store("az://images/x").check()
     assert "AZURE_STORAGE_ACCOUNT_NAME" in refused.value.remedy
     with pytest.raises(StoreError, match="unknown option 'key'"):
