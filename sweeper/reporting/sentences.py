@@ -213,7 +213,7 @@ def interval(judgement: Judgement) -> str:
 
 
 def lacking(judgement: Judgement) -> str:
-    """Return what would settle an open difference, e.g. `+5 seeds`, `+1.4k samples`, `+5 seeds & 359 samples`."""
+    """Return the data that would settle a difference, e.g. `+5 seeds`, `+1.4k samples`, `+5 seeds & 359 samples`."""
     verdict = judgement.verdict
     if verdict is None:
         return "more seeds"

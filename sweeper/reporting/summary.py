@@ -58,17 +58,17 @@ def summary(results: Results) -> RenderableType:
 
 
 def posthoc_methods(results: Results) -> RenderableType | None:
-    """Return test metrics by post-hoc method, a row each, for a sweep of one configuration; None for another.
+    """Return the test metrics of each post-hoc method for a sweep of one configuration; None for any other sweep.
 
-    The leaderboard answers which of several configurations is best; of one, the methods are the question.
+    With several configurations the question is which is the best; with one, which method is.
     """
-    found = posthoc_tables(results)
-    if found is None or len(found.tables[0].rows) != 1 or len(found.tables[0].methods) < 3:
+    posthoc = posthoc_tables(results)
+    if posthoc is None or len(posthoc.tables[0].rows) != 1 or len(posthoc.tables[0].methods) < 3:
         return None
-    heads = (Column(label(table.metric), justify="right") for table in found.tables)
+    heads = (Column(label(table.metric), justify="right") for table in posthoc.tables)
     shown = Table("test", *heads, box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    for at, method in enumerate(found.tables[0].methods):
-        cells = [table.rows[0][2][at] for table in found.tables]
+    for at, method in enumerate(posthoc.tables[0].methods):
+        cells = [table.rows[0][2][at] for table in posthoc.tables]
         shown.add_row(method, *(Text(cell.text, style="bold" if cell.best else "") for cell in cells))
     return shown
 
