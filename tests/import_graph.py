@@ -6,6 +6,7 @@ What type checkers alone see is left out. `python -m tests.import_graph` draws t
 from __future__ import annotations
 
 import ast
+import functools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -27,6 +28,7 @@ def folder_name(path: Path, root: Path = ROOT) -> str:
     return ".".join(path.relative_to(root).parts[:-1])
 
 
+@functools.cache  # a dozen tests ask for each of 340 files
 def imported(path: Path, *, in_functions: bool = True) -> list[tuple[str, str | None]]:
     """Return what a file imports as (module, name taken from it); what only type checkers see is left out."""
     waiting, found = list(ast.parse(path.read_text()).body), []
