@@ -65,16 +65,16 @@ def compare(
     from sweeper.results.comparison import compare as compare_sweeps, view
     from sweeper.results.verdicts import estimates
 
-    results = opened(name, output)
-    if second is not None:
-        sides = estimates((results, first), (results, second), network, screen_changes(results))
-        return CommandResult(sides, compared(sides))
-    other = opened(first, output)
-    comparison, notes = compare_sweeps(results, other), []
-    try:
-        sides = estimates((results, None), (other, None), network)
-    except SweeperError as error:
-        sides, notes = [], [f"not compared by estimators: {error}"]
+    with opened(name, output).snapshot() as results:
+        if second is not None:
+            sides = estimates((results, first), (results, second), network, screen_changes(results))
+            return CommandResult(sides, compared(sides))
+        with opened(first, output).snapshot() as other:
+            comparison, notes = compare_sweeps(results, other), []
+            try:
+                sides = estimates((results, None), (other, None), network)
+            except SweeperError as error:
+                sides, notes = [], [f"not compared by estimators: {error}"]
     look = Group(view(comparison), *([Text(), compared(sides)] if sides else []))
     return CommandResult(comparison, look, json={"sweeps": comparison, "estimators": sides}, notes=notes)
 
