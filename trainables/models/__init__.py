@@ -1,7 +1,7 @@
-"""Networks by name; how one is added is said in `trainables.models.base`.
+"""Networks by name; `trainables.models.base` explains how to add one.
 
-They import the registry and torch, and timm and torchvision inside the functions that build with them; neither losses
-nor the training loop.
+Networks import the registry and torch; timm and torchvision are imported inside the functions that use them. They
+import no losses and no training loop.
 """
 
 from trainables.models.base import ARCHITECTURES, build_for, build_model, fit_fault, step_fault

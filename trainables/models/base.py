@@ -1,15 +1,16 @@
-"""What a network is, how one is built for a data set, and the registry of all of them by name.
+"""The base of all networks: the registry by name, building one for a data set, and shared layers.
 
-Adding one: a file of this folder with a function or class of (input_shape, classes, …) that returns a `torch.nn.Module`
-from inputs [N, *input_shape] to logits [N, classes], under the decorator that describes it; nothing else lists it.
+To add a network, write a file in this folder with a function or class of (input_shape, classes, …) that returns a
+`torch.nn.Module` from inputs [N, *input_shape] to logits [N, classes], under the decorator that describes it; no other
+file lists networks.
 
     @ARCHITECTURES.add("linear", "multinomial logistic regression")
     def linear(input_shape: tuple[int, ...], classes: int, bias: bool = True) -> nn.Module:
         return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(input_shape), classes, bias))
 
-The decorator takes what `ArchitectureComponent` declares, too.
-`tests/trainables/models/test_networks.py` tests every network. Users' own need no file here: this module adapts what
-their import paths name. Layers that several networks share are here, too.
+The decorator also takes the attributes of `ArchitectureComponent`. `tests/trainables/models/test_networks.py` tests
+every network. Users' own networks need no file here: this module adapts the functions and classes that their import
+paths name.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ArchitectureComponent(Component):
-    """A network.
+    """The registry's entry of a network.
 
     Attributes:
-        stand_in: name and hyperparameters of a smaller network for rehearsals, or a function that gives them from its
-            own hyperparameters; `None` or empty: it stays as it is.
-        lanes: why it cannot be trained as lanes, replicates side by side; empty where it can.
+        stand_in: name and hyperparameters of a smaller network for rehearsals, or a function that returns them from
+            the hyperparameters; `None` or empty if the network itself is used.
+        lanes: reason why it cannot be trained as lanes (replicates side by side); empty if it can.
     """
 
     stand_in: Options | Callable[[Options], Options] | None = None
@@ -62,10 +63,14 @@ ARCHITECTURES = Registry(
 
 
 def require_image(input_shape: tuple[int, ...], minimum_side: int, network: str) -> tuple[int, int, int]:
-    """Return (channels, height, width) when `input_shape` is an image that `network` can take.
+    """Return (channels, height, width) if `input_shape` is an image that `network` accepts.
 
     Raises:
-        ValueError: not three-dimensional, or a side shorter than `minimum_side` pixels.
+        ValueError: `input_shape` is not three-dimensional, or a side is shorter than `minimum_side` pixels.
+
+    Example:
+        >>> require_image((3, 32, 32), minimum_side=8, network="mobilenet_v2")
+        (3, 32, 32)
     """
     if len(input_shape) != 3:
         raise ValueError(
@@ -86,48 +91,62 @@ def build_model(
 ) -> nn.Module:
     """Build architecture `name`: a module from inputs [N, *input_shape] to logits [N, classes].
 
-    Weights are drawn from PyTorch's global generator: seed it before.
+    Weights are drawn from PyTorch's global generator: seed it first.
 
     Args:
-        name: a name of `ARCHITECTURES`.
+        name: name in `ARCHITECTURES`.
         input_shape: shape of one sample, e.g. (3, 32, 32).
         classes: number of classes K.
-        hyperparameters: what the architecture's component lists.
+        hyperparameters: hyperparameters of the architecture's component.
 
     Raises:
-        ValueError: unknown name, invalid hyperparameters, or an input shape the network cannot take.
+        ValueError: unknown name, invalid hyperparameters, or an input shape that the network does not accept.
+
+    Example:
+        >>> from trainables.models import build_model
+        >>> _ = torch.manual_seed(0)
+        >>> network = build_model("mlp", (1, 8, 8), 10, depth=1, width=16)
+        >>> network(torch.zeros(2, 1, 8, 8)).shape
+        torch.Size([2, 10])
     """
     network: nn.Module = ARCHITECTURES.build(name, tuple(input_shape), classes, **hyperparameters)
     return network
 
 
 def build_for(dataset: DataSet, architecture: Mapping[str, HyperparameterValue]) -> nn.Module:
-    """Build a configuration's architecture for a data set: its shape, classes, vocabulary and word vectors.
+    """Build a configuration's architecture for the shape, classes, vocabulary and word vectors of a data set.
 
     Args:
-        dataset: what the network will be trained on.
+        dataset: data set to train on.
         architecture: `name` and hyperparameters.
 
     Raises:
         ValueError: as `build_model`.
+
+    Example:
+        >>> from trainables.datasets import load_dataset
+        >>> network = build_for(load_dataset("digits"), {"name": "mlp", "width": 16})
+        >>> network.classifier
+        Linear(in_features=16, out_features=10, bias=True)
     """
     arguments: dict[str, HyperparameterValue | Tensor] = dict(architecture)
     name = str(arguments.pop("name"))
     component = ARCHITECTURES.get(name)
     if component is not None and "text" in component.tags and dataset.vocabulary is not None:
+        # values that the configuration sets take precedence
         arguments.setdefault("vocabulary", dataset.vocabulary)
         if dataset.word_vectors is not None:
             arguments.setdefault("word_vectors", dataset.word_vectors)
     return build_model(name, dataset.input_shape, dataset.classes, **arguments)
 
 
-#: Networks of more parameters are checked on the meta device. Smaller ones are computed: that takes milliseconds, the
-#: meta device a second, because it imports torch's compiler.
+#: Networks with more parameters are checked on the meta device. Smaller ones are computed, which takes milliseconds;
+#: the meta device takes a second, because it imports torch's compiler.
 MOST_COMPUTED = 1_000_000
 
 
 class _Undrawn(TorchFunctionMode):
-    """Leaves weights undrawn: on the meta device they hold nothing, and drawing them imports torch's compiler."""
+    """Context that skips drawing weights: on the meta device they have no values, and drawing imports the compiler."""
 
     _DRAWS = frozenset({Tensor.normal_, Tensor.uniform_, Tensor.bernoulli_, Tensor.exponential_, Tensor.random_})
 
@@ -138,17 +157,24 @@ class _Undrawn(TorchFunctionMode):
         arguments: Sequence[object] = (),
         options: Mapping[str, object] | None = None,
     ) -> object:
-        """Call `function`, or return the tensor that it would fill."""
+        """Call `function`, or return unchanged the tensor that it would fill."""
         return arguments[0] if function in self._DRAWS else function(*arguments, **(options or {}))
 
 
 @torch.no_grad()
 def fit_fault(dataset: DataSet, architecture: Mapping[str, HyperparameterValue]) -> str | None:
-    """Return why a configuration's architecture cannot be trained on a data set, or `None`.
+    """Return the reason why a configuration's architecture cannot be trained on a data set, or `None`.
 
-    The network is built and called with two samples: computed where it is small, on PyTorch's meta device, which knows
-    shapes only, where it is large. Meant to run once before a sweep starts. Pretrained weights are not loaded, and the
-    global generators stay as they are.
+    The network is built and called with two samples; large networks run on PyTorch's meta device, which has shapes
+    only. It is meant to run once before a sweep starts. Pretrained weights are not loaded, and the state of the global
+    generators does not change.
+
+    Example:
+        >>> from trainables.datasets import load_dataset
+        >>> fit_fault(load_dataset("digits"), {"name": "mlp"}) is None
+        True
+        >>> print(fit_fault(load_dataset("digits"), {"name": "vgg19"}))
+        vgg19 cannot be trained on digits: vgg19 needs images of at least 32x32 pixels, but the data set's are 8x8; ...
     """
     weights = architecture.get("weights_file")
     if weights is not None and not Path(str(weights)).expanduser().is_file():
@@ -158,7 +184,7 @@ def fit_fault(dataset: DataSet, architecture: Mapping[str, HyperparameterValue])
             with _Undrawn():
                 model, data = _placed(dataset, architecture, "meta")
             if "follows_data" in ARCHITECTURES[str(architecture["name"])].tags:
-                return None  # what it computes is in the data, which the meta device does not hold
+                return None  # its computation depends on values of the data, which the meta device does not have
             if sum(weights.numel() for weights in model.parameters()) <= MOST_COMPUTED:
                 model, data = _placed(dataset, architecture, "cpu")
             with torch.device(data.train.targets.device):
@@ -173,21 +199,27 @@ def fit_fault(dataset: DataSet, architecture: Mapping[str, HyperparameterValue])
     return None
 
 
-#: Samples of a batch that a training step is tried with. Batch norm, the usual reason to fail, needs two.
+#: Samples in a trial training step. Batch normalisation, the usual reason for a failure, needs two.
 MOST_TRIED = 8
 
 
 def step_fault(dataset: DataSet, architecture: Mapping[str, HyperparameterValue], batch_size: int) -> str | None:
-    """Return why a network cannot take a step on the first or the last batch of an epoch, or `None`.
+    """Return the reason why a network cannot train on the first or the last batch of an epoch, or `None`.
 
-    It goes forward and backward in training mode; large networks on the meta device, whose refusals the CPU confirms.
-    Meant for networks that `fit_fault` accepts; the global generators stay as they are.
+    It runs forward and backward in training mode, large networks on the meta device. It is meant for networks that
+    `fit_fault` accepts; the state of the global generators does not change.
+
+    Example:
+        >>> from trainables.datasets import load_dataset
+        >>> step_fault(load_dataset("digits"), {"name": "mlp"}, batch_size=64) is None
+        True
     """
     samples, name = len(dataset.train), str(architecture["name"])
     with torch.random.fork_rng(devices=[]):
         for which, size in (("first", batch_size), ("last", samples % batch_size or batch_size)):
             tried, device = min(size, MOST_TRIED), "cpu" if ARCHITECTURES.is_own(name) else "meta"
             rule = _step_rule(dataset, architecture, tried, device)
+            # the meta device lacks some operators: only a failure on the CPU counts
             if rule is not None and device == "meta":
                 rule = _step_rule(dataset, architecture, tried, "cpu")
             if rule is not None:
@@ -209,7 +241,7 @@ def _step_rule(
             if not isinstance(logits, Tensor):
                 return f"in training it gives a {type(logits).__name__}; choose a network without auxiliary outputs"
             logits.sum().backward()
-    except Exception as error:
+    except Exception as error:  # a network of a user or a package can raise anything
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         return (
             f"{reason}; choose another batch_size{', that leaves no single sample' if samples == 1 else ' or network'}"
@@ -221,6 +253,7 @@ def _placed(
     dataset: DataSet, architecture: Mapping[str, HyperparameterValue], device: str
 ) -> tuple[nn.Module, DataSet]:
     """Return a network without pretrained weights and the data set, both on `device`."""
+    # a check before a sweep must not download weights
     architecture = {key: value for key, value in architecture.items() if key not in ("pretrained", "weights_file")}
     with torch.device(device):
         data = dataset.to(device)
@@ -240,14 +273,14 @@ def conv1x1(in_channels: int, channels: int, stride: int = 1) -> nn.Conv2d:
 
 
 def projection(in_channels: int, channels: int, stride: int) -> nn.Module:
-    """Return He et al.'s option B shortcut: nothing where shapes agree, else a normalised 1x1 convolution."""
+    """Return the option B shortcut of He et al.: the identity if shapes agree, else a normalised 1x1 convolution."""
     if stride == 1 and in_channels == channels:
         return nn.Identity()
     return nn.Sequential(conv1x1(in_channels, channels, stride), nn.BatchNorm2d(channels))
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions with batch normalisation and a shortcut around both (He et al. 2016, Fig. 5 left)."""
+    """Two 3x3 convolutions with batch normalisation and a shortcut around them (He et al. 2016, Fig. 5 left)."""
 
     def __init__(self, in_channels: int, channels: int, stride: int, shortcut: nn.Module | None = None) -> None:
         """Create a block from `in_channels` to `channels`; `shortcut` defaults to `projection`."""
@@ -267,13 +300,14 @@ class BasicBlock(nn.Module):
 def staged(
     block: Callable[[int, int, int], nn.Module], features: int, stages: Iterable[tuple[int, int]], expansion: int = 1
 ) -> tuple[nn.Sequential, int]:
-    """Return the blocks of a residual network's stages, and the channels of the last one.
+    """Return the blocks of the stages of a residual network, and the output channels of the last one.
 
     Args:
-        block: of its input channels, inner channels and stride, which is 2 where a stage other than the first begins.
-        features: channels of the first block's inputs.
-        stages: inner channels and number of blocks of each.
-        expansion: a block's output channels over its inner ones.
+        block: function of input channels, inner channels and stride; the stride is 2 in the first block of every stage
+            except the first.
+        features: input channels of the first block.
+        stages: inner channels and number of blocks of each stage.
+        expansion: ratio of a block's output channels to its inner ones.
     """
     layers: list[nn.Module] = []
     for stage, (channels, count) in enumerate(stages):
@@ -285,7 +319,7 @@ def staged(
 
 @torch.no_grad()
 def initialise(network: nn.Module) -> None:
-    """Draw convolutions from N(0, 2 / fan_out) (He et al. 2015, as torchvision does); the rest stays PyTorch's."""
+    """Draw convolutions from N(0, 2 / fan_out) (He et al. 2015, as in torchvision); other layers stay as they are."""
     for module in network.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

@@ -1,7 +1,7 @@
-"""Convolutional networks for small images that are no ResNets: VGG-19, MobileNet-v2 and DenseNet-121.
+"""Convolutional networks for small images other than ResNets: VGG-19, MobileNet-v2 and DenseNet-121.
 
-VGG-19: Simonyan and Zisserman 2015, Table 1, column E, each convolution followed by batch normalisation; the three
-fully connected layers become one, as five poolings leave a single pixel of a 32x32 image.
+VGG-19: Simonyan and Zisserman 2015, Table 1, column E, each convolution followed by batch normalisation. One fully
+connected layer replaces the three, because five poolings leave a single pixel of a 32x32 image.
 
 MobileNet-v2: Sandler et al., "MobileNetV2: Inverted Residuals and Linear Bottlenecks", 2018, Table 2, with strides of 1
 in the stem and in the second stage, so that a 32x32 image still has 4x4 pixels before pooling.
@@ -28,7 +28,7 @@ COLUMN_E = ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4))  # channels and con
 class VGG(nn.Module):
     """VGG-19 with batch normalisation for 32x32 images.
 
-    Source: curvature; Simonyan & Zisserman 2015.
+    Source: curvature; Simonyan & Zisserman 2015, Table 1, column E.
 
     Args:
         width: [Simonyan & Zisserman 2015].
@@ -43,7 +43,7 @@ class VGG(nn.Module):
         layers: list[nn.Module] = []
         features, _, _ = require_image(input_shape, minimum_side=32, network="vgg19")
         for base, convolutions in COLUMN_E:
-            channels = max(1, round(base * width))
+            channels = max(1, round(base * width))  # a rehearsal's width rounds 64 channels down to few, never to 0
             for _ in range(convolutions):
                 layers += [nn.Conv2d(features, channels, 3, padding=1), nn.BatchNorm2d(channels), nn.ReLU()]
                 features = channels
@@ -74,15 +74,17 @@ def convolution(in_channels: int, channels: int, kernel: int, stride: int = 1, g
 
 
 class InvertedResidual(nn.Module):
-    """Expand by 1x1, filter each channel by 3x3, project by 1x1; a shortcut where the shape stays (Fig. 3b)."""
+    """Expand by 1x1, filter each channel by 3x3, project by 1x1; a shortcut if the shape stays (Fig. 3b)."""
 
     def __init__(self, in_channels: int, channels: int, stride: int, expansion: int) -> None:
         """Create a block from `in_channels` to `channels`."""
         super().__init__()
         inner = in_channels * expansion
+        # Without expansion, as in the first stage of Table 2, there is no 1x1 convolution.
         layers: list[nn.Module] = [] if expansion == 1 else [convolution(in_channels, inner, 1)]
         layers += [
             convolution(inner, inner, 3, stride, groups=inner),
+            # linear bottleneck: no activation after the projection, which would lose information (section 3.2)
             nn.Conv2d(inner, channels, 1, bias=False),
             nn.BatchNorm2d(channels),
         ]
@@ -99,7 +101,7 @@ class InvertedResidual(nn.Module):
 class MobileNetV2(nn.Module):
     """MobileNet-v2, strides for small images.
 
-    Source: curvature; Sandler et al. 2018.
+    Source: curvature; Sandler et al. 2018, Table 2.
 
     Args:
         width: [Sandler et al. 2018].
@@ -109,7 +111,7 @@ class MobileNetV2(nn.Module):
     """
 
     def __init__(self, input_shape: tuple[int, ...], classes: int, width: Annotated[float, "(0, inf)"] = 1.0) -> None:
-        """Create the network with `width` times the channels of Table 2; the last layer never shrinks."""
+        """Create the network with `width` times the channels of Table 2; the last layer does not shrink below 1,280."""
         super().__init__()
         in_channels, _, _ = require_image(input_shape, minimum_side=8, network="mobilenet_v2")
         features = max(1, round(STEM_CHANNELS * width))
@@ -119,6 +121,7 @@ class MobileNetV2(nn.Module):
             for block in range(blocks):
                 layers.append(InvertedResidual(features, channels, stage_stride if block == 0 else 1, expansion))
                 features = channels
+        # multipliers below 1 do not apply to the last convolution (Sandler et al. 2018)
         last = max(LAST_CHANNELS, round(LAST_CHANNELS * width))
         layers.append(convolution(features, last, 1))
         self.layers = nn.Sequential(*layers)
@@ -132,7 +135,7 @@ class MobileNetV2(nn.Module):
 
 
 class DenseLayer(nn.Module):
-    """Normalise, activate, 1x1 to four growth rates, normalise, activate, 3x3 to one; concatenated to the input."""
+    """Normalise, activate, 1x1 to 4·growth channels, normalise, activate, 3x3 to growth; concatenated to the input."""
 
     def __init__(self, in_channels: int, growth: int) -> None:
         """Create a layer that adds `growth` channels."""
@@ -152,7 +155,7 @@ class Transition(nn.Module):
     """Halve channels with a 1x1 convolution and each side with 2x2 average pooling."""
 
     def __init__(self, in_channels: int) -> None:
-        """Create a transition from `in_channels` to half of them."""
+        """Create a transition from `in_channels` to half as many."""
         super().__init__()
         self.bn = nn.BatchNorm2d(in_channels)
         self.conv = conv1x1(in_channels, in_channels // 2)
@@ -163,10 +166,10 @@ class Transition(nn.Module):
 
 
 class DenseNet(nn.Module):
-    """The network, [N, C, H, W] -> [N, K]."""
+    """Dense blocks with transitions between them, pooling, one linear layer: [N, C, H, W] -> [N, K]."""
 
     def __init__(self, in_channels: int, classes: int, blocks: Sequence[int], growth: int) -> None:
-        """Create dense blocks of `blocks[i]` layers, a transition between each two."""
+        """Create dense blocks of `blocks[i]` layers, with a transition between consecutive blocks."""
         super().__init__()
         features = 2 * growth
         layers: list[nn.Module] = [conv3x3(in_channels, features)]
@@ -201,7 +204,7 @@ def _even_densenet(
 ) -> DenseNet:
     """DenseNet of four equal blocks for small images, of any size.
 
-    Build a DenseNet of four blocks of `layers` layers each. Raises as `densenet`.
+    Build a DenseNet of four blocks of `layers` layers each; errors are those of `densenet`.
 
     Source: Huang et al. 2017.
 

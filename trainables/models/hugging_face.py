@@ -1,7 +1,7 @@
-"""Networks of Hugging Face transformers from a local folder, whole or with low-rank adapters (peft).
+"""Hugging Face transformers networks from a local folder, trained whole or with low-rank adapters (peft).
 
-Nothing is fetched: a folder has `config.json`, and weights unless they are drawn anew. Texts are token ids, padded
-behind; a batch is cut to its longest text where it is computed (dynamic padding), which changes nothing but the time.
+Nothing is downloaded: the folder has `config.json`, and weights unless new ones are drawn. Texts are token ids with
+padding at the end; every batch is cut to its longest text (dynamic padding), which changes only the time.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from trainables.extensions.libraries import LOCAL, REMEDY, existing_folder, requ
 from trainables.models.base import ARCHITECTURES
 from trainables.registry import Hyperparameter
 
-#: How transformers calls its layers: BERT and ViT `layer`, Llama `layers`, GPT-2 `h`.
+#: Names of layers in transformers: BERT and ViT `layer`, Llama `layers`, GPT-2 `h`.
 LAYERS = r".*\.(?:layers?|h|blocks?)\.(\d+)\."
 
 
 class HuggingFaceClassifier(nn.Module):
-    """A classifier of transformers as a module from token ids [N, L] or images [N, C, H, W] to logits [N, K]."""
+    """Wrap a transformers classifier as a module from token ids [N, L] or images [N, C, H, W] to logits [N, K]."""
 
     def __init__(self, network: Any, padding: int | None) -> None:
-        """Wrap `network`; `padding` is the id that pads texts, `None` where it takes images."""
+        """Wrap `network`; `padding` is the id that pads texts, `None` for images."""
         super().__init__()
         self.network, self.padding = network, padding
 
@@ -33,11 +33,13 @@ class HuggingFaceClassifier(nn.Module):
         if self.padding is None:
             return self._logits(pixel_values=inputs)
         ids = inputs.long()
-        if ids.is_meta:  # where only shapes are asked for; transformers looks at a mask's values
+        if ids.is_meta:  # transformers reads the values of a mask, and the meta device has none
             return self._logits(input_ids=ids)
         mask = ids != self.padding
         if not torch.compiler.is_compiling():  # an exported program has one length
-            ids, mask = (each[:, : max(1, int(mask.sum(1).max()))] for each in (ids, mask))
+            # at least one token: a batch of empty texts would have no positions at all
+            longest = max(1, int(mask.sum(1).max()))
+            ids, mask = ids[:, :longest], mask[:, :longest]
         return self._logits(input_ids=ids, attention_mask=mask.long())
 
     def _logits(self, **inputs: Tensor) -> Tensor:
@@ -45,7 +47,7 @@ class HuggingFaceClassifier(nn.Module):
         return logits
 
     def group_matcher(self, coarse: bool = False) -> Mapping[str, Any]:
-        """Return what numbers the layers, as timm's networks do: embeddings, each layer, and the head."""
+        """Return patterns that number the layers, as timm's networks do: embeddings, each layer, and the head."""
         return {"stem": r".*embeddings", "blocks": [(LAYERS, None)]}
 
 
@@ -72,12 +74,12 @@ def transformers_network(
     Args:
         input_shape: (tokens,) or (channels, height, width).
         classes: number of classes K.
-        folder: with `config.json` and the weights.
-        pretrained: take the folder's weights; otherwise all are drawn.
-        lora_rank: of each adapter [Hu et al. 2022 (LoRA): 1 to 64].
+        folder: folder with `config.json` and the weights.
+        pretrained: load the weights in the folder; if false, draw all weights.
+        lora_rank: rank of the adapters [Hu et al. 2022 (LoRA): 1 to 64].
         lora_alpha: adapters are scaled by lora_alpha / lora_rank [twice the rank, as is usual].
         lora_targets: names of the layers with adapters, such as `query`, `value` [peft's for this network].
-        vocabulary: token ids of the data.
+        vocabulary: number of token ids in the data.
 
     Raises:
         ValueError: a file or package is missing, or the network does not suit the data.
@@ -85,6 +87,7 @@ def transformers_network(
     place, image = existing_folder(folder, "config.json"), len(input_shape) > 1
     library = required_library()
     kind = library.AutoModelForImageClassification if image else library.AutoModelForSequenceClassification
+    # on the meta device only shapes are checked: weights would be read for nothing
     drawn = not pretrained or torch.get_default_device().type == "meta"
     if not drawn:
         existing_folder(folder, "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
@@ -92,6 +95,7 @@ def transformers_network(
     padding = _checked(settings, input_shape, vocabulary)
     try:
         if drawn:
+            # no code from the folder is run
             network = kind.from_config(settings, trust_remote_code=False)
         else:
             network = kind.from_pretrained(
@@ -105,7 +109,11 @@ def transformers_network(
 
 
 def _checked(settings: Any, input_shape: tuple[int, ...], vocabulary: int | None) -> int | None:
-    """Return the id that pads texts. Raises ValueError where a network does not suit the data."""
+    """Return the id that pads texts, `None` for images.
+
+    Raises:
+        ValueError: the network does not suit the data.
+    """
     if len(input_shape) > 1:
         own = getattr(settings, "num_channels", input_shape[0]), *[getattr(settings, "image_size", None)] * 2
         if own[0] != input_shape[0] or own[1] not in (None, input_shape[1]):
@@ -123,7 +131,7 @@ def _checked(settings: Any, input_shape: tuple[int, ...], vocabulary: int | None
 
 
 def _adapt(network: Any, rank: int, alpha: int, targets: Sequence[str]) -> None:
-    """Put low-rank adapters into a network and train them and the head alone."""
+    """Add low-rank adapters to a network and train only them and the head."""
     try:
         import peft
     except ImportError as error:
@@ -133,6 +141,7 @@ def _adapt(network: Any, rank: int, alpha: int, targets: Sequence[str]) -> None:
     if not layers:
         raise ValueError(f"peft knows no layers of {network.config.model_type}; name them in lora_targets")
     peft.inject_adapter_in_model(peft.LoraConfig(r=rank, lora_alpha=alpha, target_modules=layers), network)
+    # peft freezes everything but its adapters; the head is new and must be trained
     for name, parameter in network.named_parameters():
         if not name.startswith(f"{network.base_model_prefix}."):
             parameter.requires_grad_(True)

@@ -23,6 +23,7 @@ def mlp(
 
     Build a fully connected ReLU network, [N, *input_shape] -> [N, classes].
 
+
     The curvature paper's "2-layer, hidden 100" is read as two hidden layers of 100 units each.
 
     Source: curvature.
@@ -33,9 +34,17 @@ def mlp(
         depth: number of hidden layers; 0 gives multinomial logistic regression [curvature, section on Tr(H)
             regularisation].
         width: units of each hidden layer [curvature, section on Tr(H) regularisation].
-        bias: whether layers have biases; depth 0 without is mukhoti's App. B classifier [mukhoti App. B trains
-            without a bias].
+        bias: whether layers have biases; depth 0 without biases is the classifier of mukhoti's App. B [mukhoti App. B
+            trains without a bias].
+
+    Example:
+        >>> mlp((1, 8, 8), 10, depth=0)
+        Sequential(
+          (flatten): Flatten(start_dim=1, end_dim=-1)
+          (classifier): Linear(in_features=64, out_features=10, bias=True)
+        )
     """
+    # named: keys of a state dict say which layer they belong to
     layers: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())
     features = math.prod(input_shape)
     for layer in range(1, depth + 1):

@@ -1,14 +1,14 @@
 """Pre-activation residual networks for small images: PreResNet-56 of basic blocks and of bottlenecks, and wide ones.
 
 He et al., "Identity Mappings in Deep Residual Networks", 2016: normalisation and activation come before each
-convolution. Depth counts 6n+2 layers of basic blocks. The selective paper's released code names "PreResNet-56" a
-network with n = (56 - 2) / 6 = 9 *bottlenecks* a stage (9n+2 = 83 layers by its authors' rule): here
-`preresnet56_bottleneck`. Its shortcuts of another shape project the block's raw input, where He et al. project the
-activated one (section 4.1); `shortcut: raw` builds that network, the default is that of He et al.
+convolution. Depth counts 6n+2 layers of basic blocks. The selective paper's released code gives the name "PreResNet-56"
+to a network with n = (56 - 2) / 6 = 9 *bottlenecks* a stage (9n+2 = 83 layers by its authors' rule); here it is
+`preresnet56_bottleneck`. Its shortcuts that change the shape project the block's raw input; He et al. project the
+activated one (section 4.1). `shortcut: raw` builds the former; the default is that of He et al.
 
-Wide residual networks (Zagoruyko and Komodakis, "Wide Residual Networks", 2016) are such networks with k times 16, 32,
-64 channels behind a stem of 16, depth 6n+4. mukhoti's released WRN-26-10 has post-activation blocks and counts its
-depth 6n+2: four blocks a stage, like WRN-28-10.
+Wide residual networks (Zagoruyko and Komodakis, "Wide Residual Networks", 2016) are pre-activation networks with k
+times 16, 32, 64 channels after a stem of 16, of depth 6n+4. mukhoti's released WRN-26-10 has post-activation blocks and
+counts its depth as 6n+2: four blocks a stage, like WRN-28-10.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ACTIVATED, RAW = "activated", "raw"
 class PreActivationBlock(nn.Module):
     """Normalise, activate, convolve: twice 3x3, or 1x1, 3x3, 1x1 for a bottleneck.
 
-    Where the shape changes, the shortcut is a 1x1 convolution: of the activated input, or of the raw one.
+    If the shape changes, the shortcut is a 1x1 convolution of the activated or the raw input.
     """
 
     def __init__(
@@ -47,6 +47,7 @@ class PreActivationBlock(nn.Module):
         self.bn1 = nn.BatchNorm2d(in_channels)
         self.conv1 = conv1x1(in_channels, channels) if bottleneck else conv3x3(in_channels, channels, stride)
         self.bn2 = nn.BatchNorm2d(channels)
+
         self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
         self.conv2 = conv3x3(channels, channels, stride if bottleneck else 1)
         self.bn3: nn.Module = nn.BatchNorm2d(channels) if bottleneck else nn.Identity()
@@ -81,7 +82,7 @@ class PreActivationResNet(nn.Module):
         dropout: float = 0.0,
         shortcut: str = ACTIVATED,
     ) -> None:
-        """Create the network; `stages` has the inner channels and the number of blocks of each."""
+        """Create the network; `stages` has the inner channels and the number of blocks of each stage."""
         super().__init__()
         self.conv1 = conv3x3(in_channels, stem_channels)
         block = partial(PreActivationBlock, bottleneck=bottleneck, dropout=dropout, shortcut=shortcut)
@@ -92,6 +93,7 @@ class PreActivationResNet(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the logits."""
+        # the last block's sum was not activated yet (He et al. 2016, Identity Mappings, Appendix)
         hidden = functional.relu(self.bn(self.blocks(self.conv1(inputs))))
         logits: Tensor = self.classifier(hidden.mean((2, 3)))
         return logits
@@ -122,7 +124,7 @@ def preresnet(
         depth: 6n+2 [selective].
         width: factor on the channels 16, 32, 64 [He et al. 2016, section 4.2].
         bottleneck: n bottlenecks a stage instead of n basic blocks [He et al. 2016, Identity Mappings].
-        shortcut: what a shortcut of another shape projects: the `activated` input of the block, or the `raw` one
+        shortcut: input that a shape-changing shortcut projects: the `activated` one of the block, or the `raw` one
             [He et al. 2016, section 4.1; raw: selective's code].
 
     Raises:
@@ -189,7 +191,7 @@ def wide_resnet(
 def wide_resnet_26(input_shape: tuple[int, ...], classes: int, width: Annotated[float, "(0, inf)"] = 10) -> ResNet:
     """Mukhoti's WRN-26-10, post-activation.
 
-    Build mukhoti's WRN-26-`width`: (26 - 2) / 6 = 4 post-activation basic blocks a stage, projections.
+    Build mukhoti's WRN-26-`width`: (26 - 2) / 6 = 4 post-activation basic blocks per stage, with projections.
 
     Source: mukhoti.
 

@@ -1,7 +1,7 @@
 """Networks of timm and torchvision by their own names, with optional pretrained weights.
 
 `vit_small_patch16_224` and `swin_tiny_patch4_window7_224` are the selective paper's Tiny-ImageNet networks; `timm`
-and `torchvision` build any other model of those packages. Both packages are imported only when one is built.
+and `torchvision` build any other model of these packages. A package is imported when a network of it is built.
 
 Vision transformers for 32x32 images: ViT-Small and ViT-Base.
 
@@ -25,7 +25,7 @@ from trainables.models.base import ARCHITECTURES, require_image
 from trainables.models.resnet import SMALL_RESNET
 from trainables.registry.names import nearest
 
-# what the packages raise for sizes and weights that do not fit, broken weight files, and failed downloads
+# errors of the packages for sizes and weights that do not fit, broken weight files, and failed downloads
 UNBUILDABLE = (
     OSError,
     RuntimeError,
@@ -37,7 +37,7 @@ UNBUILDABLE = (
     pickle.UnpicklingError,
 )
 
-#: Stand-in for a transformer in a rehearsal.
+#: Stand-in for a transformer in a rehearsal, which should take minutes on two cores.
 SMALL_TRANSFORMER = {"name": "vit_small_32", "patch_size": 8, "depth": 1}
 
 
@@ -47,15 +47,15 @@ def timm_network(
 ) -> nn.Module:
     """Any timm model by its name.
 
-    Build timm's `model` for images of the data set's size and channels, with a new head of `classes` logits.
+    Build timm's `model` for the image size and channels of the data set, with a new head of `classes` logits.
 
     Args:
         input_shape: (channels, height, width).
         classes: number of classes K.
-        model: timm's name.
-        pretrained: load the published weights, from timm's cache or the hub; the head is new when K differs
+        model: name in timm.
+        pretrained: load the published weights from timm's cache or the hub; the head is new if K differs
             [selective fine-tunes pretrained weights].
-        weights_file: a local weights file (`.safetensors`, `.pth`) to load instead of the hub's.
+        weights_file: local weights file (`.safetensors`, `.pth`) that is loaded instead.
 
     Raises:
         ValueError: unknown model, or weights that are missing, cannot be fetched or do not fit.
@@ -69,6 +69,7 @@ def timm_network(
         raise ValueError(f"timm has no model {model!r}{nearest(model, timm.list_models())}")
     arguments: dict[str, int | tuple[int, int]] = {"in_chans": channels}
     configuration = timm.get_pretrained_cfg(model)
+    # other networks have no `img_size` and raise TypeError for it
     if configuration is not None and configuration.fixed_input_size:
         arguments["img_size"] = (height, width)
     try:
@@ -81,23 +82,21 @@ def timm_network(
 
 
 def _timm_from_file(model: str, classes: int, path: str, arguments: Mapping[str, int | tuple[int, int]]) -> nn.Module:
-    """Load local weights strictly: with a head of `classes`, else with the head that they have, which is then replaced.
-
-    Asked for another number of classes than the weights have, timm loads whatever keys happen to fit, even none.
-    """
+    """Load local weights strictly: with a head of `classes`, else with their own head, which is then replaced."""
+    # Asked for another number of classes than the weights have, timm loads the keys that happen to fit, even none.
     import timm
 
     create = partial(timm.create_model, model, pretrained=True, **arguments)
     try:
         network = create(num_classes=classes, pretrained_cfg_overlay={"file": path, "num_classes": classes})
-    except RuntimeError:  # the head's shape differs, or the weights are another network's
+    except RuntimeError:  # the head has another shape, or the weights belong to another network
         head = timm.get_pretrained_cfg_value(model, "classifier")
         published = len(timm.models.load_state_dict(path).get(f"{head}.bias", ())) or None
         overlay = {"file": path} if published is None else {"file": path, "num_classes": published}
         network = create(num_classes=published, pretrained_cfg_overlay=overlay)
         network.reset_classifier(classes)
-    found: nn.Module = network
-    return found
+    loaded: nn.Module = network
+    return loaded
 
 
 @ARCHITECTURES.add("torchvision", stand_in=SMALL_RESNET)
@@ -111,10 +110,10 @@ def torchvision_network(
     Args:
         input_shape: (3, height, width).
         classes: number of classes K.
-        model: torchvision's name.
+        model: name in torchvision.
         pretrained: load torchvision's default weights, then draw a new head [selective fine-tunes pretrained weights].
-        weights_file: a local state dict, read as timm reads it: also `.safetensors`, a checkpoint that holds one, and
-            names that DataParallel or compile prefixed; no code is unpickled. The head is new if its classes are not K.
+        weights_file: local state dict, read as timm reads it: `.safetensors`, a checkpoint that contains one, and names
+            with prefixes of DataParallel or compile; no code is unpickled. The head is new if its classes are not K.
 
     Raises:
         ValueError: unknown model, images without three channels, or weights that are missing or do not fit.
@@ -145,7 +144,7 @@ def torchvision_network(
 
 
 def _torchvision_from_file(build: Callable[..., nn.Module], classes: int, weights: Mapping[str, Tensor]) -> nn.Module:
-    """Load local weights strictly: with their own head where it has `classes` outputs, else with a new one."""
+    """Load local weights strictly, with their own head if it has `classes` outputs, else with a new one."""
     network = build(num_classes=classes)
     head = weights.get(f"{_head(network)[0]}.weight")
     published = classes if head is None else len(head)
@@ -158,12 +157,13 @@ def _torchvision_from_file(build: Callable[..., nn.Module], classes: int, weight
 
 
 def _head(network: nn.Module) -> tuple[str, nn.Linear | nn.Conv2d]:
-    """Return the last layer and its name: linear, or SqueezeNet's 1x1 convolution."""
+    """Return the name of the last layer and the layer: linear, or SqueezeNet's 1x1 convolution."""
+    # torchvision has no common name for it: `fc`, `classifier.6`, `heads.head`
     return [(name, layer) for name, layer in network.named_modules() if isinstance(layer, nn.Linear | nn.Conv2d)][-1]
 
 
 def _with_new_head(network: nn.Module, classes: int) -> nn.Module:
-    """Replace the last layer of `network` by one with `classes` outputs."""
+    """Replace the last layer of `network` with one of `classes` outputs."""
     name, last = _head(network)
     bias = last.bias is not None
     if isinstance(last, nn.Linear):
@@ -184,7 +184,7 @@ def _build_fixed_size(
     pretrained: bool = False,
     weights_file: str | None = None,
 ) -> nn.Module:
-    """Build timm's `model`, which takes square images of one `side` alone.
+    """Build timm's `model`, which accepts only square images of one `side`.
 
     Args:
         pretrained: [selective fine-tunes pretrained weights].
@@ -246,7 +246,7 @@ def vision_transformer(
     Args:
         input_shape: (channels, height, width); sides are multiples of the patch size.
         classes: number of classes K.
-        name: for messages.
+        name: name in messages.
         width: embedding dimension.
         heads: attention heads.
         patch_size: side of a patch in pixels [our choice: 64 patches of a 32x32 image].

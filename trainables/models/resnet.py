@@ -1,12 +1,12 @@
 """Residual networks with a stem for small images: ResNet-18 to ResNet-152, and ResNet-8 to ResNet-110 of depth 6n+2.
 
-He et al., "Deep Residual Learning for Image Recognition", 2016. The first are those of Table 1, with the 7x7 stride-2
-convolution and the max-pool replaced by one 3x3 convolution of stride 1, as all five papers train them on 32x32 images.
-mukhoti's released code calls Bottleneck [3, 4, 26, 3] "ResNet-110": here `resnet110_bottleneck`, since ResNet-110
-proper is the 6n+2 network of basic blocks.
+He et al., "Deep Residual Learning for Image Recognition", 2016. ResNet-18 to ResNet-152 are those of Table 1, with one
+3x3 convolution of stride 1 instead of the 7x7 stride-2 convolution and the max-pool, as all five papers train them on
+32x32 images. The networks of depth 6n+2 are those of section 4.2: a 3x3 stem without pooling, three stages of n basic
+blocks with 16, 32 and 64 channels, global average pooling and one linear layer. The posterior paper trains these.
 
-Those are section 4.2's: a 3x3 stem without pooling, three stages of n basic blocks with 16, 32 and 64 channels, global
-average pooling and one linear layer; the ResNets of the posterior paper.
+mukhoti's released code calls Bottleneck [3, 4, 26, 3] "ResNet-110"; here it is `resnet110_bottleneck`, because
+ResNet-110 is the 6n+2 network of basic blocks.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from trainables.registry import number_in
 #: Stand-in for a residual network in a rehearsal.
 SMALL_RESNET = {"name": "resnet8", "width": 0.25}
 
-EXPANSION = 4  # a bottleneck's output channels over its inner ones
+EXPANSION = 4  # ratio of a bottleneck's output channels to its inner ones (He et al. 2016, Table 1)
 
 
 class Bottleneck(nn.Module):
@@ -47,6 +47,7 @@ class Bottleneck(nn.Module):
         self.bn1 = nn.BatchNorm2d(channels)
         self.conv2 = conv3x3(channels, channels, stride)
         self.bn2 = nn.BatchNorm2d(channels)
+        # the stride is in the 3x3 convolution, as in torchvision; He et al. stride in the first 1x1
         self.conv3 = conv1x1(channels, EXPANSION * channels)
         self.bn3 = nn.BatchNorm2d(EXPANSION * channels)
         self.shortcut = projection(in_channels, EXPANSION * channels, stride)
@@ -71,7 +72,7 @@ class ResNet(nn.Module):
         expansion: int = 1,
         pool: int = 1,
     ) -> None:
-        """Create the network; `block`, `stages` and `expansion` as in `staged`, `pool` the pooling's side."""
+        """Create the network; `block`, `stages` and `expansion` as in `staged`, `pool` the side of the pooled maps."""
         super().__init__()
         self.conv1 = conv3x3(in_channels, stem_channels)
         self.bn1 = nn.BatchNorm2d(stem_channels)
@@ -84,6 +85,7 @@ class ResNet(nn.Module):
         """Return the logits."""
         hidden = self.blocks(functional.relu(self.bn1(self.conv1(inputs))))
         if self.pool == 1:
+            # equal to adaptive pooling to one pixel
             pooled = hidden.mean((2, 3))
         else:
             pooled = torch.flatten(functional.adaptive_avg_pool2d(hidden, self.pool), 1)
@@ -101,19 +103,24 @@ def resnet(
     width: Annotated[float, "(0, inf)"] = 1.0,
     pool: Annotated[int, "[1, inf)"] = 1,
 ) -> ResNet:
-    """Build a four-stage residual network; see the module.
+    """Build a residual network of four stages; see the module.
 
     Args:
-        input_shape: (channels, height, width); sides of at least 8 * pool pixels, as three stages halve them.
+        input_shape: (channels, height, width); sides of at least 8 * pool pixels, because three stages halve them.
         classes: number of classes K.
-        name: for messages.
-        blocks: blocks in each of the four stages.
-        bottleneck: bottlenecks instead of basic blocks.
+        name: name in messages.
+        blocks: number of blocks in each of the four stages.
+        bottleneck: whether blocks are bottlenecks instead of basic blocks.
         width: factor on the channels [curvature: ResNet-18 at 1 and 2].
         pool: side of the average pooling's output [mukhoti's released code pools Tiny-ImageNet to 2x2].
 
     Raises:
         ValueError: the shape is not an image of that size.
+
+    Example:
+        >>> network = resnet((3, 32, 32), 10, name="resnet18", blocks=(2, 2, 2, 2), bottleneck=False, width=0.125)
+        >>> network.classifier
+        Linear(in_features=64, out_features=10, bias=True)
     """
     in_channels, _, _ = require_image(input_shape, minimum_side=8 * pool, network=name)
     stages = [(max(1, round(base * width)), count) for base, count in zip((64, 128, 256, 512), blocks, strict=True)]
@@ -127,17 +134,18 @@ for _name, _blocks, _bottleneck, _summary, _source in (
     ("resnet50", (3, 4, 6, 3), True, "ResNet-50, stem for small images", "mukhoti, selective"),
     ("resnet101", (3, 4, 23, 3), True, "ResNet-101, stem for small images", "He et al. 2016, Table 1"),
     ("resnet152", (3, 8, 36, 3), True, "ResNet-152, stem for small images", "He et al. 2016, Table 1"),
-    ("resnet110_bottleneck", (3, 4, 26, 3), True, "what mukhoti's code calls ResNet-110", "mukhoti"),
+    ("resnet110_bottleneck", (3, 4, 26, 3), True, "the network that mukhoti's code calls ResNet-110", "mukhoti"),
 ):
     _build = partial(resnet, name=_name, blocks=_blocks, bottleneck=_bottleneck)
     ARCHITECTURES.add(_name, _summary, _source, stand_in=SMALL_RESNET)(_build)
 
 
+# those of the papers: 8 is the posterior paper's, the others are He et al.'s Table 6
 DEPTHS = (8, 20, 32, 44, 56, 110)
 
 
 class IdentityShortcut(nn.Module):
-    """He et al.'s option A: every second pixel, new channels zero; no parameters."""
+    """Option A of He et al.: every second pixel, new channels zero; no parameters."""
 
     def __init__(self, new_channels: int, stride: int) -> None:
         """Create a shortcut that adds `new_channels` zero channels and keeps every `stride`-th pixel."""
@@ -156,14 +164,14 @@ def _identity_block(features: int, channels: int, stride: int) -> BasicBlock:
 
 
 def three_stages(width: float, blocks: int) -> list[tuple[int, int]]:
-    """Return channels and blocks of three stages: `width` times 16, 32 and 64, `blocks` each."""
+    """Return channels and blocks of three stages: `width` times 16, 32 and 64 channels, `blocks` blocks each."""
     return [(max(1, round(base * width)), blocks) for base in (16, 32, 64)]
 
 
 def depth_fault(
     values: Mapping[str, object], default: int = 20, beyond: int = 2, valid: str = "8, 14, 20, 26, 32"
 ) -> str | None:
-    """Return the rule a depth breaks, or `None` for 6n + `beyond`, of which `valid` are examples."""
+    """Return the error for a depth that is not 6n + `beyond`, with the examples `valid`, or `None`."""
     depth = number_in(values, "depth", default)
     if depth < 6 + beyond or (depth - beyond) % 6:
         return f"depth = {depth} must be 6n+{beyond} with n of at least 1: {valid}, ..."
@@ -185,7 +193,7 @@ def resnet_cifar(
     Source: He et al. 2016, section 4.2.
 
     Args:
-        input_shape: (channels, height, width); sides of at least 4 pixels, as two stages halve them.
+        input_shape: (channels, height, width); sides of at least 4 pixels, because two stages halve them.
         classes: number of classes K.
         depth: weighted layers, 6n+2 [He et al. 2016, section 4.2].
         width: factor on the channels 16, 32, 64 [He et al. 2016, section 4.2].
@@ -194,6 +202,10 @@ def resnet_cifar(
 
     Raises:
         ValueError: the shape is not an image of at least 4x4.
+
+    Example:
+        >>> sum(weights.numel() for weights in resnet_cifar((3, 32, 32), 10, depth=20).parameters())  # 0.27 M
+        269722
     """
     in_channels, _, _ = require_image(input_shape, minimum_side=4, network=f"resnet{depth}")
     stages = three_stages(width, (depth - 2) // 6)

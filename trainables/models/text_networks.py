@@ -1,13 +1,12 @@
-"""Networks for texts: mukhoti's global-pooling CNN, a plain averaging network, and the Tree-LSTM.
+"""Networks for texts: mukhoti's global-pooling CNN, an averaging network, and the Tree-LSTM.
 
-The first two map token ids int64 [N, L], 0 being padding, to logits [N, K].
+The first two map token ids int64 [N, L], with 0 for padding, to logits [N, K].
 
-The Tree-LSTM takes parsed sentences, as binary trees of constituents: Tai, Socher and Manning, "Improved Semantic
+The Tree-LSTM takes parsed sentences as binary constituency trees: Tai, Socher and Manning, "Improved Semantic
 Representations From Tree-Structured Long Short-Term Memory Networks", 2015, Eqs. 9-14 with N = 2; mukhoti trains it on
-SST. A tree is a row of nodes in post-order, int64 [M, 4]: token id (0 for inner nodes), left child, right child (places
-in the row), height (0 for a leaf, -1 for padding). A fifth column holds the class that a node is annotated with (-1 for
-padding): then all nodes are trained on and roots evaluated. All nodes of one height are computed at once, over the
-whole batch.
+SST. A tree is a row of nodes in post-order, int64 [M, 4]: token id (0 for inner nodes), left child, right child
+(indices in the row), height (0 for a leaf, -1 for padding). An optional fifth column is the annotated class of a node
+(-1 for padding): then training uses all nodes, and evaluation the roots.
 """
 
 from __future__ import annotations
@@ -21,12 +20,13 @@ from torch.nn import functional
 from trainables.models.base import ARCHITECTURES
 from trainables.registry import Hyperparameter
 
-KERNEL = 5
+KERNEL = 5  # words (mukhoti's released code)
 Vocabulary = Annotated[int, Hyperparameter(range="[2, inf)", source="mukhoti's released code, 20,000 words")]
 WordDimension = Annotated[int, Hyperparameter(range="[1, inf)", source="mukhoti's released code, GloVe 6B 100d")]
 TrainEmbedding = Annotated[bool | None, Hyperparameter(source="mukhoti's released code keeps GloVe fixed")]
 
-POOL = 5
+POOL = 5  # mukhoti's released code
+# three convolutions and two poolings without padding must leave one position
 MINIMUM_LENGTH = 3 * (KERNEL - 1) + 2 * (POOL - 1) + 1
 
 
@@ -37,7 +37,7 @@ def token_embedding(
 
     Args:
         vocabulary: number of token ids.
-        dimension: size of a word vector; that of `word_vectors` where given.
+        dimension: size of a word vector; ignored if `word_vectors` are given.
         word_vectors: pretrained vectors [vocabulary, dimension] to start from.
         train_embedding: `None` trains it unless word vectors are given (mukhoti's released code keeps GloVe fixed).
 
@@ -52,6 +52,7 @@ def token_embedding(
                 f"the word vectors are for {word_vectors.shape[0]} words, but vocabulary = {vocabulary}; "
                 f"set the architecture's vocabulary to the data set's"
             )
+        # a copy: training must not change the vectors of the data set, which other trials of the process share
         embedding = nn.Embedding.from_pretrained(word_vectors.clone(), freeze=False, padding_idx=0)
     embedding.weight.requires_grad_(word_vectors is None if train_embedding is None else train_embedding)
     return embedding
@@ -75,9 +76,9 @@ class GlobalPoolingCNN(nn.Module):
         classes: number of classes K.
         vocabulary: number of token ids.
         dimension: size of a word vector.
-        train_embedding: whether word vectors are trained; `None` unless pretrained ones are given.
+        train_embedding: whether word vectors are trained; `None` trains them unless pretrained ones are given.
         word_vectors: pretrained vectors [vocabulary, dimension].
-        channels: of the convolutions and the hidden layer [mukhoti's released code].
+        channels: channels of the convolutions and units of the hidden layer [mukhoti's released code].
         dropout: rate before the classifier [mukhoti's released code].
 
     Raises:
@@ -125,7 +126,7 @@ class GlobalPoolingCNN(nn.Module):
 class AveragingNetwork(nn.Module):
     """Mean of word vectors, one hidden layer: the plain text network.
 
-    The plain text network (Iyyer et al., "Deep Unordered Composition", 2015).
+    A deep averaging network with one hidden layer (Iyyer et al., "Deep Unordered Composition", 2015).
 
     Source: Iyyer et al. 2015.
 
@@ -154,7 +155,7 @@ class AveragingNetwork(nn.Module):
         self.classifier = nn.Linear(width, classes)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return the logits of token ids [N, L]; padding counts nothing."""
+        """Return the logits of token ids [N, L]; the mean ignores padding."""
         present = (inputs != 0).unsqueeze(2).to(self.embedding.weight.dtype)
         mean = (self.embedding(inputs) * present).sum(1) / present.sum(1).clamp(min=1)
         logits: Tensor = self.classifier(torch.relu(self.hidden(mean)))
@@ -182,10 +183,11 @@ TOKEN, LEFT, RIGHT, HEIGHT, LABEL = range(5)
 class TreeLSTM(nn.Module):
     """Binary constituency Tree-LSTM for parse trees.
 
-    Words at the leaves, pairs of children composed upwards, the root classified: [N, M, 4] -> [N, K].
+    The leaves are words, inner nodes compose their two children, and the root is classified: [N, M, 4] -> [N, K].
 
-    On annotated trees [N, M, 5] it has one more class, neutral, which roots do not have: training gives the logits of
-    all nodes [nodes, K + 1], whose classes `supervised` returns, and evaluation those of the roots without neutral.
+    On annotated trees [N, M, 5] there is an additional class, neutral, which roots do not have. In training, the output
+    is the logits of all nodes [nodes, K + 1], whose classes `supervised` returns; in evaluation, it is the logits of
+    the roots without neutral.
 
     Source: mukhoti App. D; Tai et al. 2015.
 
@@ -194,13 +196,13 @@ class TreeLSTM(nn.Module):
         classes: number of classes K.
         vocabulary: number of token ids.
         dimension: size of a word vector [Tai et al. 2015, section 5.2, GloVe 300d].
-        train_embedding: whether word vectors are trained; `None` unless pretrained ones are given [mukhoti App.
-            D: vectors were fine-tuned].
+        train_embedding: whether word vectors are trained; `None` trains them unless pretrained ones are given [mukhoti
+            App. D: vectors were fine-tuned].
         word_vectors: pretrained vectors [vocabulary, dimension].
         width: size of the memory cell [Tai et al. 2015, Table 1].
         dropout: rate before the classifier [Tai et al. 2015, section 5.3].
-        output_gate: whether inner nodes have one, as in the model that mukhoti App. D names (Tai et al. 2015,
-            Eq. 11); the code that it builds on leaves it out [Tai et al. 2015, Eq. 11].
+        output_gate: whether inner nodes have an output gate, as in the model that mukhoti App. D names (Tai et al.
+            2015, Eq. 11); the code that mukhoti builds on omits it [Tai et al. 2015, Eq. 11].
 
     Raises:
         ValueError: the inputs are not trees, or the word vectors do not fit.
@@ -243,16 +245,19 @@ class TreeLSTM(nn.Module):
         first = (torch.arange(samples, device=inputs.device) * nodes).repeat_interleave(nodes)
         cell, gate = self.leaf(self.embedding(flat[:, TOKEN])).chunk(2, 1)
         hidden = torch.sigmoid(gate) * torch.tanh(cell)
+        # all nodes of one height at once, over the whole batch: their children are lower and therefore done
         heights = flat[:, HEIGHT]
         for height in range(1, int(heights.max()) + 1):
             places = torch.nonzero(heights == height).squeeze(1)
             left, right = first[places] + flat[places, LEFT], first[places] + flat[places, RIGHT]
             new_cell, new_hidden = self.compose(cell[left], hidden[left], cell[right], hidden[right])
+            # not in place: autograd still needs the children's states
             cell = cell.index_copy(0, places, new_cell)
             hidden = hidden.index_copy(0, places, new_hidden)
         if self.annotated and self.training:
             every: Tensor = self.classifier(self.dropout(hidden[heights >= 0]))
             return every
+        # in post-order the root is the last node before the padding
         roots = (inputs[:, :, HEIGHT] >= 0).sum(1) - 1 + first[::nodes]
         logits: Tensor = self.classifier(self.dropout(hidden[roots]))
         return logits[:, : self.classes]
