@@ -1,7 +1,7 @@
-"""Data sets by name; how one is added is said in `trainables.datasets.base`.
+"""Data sets by name; `trainables.datasets.base` explains how to add one.
 
-They import the registry, torch and numpy; scikit-learn and readers of images inside the functions that need them.
-Neither losses nor networks nor the training loop.
+Data sets import the registry, torch and numpy; scikit-learn and image readers are imported inside the functions that
+need them. They import no losses, networks or training loop.
 """
 
 from trainables.datasets.base import DATASETS, DataSet, Split, hash_of_splits, load_dataset, stratified_split

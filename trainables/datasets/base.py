@@ -1,7 +1,7 @@
-"""What a data set is: splits of tensors by name, ready to be moved to a device as a whole; and all of them by name.
+"""The base of all data sets: named splits of tensors that move to a device as a whole, and the registry by name.
 
-Adding one: a file of this folder with a function of options that returns a `DataSet`, under the decorator that
-describes it; nothing else lists it.
+To add a data set, write a file in this folder with a function of options that returns a `DataSet`, under the decorator
+that describes it; no other file lists data sets.
 
     @DATASETS.add("parity", "is a sum of bits odd?")
     def parity(samples: Annotated[int, "[30, inf)"] = 1000) -> DataSet:
@@ -9,11 +9,11 @@ describes it; nothing else lists it.
         train, val, test = (Split(part, part.sum(1).long() % 2) for part in inputs.chunk(3))
         return DataSet("parity", train, val, test, 2, (8,), hash_of_splits(np.arange(samples)))
 
-The decorator takes what `DataSetComponent` declares, too. Users' own need no file here: this module adapts what their
-import paths name.
+The decorator also takes the attributes of `DataSetComponent`. Users' own data sets need no file here: this module
+adapts the functions that their import paths name.
 
-Which samples are for training, validation and test is seeded, reproducible, and identified by a hash. Draws come from
-`numpy.random.RandomState`, whose streams are frozen permanently, so a split never changes with a numpy release.
+Splits are seeded, reproducible, and identified by a hash. Draws come from `numpy.random.RandomState`, whose streams are
+frozen permanently, so a split never changes with a numpy release.
 """
 
 from __future__ import annotations
@@ -46,16 +46,20 @@ Indices = NDArray[np.int64]
 
 
 def stratified_split(targets: NDArray[np.generic], fractions: Sequence[float], seed: int) -> list[Indices]:
-    """Split sample indices into parts holding the same share of every class.
+    """Split sample indices into parts with the same share of every class.
 
     Args:
         targets: classes, int [N].
         fractions: share of each part after the first, e.g. (0.2, 0.2) for 60/20/20; each class contributes
-            `round(fraction * class size)` samples, the first part gets the rest.
-        seed: of the draw.
+            `round(fraction * class size)` samples, and the first part gets the rest.
+        seed: seed of the draw.
 
     Returns:
         `1 + len(fractions)` sorted index arrays: the rest, then one for each fraction.
+
+    Example:
+        >>> [part.tolist() for part in stratified_split(np.array([0, 0, 1, 1]), (0.5,), seed=0)]
+        [[0, 3], [1, 2]]
     """
     random = np.random.RandomState(seed)
     parts: list[list[Indices]] = [[] for _ in range(1 + len(fractions))]
@@ -67,11 +71,12 @@ def stratified_split(targets: NDArray[np.generic], fractions: Sequence[float], s
             parts[part].append(members[start : start + count])
             start += count
         parts[0].append(members[start:])
+    # sorted: reading a file in order is faster, and an epoch shuffles anyway
     return [np.sort(np.concatenate(part)) for part in parts]
 
 
 def shuffled_split(samples: int, fraction: float, seed: int) -> tuple[Indices, Indices]:
-    """Split off the first `floor(fraction * samples)` of one shuffle, without regard to classes.
+    """Split off the first `floor(fraction * samples)` of one shuffle, ignoring classes.
 
     Returns:
         (the rest, the part split off), each sorted.
@@ -88,12 +93,17 @@ def thinned(indices: Indices, targets: NDArray[np.generic], fraction: float, see
 
 
 def hash_of_splits(*parts: NDArray[np.generic]) -> str:
-    """Return the sha256 of index arrays, as hex: equal exactly when every part holds the same indices in order.
+    """Return the sha256 of index arrays, as hex: equal if and only if all parts have the same indices in order.
 
-    Each part is hashed as its length and its indices, little-endian 64-bit integers.
+    Each part is hashed as its length and its indices, as little-endian 64-bit integers.
+
+    Example:
+        >>> hash_of_splits(np.array([0, 1]), np.array([2])) == hash_of_splits(np.array([0]), np.array([1, 2]))
+        False
     """
     digest = hashlib.sha256()
     for part in parts:
+        # the length keeps parts apart: without it, moving an index to the next part would not show
         digest.update(len(part).to_bytes(8, "little"))
         digest.update(np.ascontiguousarray(part, dtype="<i8").tobytes())
     return digest.hexdigest()
@@ -107,13 +117,19 @@ class Split:
     """The samples of one split.
 
     Attributes:
-        inputs: [N, ...] as stored: what the network takes unless `preprocessing` is given, else e.g. raw uint8.
+        inputs: stored inputs [N, ...]: network inputs without `preprocessing`, else e.g. raw uint8.
         targets: classes, int64 [N].
-        preprocessing: stored inputs to network inputs, applied to each batch on the device; `None`: nothing to do.
+        preprocessing: function from stored to network inputs, applied to each batch on the device; `None` for none.
         augmentation: random changes of training batches; `None` for validation and test.
         streamed: whether inputs stay on the host, from where batches go to the targets' device ahead of their use.
-        source: what inputs are read from where there are too many for memory; `inputs` then has their shape and type
-            alone, on torch's meta device.
+        source: reader of inputs that are too many for memory; `inputs` then has only their shape and type, on torch's
+            meta device.
+
+    Example:
+        >>> split = Split(torch.tensor([[1.0], [2.0], [3.0]]), torch.tensor([0, 1, 0]))
+        >>> len(split), split.select(torch.tensor([2, 0]))
+        (3, (tensor([[3.],
+                [1.]]), tensor([0, 0])))
     """
 
     inputs: Tensor
@@ -128,11 +144,11 @@ class Split:
 
     @property
     def nbytes(self) -> int:
-        """The size of what is in memory."""
+        """Size in memory, bytes."""
         return (0 if self.source is not None else self.inputs.nbytes) + self.targets.nbytes
 
     def to(self, device: torch.device | str, streamed: bool = False) -> Split:
-        """Return the split with its tensors on `device`; where batches are `streamed`, with its targets there alone."""
+        """Return the split with its tensors on `device`; if `streamed`, with only its targets there."""
         inputs = self.inputs if streamed or self.source is not None else self.inputs.to(device)
         return replace(self, inputs=inputs, targets=self.targets.to(device), streamed=streamed)
 
@@ -146,23 +162,23 @@ class Split:
         """Return network inputs [B, ...] and targets [B] of the samples at `indices` (int64 [B], same device).
 
         Args:
-            indices: which samples.
-            draws: rows of `augmentation.draw`, [B, ...], to augment; `None` for the samples as they are.
+            indices: indices of the samples.
+            draws: rows of `augmentation.draw`, [B, ...]; `None` for no augmentation.
         """
         return self.prepare(self.stored(indices), draws), self.targets.index_select(0, indices)
 
     def stored(self, indices: Tensor) -> Tensor:
-        """Return the inputs at `indices` as they are stored, [B, ...]; those that are read from files on the host."""
+        """Return the stored inputs at `indices`, [B, ...]; those read from files are on the host."""
         if self.source is None:
             return self.inputs.index_select(0, indices.to(self.inputs.device))
         return self.source.read(indices)
 
     def read_ahead(self, places: Sequence[Tensor], seeds: Sequence[Tensor] | None = None) -> Iterator[Tensor]:
-        """Yield the stored inputs at each of `places` on the targets' device, the next ones read or sent meanwhile.
+        """Yield the stored inputs at each of `places` on the targets' device, reading or sending the next ones ahead.
 
         Args:
             places: indices on the CPU, int64 [B] each.
-            seeds: of what a source changes at random, int64 [B] each; `None` for nothing.
+            seeds: seeds of a source's random changes, int64 [B] each; `None` for no changes.
         """
         if self.source is not None:
             return self.source.batches(places, seeds, self.targets.device)
@@ -171,14 +187,12 @@ class Split:
     def head(self, count: int) -> Tensor:
         """Return the network inputs of the first `count` samples."""
         if self.source is None:
+            # a copy: without preprocessing, a network that works in place would change the data
             return self.prepare(self.inputs[:count].clone())
         return self.prepare(self.stored(torch.arange(min(count, len(self)), device="cpu")))
 
     def prepare(self, stored: Tensor, draws: Tensor | None = None) -> Tensor:
-        """Turn stored inputs [B, ...] into network inputs, on the targets' device.
-
-        Augmentation when `draws` are given, then preprocessing.
-        """
+        """Turn stored inputs [B, ...] into network inputs on the targets' device: augmentation, then preprocessing."""
         stored = stored.to(self.targets.device)
         if draws is not None and self.augmentation is not None:
             stored = self.augmentation(stored, draws)
@@ -190,21 +204,27 @@ class DataSet:
     """A data set with its splits.
 
     Attributes:
-        name: registry name.
-        train, val, test: the splits that every data set has.
+        name: name in the registry.
+        train, val, test: splits that every data set has.
         classes: number of classes K.
         input_shape: shape of one network input.
         split_hash: sha256 hex of the splits' indices (`hash_of_splits`), recorded with the results.
-        class_names: names of the classes, where the source gives them.
-        vocabulary: number of token ids of a text data set, id 0 being padding; `None` for other data.
-        posterior: true class probabilities of the test split, float64 [N, K], where they are known.
-        word_vectors: pretrained word vectors [vocabulary, dimension], where asked for.
-        notes: what a user should know of the data before training on them.
-        further: splits besides these three by name, e.g. shifted data that an evaluation may ask for. A data set's
-            component names them in `splits`, so that a search space is checked before anything is loaded.
+        class_names: names of the classes, if the source has them.
+        vocabulary: number of token ids of a text data set, including 0 for padding; `None` for other data.
+        posterior: true class probabilities of the test split, float64 [N, K], if they are known.
+        word_vectors: pretrained word vectors [vocabulary, dimension], if requested.
+        notes: warnings for users before they train on the data.
+        further: additional splits by name, e.g. shifted data that an evaluation can ask for. The data set's component
+            names them in `splits`, so that a search space is checked before anything is loaded.
 
     Raises:
-        ValueError: a further split's name is taken, or would need quoting in SQL.
+        ValueError: the name of a further split is taken, or would need quoting in SQL.
+
+    Example:
+        >>> part = Split(torch.zeros(4, 2), torch.tensor([0, 1, 0, 1]))
+        >>> dataset = DataSet("mine", part, part, part, 2, (2,), hash_of_splits(np.arange(4)))
+        >>> list(dataset.splits), dataset.nbytes
+        (['train', 'val', 'test'], 192)
     """
 
     name: str
@@ -232,7 +252,7 @@ class DataSet:
 
     @property
     def splits(self) -> Mapping[str, Split]:
-        """Every split by name: train, val, test, and the further ones."""
+        """All splits by name: train, val, test, and the further ones."""
         return {"train": self.train, "val": self.val, "test": self.test, **self.further}
 
     def with_splits(self, change: Callable[[Split], Split]) -> DataSet:
@@ -242,10 +262,16 @@ class DataSet:
 
     @staticmethod
     def from_torch(train: Iterable[Any], val: Iterable[Any], test: Iterable[Any], name: str = "from_torch") -> DataSet:
-        """Return the data set of three torch data sets, or anything else that yields (input, class), held in memory.
+        """Return a data set in memory from three torch data sets, or other iterables of (input, class).
 
         Raises:
             ValueError: a split is empty, or its samples have several shapes.
+
+        Example:
+            >>> samples = [(torch.zeros(3), 0), (torch.ones(3), 1)]
+            >>> dataset = DataSet.from_torch(samples, samples, samples)
+            >>> dataset.classes, dataset.input_shape
+            (2, (3,))
         """
         splits = []
         for part, samples in zip(SPLITS, (train, val, test), strict=True):
@@ -261,11 +287,11 @@ class DataSet:
 
     @property
     def nbytes(self) -> int:
-        """The stored size of all splits."""
+        """Size of all splits in memory, bytes."""
         return sum(split.nbytes for split in self.splits.values())
 
     def to(self, device: torch.device | str, streamed: bool = False) -> DataSet:
-        """Return the data set with all splits on `device`, or on their way there batch by batch; see `Split.to`."""
+        """Return the data set with all splits on `device`, or streamed there batch by batch; see `Split.to`."""
         return self.with_splits(lambda split: split.to(device, streamed))
 
 
@@ -278,9 +304,22 @@ def divided(
     split_hash: str | None = None,
     **facts: Any,
 ) -> DataSet:
-    """Return the data set of arrays [N, ...] and classes [N] with training, validation and test samples `parts`.
+    """Return the data set of arrays [N, ...] and classes [N] with training, validation and test indices `parts`.
 
-    The hash is that of the indices unless it is given; `facts` are other attributes of the `DataSet`.
+    Args:
+        name: name in the registry.
+        inputs: stored inputs [N, ...].
+        targets: classes [N].
+        parts: indices of the three splits.
+        classes: number of classes K.
+        split_hash: hash of the splits; `None` for that of the indices.
+        facts: other attributes of the `DataSet`.
+
+    Example:
+        >>> parts = stratified_split(np.array([0, 1] * 10), (0.2, 0.2), seed=0)
+        >>> dataset = divided("mine", np.zeros((20, 3), np.float32), np.array([0, 1] * 10), parts, classes=2)
+        >>> len(dataset.train), len(dataset.val), len(dataset.test)
+        (12, 4, 4)
     """
     train, val, test = (Split(torch.from_numpy(inputs[part]), torch.from_numpy(targets[part])) for part in parts)
     chosen = hash_of_splits(*parts) if split_hash is None else split_hash
@@ -289,16 +328,16 @@ def divided(
 
 @dataclass(frozen=True)
 class DataSetComponent(Component):
-    """A data set.
+    """The registry's entry of a data set.
 
     Attributes:
-        splits: names of its splits, which `evaluation.splits` may ask for.
-        size: its size on paper, from all of its options: what a plan works with before anything is downloaded. `None`
-            where only the files know it.
-        stand_in: options of `digits_stand_in` for rehearsals, or a function that gives them from its own options; empty
-            for itself. `None`: its data are taken for images like CIFAR's.
-        found: opens the user's own file and says in a sentence what it holds, for `sweeper validate`; `None` where it
-            is none.
+        splits: names of its splits, which `evaluation.splits` can ask for.
+        size: function from options to the size, for a plan before anything is downloaded; `None` if only the files
+            determine it.
+        stand_in: options of `digits_stand_in` for rehearsals, or a function that returns them from the options; empty
+            if the data set itself is used. `None` for images like CIFAR's.
+        found: function that opens the user's file and describes its contents in a sentence, for `sweeper validate`;
+            `None` for data sets that are not a user's file.
     """
 
     splits: tuple[str, ...] = SPLITS
@@ -317,11 +356,17 @@ DATASETS = Registry("data set", OwnFamily("datasets", _own_dataset), DataSetComp
 
 
 def load_dataset(name: str, **options: Any) -> DataSet:
-    """Load data set `name` with the options its component lists.
+    """Load data set `name` with the options of its component.
 
     Raises:
         ValueError: unknown name or invalid options.
         DataSetUnavailableError: the files are missing, truncated or corrupted; the message has the path and the remedy.
+
+    Example:
+        >>> from trainables.datasets import load_dataset
+        >>> digits = load_dataset("digits")
+        >>> len(digits.train), digits.input_shape, digits.classes
+        (1079, (1, 8, 8), 10)
     """
     dataset: DataSet = DATASETS.build(name, **options)
     return dataset
@@ -334,19 +379,24 @@ WHOLE_COPY_BYTES = 32 * 2**20
 def batches(
     split: Split, batch_size: int, generator: torch.Generator, skip: int = 0
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield one epoch of training batches (inputs [B, ...], targets [B]) in a random order, augmented.
+    """Yield one epoch of training batches (inputs [B, ...], targets [B]) in random order, augmented.
 
-    The order, then the augmentation's draws, come from `generator` (on the CPU) once an epoch, so an epoch is a
-    function of the generator's state alone and a device receives two transfers an epoch.
+    The order, then the draws of the augmentation, come from `generator` (on the CPU) once per epoch. An epoch is
+    therefore a function of the generator's state alone, and a device receives two transfers per epoch.
 
     Args:
         split: usually `train`, on its device.
-        batch_size: samples a batch; the last batch may be shorter.
+        batch_size: samples per batch; the last batch can be smaller.
         generator: CPU generator.
-        skip: batches at the beginning that are not wanted; nothing is read for them.
+        skip: number of batches to skip at the beginning; nothing is read for them.
 
     Raises:
         ValueError: the batch size is below 1.
+
+    Example:
+        >>> split = Split(torch.arange(5.0)[:, None], torch.arange(5))
+        >>> [len(targets) for _, targets in batches(split, 2, torch.Generator().manual_seed(0))]
+        [2, 2, 1]
     """
     samples = len(split)
     if batch_size < 1:
@@ -358,12 +408,13 @@ def batches(
         seeds = torch.randint(2**62, (samples,), generator=generator)
     if split.augmentation is not None:
         draws = split.augmentation.draw(samples, generator).to(split.targets.device)
+    # skipped after all draws: a resumed epoch continues with the batches of the interrupted one
     parts = [slice(start, min(start + batch_size, samples)) for start in range(0, samples, batch_size)][skip:]
     if split.source is not None or split.streamed:
         drawn = None if seeds is None else [seeds[rows] for rows in parts]
         stored = split.read_ahead([chosen[rows] for rows in parts], drawn)
-        for rows, found in zip(parts, stored, strict=True):
-            yield split.prepare(found, None if draws is None else draws[rows]), split.targets[order[rows]]
+        for rows, inputs in zip(parts, stored, strict=True):
+            yield split.prepare(inputs, None if draws is None else draws[rows]), split.targets[order[rows]]
         return
     if draws is None and split.inputs.nbytes <= WHOLE_COPY_BYTES:
         inputs, targets = split.inputs.index_select(0, order), split.targets.index_select(0, order)
@@ -375,24 +426,30 @@ def batches(
 
 
 def epoch_order(split: Split, generator: torch.Generator) -> Tensor:
-    """Return the order in which `batches` would take a split that is not augmented, int64 [N] on its device."""
+    """Return the order in which `batches` reads a split without augmentation, int64 [N] on its device."""
     return torch.randperm(len(split), generator=generator).to(split.targets.device)
 
 
 def evaluation_batches(split: Split, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the samples in order, unchanged: (network inputs [B, ...], targets [B]), which a network may change."""
+    """Yield (network inputs [B, ...], targets [B]) in order and unaugmented; a network can change the inputs in place.
+
+    Example:
+        >>> split = Split(torch.arange(5.0)[:, None], torch.arange(5))
+        >>> [targets.tolist() for _, targets in evaluation_batches(split, 2)]
+        [[0, 1], [2, 3], [4]]
+    """
     parts = [slice(start, start + batch_size) for start in range(0, len(split), batch_size)]
     if split.source is not None or (split.streamed and len(parts) > 1):
         places = torch.arange(len(split))
-        for rows, found in zip(parts, split.read_ahead([places[rows] for rows in parts]), strict=True):
-            yield split.prepare(found), split.targets[rows]
+        for rows, inputs in zip(parts, split.read_ahead([places[rows] for rows in parts]), strict=True):
+            yield split.prepare(inputs), split.targets[rows]
         return
     for rows in parts:
         yield split.prepare(split.inputs[rows].clone()), split.targets[rows]
 
 
 def batch_fault(dataset: DataSet, batch_size: int) -> str | None:
-    """Return why a data set cannot be trained on in batches of `batch_size`, or `None`; for use before a run."""
+    """Return the reason why a data set cannot be trained on in batches of `batch_size`, or `None`; for checks."""
     most = len(dataset.train)
     if batch_size > most:
         whose = f"the {most} training samples of {dataset.name}"

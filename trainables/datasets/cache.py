@@ -1,4 +1,4 @@
-"""Data files on a node: one folder that all trials share, checked downloads, arrays decoded once; and their error."""
+"""Data files on a node: a folder that all trials share, checked downloads, arrays decoded once, and their error."""
 
 from __future__ import annotations
 
@@ -27,25 +27,35 @@ from trainables.registry import Hyperparameter
 
 
 class DataSetUnavailableError(Exception):
-    """A data set cannot be loaded: where it was looked for, which rule is broken, what to do."""
+    """Raised if a data set cannot be loaded: has the path, the broken rule and the remedy.
+
+    Example:
+        >>> str(DataSetUnavailableError("digits.csv", "the file is missing", "check the path"))
+        'digits.csv: the file is missing; check the path'
+    """
 
     def __init__(self, path: object, rule: str, remedy: str) -> None:
-        """Say that `path` breaks `rule`, and the `remedy`."""
+        """Join `path`, `rule` and `remedy` to the message."""
         self.path = str(path)
         self.rule = rule
         self.remedy = remedy
         super().__init__(f"{self.path}: {rule}; {remedy}")
 
     def __reduce__(self) -> tuple[type, tuple[str, str, str]]:
-        """Let the error travel between processes."""
+        """Pickle the three parts: by default an error is rebuilt from its message, which is one argument."""
         return type(self), (self.path, self.rule, self.remedy)
 
 
 @contextlib.contextmanager
 def refused(path: object, rule: str, remedy: str, *errors: type[Exception], typed: bool = False) -> Iterator[None]:
-    """Raise one of `errors` as a DataSetUnavailableError: that `path` breaks `rule`, with its words in brackets.
+    """Convert `errors` within the context to a DataSetUnavailableError, with the original message in brackets.
 
-    Where it is `typed`, the error's type stands before its words, which alone may be no more than a key.
+    Args:
+        path: path or address in the message.
+        rule: broken rule.
+        remedy: what the user can do.
+        errors: types of errors to convert.
+        typed: whether to add the type of the error: the message of a KeyError is only a key.
     """
     try:
         yield
@@ -70,10 +80,10 @@ class Source:
     """A file to download.
 
     Attributes:
-        url: where it is.
-        file_name: its name in the cache.
-        checksum: `md5:…` or `sha256:…`, in hex, of the file; of what a gzipped file contains after `unpacked `.
-        package: of Debian, that has the file.
+        url: address.
+        file_name: name in the cache.
+        checksum: `md5:…` or `sha256:…` of the file, in hex; after `unpacked `, of the contents of a gzipped file.
+        package: Debian package that has the file; empty for none.
     """
 
     url: str
@@ -83,17 +93,22 @@ class Source:
 
 
 def data_folder(folder: str | None = None) -> Path:
-    """Return where data files are: `folder`, else the environment's SWEEPER_DATA, else ~/.cache/calibration-sweeper."""
+    """Return the folder of data files: `folder`, else $SWEEPER_DATA, else ~/.cache/calibration-sweeper.
+
+    Example:
+        >>> data_folder("/data/images").as_posix()
+        '/data/images'
+    """
     chosen = folder or os.environ.get(FOLDER_VARIABLE)
     return Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "calibration-sweeper"
 
 
 def fetch(source: Source, folder: Path, download: bool) -> Path:
-    """Return the checked file of `source` in `folder`, downloading it first where asked.
+    """Return the checked file of `source` in `folder`, downloading it first if `download` is true.
 
-    A download continues where an interrupted one stopped, is checked, and only then takes its name. Processes of one
-    node wait for each other; a file is checked once and remembered by size and time of change, in `data_folder()`:
-    nothing is written beside files that were there.
+    A download resumes an interrupted one, is checked, and gets its final name after the check. Processes of one node
+    wait for each other. A file is checked once: its size and modification time are recorded in `data_folder()`, not
+    in the folder of the file.
 
     Raises:
         DataSetUnavailableError: the file is missing and `download` is false, its checksum is wrong, or the download
@@ -106,6 +121,7 @@ def fetch(source: Source, folder: Path, download: bool) -> Path:
             _remember_check(path, source.checksum)
     elif download:
         with locked(path):
+            # another process of the node can have finished while this one waited
             if not path.is_file():
                 _download(source, path)
                 _remember_check(path, source.checksum)
@@ -131,14 +147,14 @@ def _download(source: Source, path: Path) -> None:
 
 
 def _receive(url: str, part: Path) -> None:
-    """Append to `part` what it lacks of `url`; start over when the server does not serve ranges."""
+    """Append the missing bytes of `url` to `part`; start over if the server does not support ranges."""
     present = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={present}-"} if present else {})
     try:
         answer = urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS)
     except urllib.error.HTTPError as error:
         if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE and present:
-            return  # nothing is left to fetch; the checksum decides
+            return  # nothing is left to fetch; the checksum decides whether the file is right
         raise
     with answer, part.open("ab" if answer.status == http.client.PARTIAL_CONTENT else "wb") as target:
         expected = answer.headers.get("Content-Length")
@@ -146,15 +162,16 @@ def _receive(url: str, part: Path) -> None:
         while chunk := answer.read(CHUNK_BYTES):
             target.write(chunk)
             received += len(chunk)
+    # urllib ends a truncated answer like a complete one
     if expected is not None and received < int(expected):
         raise http.client.IncompleteRead(b"", int(expected) - received)
 
 
 def checksum_of(path: Path, algorithm: str) -> str:
-    """Return the checksum of a file, in hex; after `unpacked `, of what a gzipped file contains.
+    """Return the checksum of a file, in hex; with the prefix `unpacked `, that of a gzipped file's contents.
 
     Raises:
-        DataSetUnavailableError: a file to unpack is no whole gzip file.
+        DataSetUnavailableError: a file to unpack is not a complete gzip file.
     """
     if not algorithm.startswith(UNPACKED):
         with path.open("rb") as file:
@@ -168,9 +185,9 @@ def checksum_of(path: Path, algorithm: str) -> str:
 
 def _require_checksum(path: Path, checksum: str, remedy: str) -> None:
     algorithm, _, expected = checksum.partition(":")
-    found = checksum_of(path, algorithm)
-    if found != expected:
-        raise DataSetUnavailableError(path, f"its {algorithm} is {found}, but must be {expected}", remedy)
+    actual = checksum_of(path, algorithm)
+    if actual != expected:
+        raise DataSetUnavailableError(path, f"its {algorithm} is {actual}, but must be {expected}", remedy)
 
 
 def _check_record(path: Path) -> Path:
@@ -191,14 +208,14 @@ def _checked_before(path: Path, checksum: str) -> bool:
 
 def _remember_check(path: Path, checksum: str) -> None:
     record = _check_record(path)
-    with contextlib.suppress(OSError):  # where nothing can be remembered, files are checked each time
+    with contextlib.suppress(OSError):  # if the record cannot be written, the file is checked every time
         record.parent.mkdir(parents=True, exist_ok=True)
         record.write_text(_state(path, checksum))
 
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock next to `path`, waiting for other processes of this node; a read-only folder needs none."""
+    """Hold the lock next to `path`, waiting for other processes of this node; a read-only folder needs no lock."""
     with refused(path.parent, "the folder cannot be created", WRITABLE, OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
     if not os.access(path.parent, os.W_OK):
@@ -210,7 +227,7 @@ def locked(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def temporary_beside(path: Path) -> Iterator[Path]:
-    """Yield a temporary folder next to `path`, from where a rename onto `path` is atomic.
+    """Yield a temporary folder next to `path`, on the same file system, so a rename onto `path` is atomic.
 
     Raises:
         DataSetUnavailableError: the folder around `path` cannot be written.
@@ -231,6 +248,7 @@ def extracted(archive: Path, member: str) -> Path:
     if target.exists():
         return target
     with locked(target):
+        # another process can have unpacked it while this one waited
         if target.exists():
             return target
         with temporary_beside(target) as temporary:
@@ -242,17 +260,17 @@ def extracted(archive: Path, member: str) -> Path:
 
 
 def fetched_folder(source: Source, member: str, folder: str | None, download: bool) -> Path:
-    """Return the folder `member` of an archive below `folder`, see `data_folder`: as it is there, else unpacked.
+    """Return the folder `member` below `folder` (see `data_folder`), unpacking it from the archive if it is missing.
 
     Raises:
-        DataSetUnavailableError: neither it nor the archive is there, or the archive cannot be fetched or unpacked.
+        DataSetUnavailableError: folder and archive are missing, or the archive cannot be fetched or unpacked.
     """
     root = data_folder(folder)
     return root / member if (root / member).is_dir() else extracted(fetch(source, root, download), member)
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Unpack a zip or tar archive; members that would leave `folder` are refused.
+    """Unpack a zip or tar archive, refusing members outside `folder`.
 
     Raises:
         DataSetUnavailableError: the archive is truncated, broken or unsafe.
@@ -262,19 +280,20 @@ def unpack(archive: Path, folder: Path) -> None:
         if archive.suffix == ".zip":
             shutil.unpack_archive(archive, folder, "zip")
         else:
+            # the filter refuses absolute paths, `..`, devices and links that lead outside
             shutil.unpack_archive(archive, folder, "gztar", filter="data")
 
 
 def prepared_arrays(
     name: str, files: Iterable[Path], settings: str, build: Callable[[], Mapping[str, NDArray[np.generic]]]
 ) -> dict[str, NDArray[np.generic]]:
-    """Return arrays made from many files, made once on a node and then mapped from disk.
+    """Return arrays built from many files, once per node, and then mapped from disk.
 
     Args:
-        name: of the data set, for the folder's name.
-        files: what the arrays are made from; a changed size or modification time rebuilds them.
-        settings: whatever else they depend on, as text.
-        build: makes them.
+        name: name of the data set, for the name of the folder.
+        files: files that the arrays are built from; a changed size or modification time rebuilds them.
+        settings: everything else that the arrays depend on, as text.
+        build: function that builds them.
 
     Returns:
         name -> read-only array.
@@ -291,5 +310,6 @@ def prepared_arrays(
                 complete.mkdir()
                 for key, array in build().items():
                     np.save(complete / f"{key}.npy", array, allow_pickle=False)
+                # renamed when complete: a process killed before leaves no folder that looks finished
                 complete.rename(folder)
     return {file.stem: np.load(file, mmap_mode="r", allow_pickle=False) for file in sorted(folder.glob("*.npy"))}

@@ -23,7 +23,6 @@ def mlp(
 
     Build a fully connected ReLU network, [N, *input_shape] -> [N, classes].
 
-
     The curvature paper's "2-layer, hidden 100" is read as two hidden layers of 100 units each.
 
     Source: curvature.

@@ -47,7 +47,6 @@ class PreActivationBlock(nn.Module):
         self.bn1 = nn.BatchNorm2d(in_channels)
         self.conv1 = conv1x1(in_channels, channels) if bottleneck else conv3x3(in_channels, channels, stride)
         self.bn2 = nn.BatchNorm2d(channels)
-
         self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
         self.conv2 = conv3x3(channels, channels, stride if bottleneck else 1)
         self.bn3: nn.Module = nn.BatchNorm2d(channels) if bottleneck else nn.Identity()
