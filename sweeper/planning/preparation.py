@@ -229,7 +229,7 @@ def describe_data_file(spec: SweepSpec) -> str:
         SweeperError: the file cannot be read.
     """
     name = spec.dataset["name"]
-    describe = None if DATASETS.is_own(name) else DATASETS[name].found
+    describe = None if DATASETS.is_own(name) else DATASETS[name].describe
     try:
         return "" if describe is None else describe(spec.dataset)
     except DataSetUnavailableError as error:

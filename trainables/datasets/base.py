@@ -336,14 +336,14 @@ class DataSetComponent(Component):
             determine it.
         stand_in: options of `digits_stand_in` for rehearsals, or a function that returns them from the options; empty
             if the data set itself is used. `None` for images like CIFAR's.
-        found: function that opens the user's file and describes its contents in a sentence, for `sweeper validate`;
+        describe: function that opens the user's file and describes its contents in a sentence, for `sweeper validate`;
             `None` for data sets that are not a user's file.
     """
 
     splits: tuple[str, ...] = SPLITS
     size: Callable[[Options], DataSetSize | None] | None = None
     stand_in: Options | Callable[[Options], Options] | None = None
-    found: Callable[[Options], str] | None = None
+    describe: Callable[[Options], str] | None = None
 
 
 def _own_dataset(target: Any, path: str, name: str) -> DataSetComponent:

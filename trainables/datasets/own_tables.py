@@ -355,7 +355,7 @@ def _rows_of(given: Mapping[str, Any]) -> _Rows:
     return _Rows(given["file"], given["target"], given.get("group"), given.get("split"), fractions, given["split_seed"])
 
 
-def found_in(options: Mapping[str, Any]) -> str:
+def describe_file(options: Mapping[str, Any]) -> str:
     """Return in a sentence what a table's file holds: rows, classes, splits and features."""
     given = {key: value for key, value in options.items() if key != "name"}
     drop = given.pop("drop", ())
@@ -380,7 +380,7 @@ def found_in(options: Mapping[str, Any]) -> str:
 SplitSeed = Annotated[int, Hyperparameter(range="[0, inf)", source="our choice")]
 
 
-@DATASETS.add("table", found=found_in, stand_in={"channels": 1, "size": 8, "classes": 10})
+@DATASETS.add("table", describe=describe_file, stand_in={"channels": 1, "size": 8, "classes": 10})
 def load_table(
     file: str,
     target: str,
@@ -428,7 +428,7 @@ def tokenized(texts: Sequence[str], folder: str, length: int) -> tuple[NDArray[n
     return ids.astype(np.int32), len(found)
 
 
-@DATASETS.add("text_table", found=found_in, stand_in={"form": "tokens", "classes": 10})
+@DATASETS.add("text_table", describe=describe_file, stand_in={"form": "tokens", "classes": 10})
 def load_text_table(
     file: str,
     target: str,

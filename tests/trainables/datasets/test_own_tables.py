@@ -19,7 +19,7 @@ from sweeper.space.loading import load_spec
 from trainables.datasets import DataSet, load_dataset
 from trainables.datasets.base import DATASETS
 from trainables.datasets.cache import DataSetUnavailableError
-from trainables.datasets.own_tables import found_in
+from trainables.datasets.own_tables import describe_file
 
 ROWS = 200
 
@@ -95,9 +95,9 @@ def test_texts_are_words_of_the_training_rows(tmp_path):
 
 def test_what_is_found_is_said_in_a_sentence(file):
     component = DATASETS["table"]
-    assert component.found is found_in
+    assert component.describe is describe_file
     defaults = {h.name: h.default for h in component.hyperparameters if h.default is not None}
-    said = found_in(defaults | {"name": "table", "file": str(file)} | options())
+    said = describe_file(defaults | {"name": "table", "file": str(file)} | options())
     assert "200 rows (120 train, 40 val, 40 test); outcome: ill 40, well 160; 10 features of 5 columns" in said
     assert said.endswith("(2 plain numbers, age of which 10 are missing, ward one of 4, smokes one of 2)")
 
@@ -190,7 +190,7 @@ def test_times_percentages_and_large_numbers_are_numbers_and_empty_columns_are_l
     assert data.input_shape == (7,)
     for number in range(2, 7):
         assert torch.allclose(data.train.inputs[:, number], data.train.inputs[:, 1], atol=1e-5)
-    said = found_in(dict(FOUND, file=str(tmp_path / "t.parquet"), target="y"))
+    said = describe_file(dict(FOUND, file=str(tmp_path / "t.parquet"), target="y"))
     assert "without '__index_level_0__' (row numbers); without 'nothing' (empty); without 'blank' (empty)" in said
 
 
@@ -214,7 +214,7 @@ def test_a_column_that_gives_the_target_away_is_warned_of(tmp_path, column, warn
     columns = {"y": [i // 70 for i in range(ROWS)], "n": column}
     data = loaded(tmp_path, **columns)
     assert len(data.notes) == warned and all("n alone tells y in 120 training rows" in note for note in data.notes)
-    said = found_in(dict(FOUND, file=str(tmp_path / "t.parquet"), target="y"))
+    said = describe_file(dict(FOUND, file=str(tmp_path / "t.parquet"), target="y"))
     assert ("; warning: n alone tells y" in said) == warned
     assert not loaded(tmp_path, drop=["n"], **columns).notes
 
