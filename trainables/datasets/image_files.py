@@ -1,7 +1,7 @@
-"""Image files on disk: where the bytes of each are, decoding many of them once a node, and listing folders of them.
+"""Image files on disk: an index of their bytes, decoding them once per node, and listing folders of them.
 
-A `StoredImages` has file, offset and length of each image, in arrays that the processes of a node share. The images
-lie in folders, one a class or one for all with a table of classes, or in tar shards (`trainables.datasets.shards`).
+A `StoredImages` has the file, offset and length of each image, in arrays that the processes of a node share. The images
+are in folders, one per class or one for all with a table of classes, or in tar shards (`trainables.datasets.shards`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from trainables.datasets.cache import DataSetUnavailableError, prepared_arrays, 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-#: Files that a process keeps open; a system's usual limit is 1,024, ImageNet has as many shards.
+#: Files that a process keeps open: the usual limit of a system is 1,024, and ImageNet has as many shards.
 OPEN_FILES = 64
 
 Arrays = Mapping[str, NDArray[np.generic]]
@@ -31,12 +31,12 @@ Arrays = Mapping[str, NDArray[np.generic]]
 
 @dataclass(frozen=True)
 class StoredImages:
-    """Images in files, of which each is a run of bytes.
+    """Images in files, each a range of bytes.
 
     Attributes:
-        root: the folder.
-        arrays: `names` uint8 [bytes of all files' names], relative to the root, and `ends` int64 [F] of each; of every
-            image its `file`, `offset`, `size` and class, `target`, int64 [N] each.
+        root: folder of the files.
+        arrays: `names`, the bytes of all file names relative to the root, uint8; `ends`, the end of each name, int64
+            [F]; and the `file`, `offset`, `size` and class (`target`) of each image, int64 [N].
     """
 
     root: Path
@@ -51,28 +51,29 @@ class StoredImages:
         return np.asarray(self.arrays["target"], np.int64)
 
     def place(self, index: int) -> tuple[Path, int, int]:
-        """Return the file of an image, the offset of its first byte and their number."""
+        """Return the file of an image, the offset of its first byte and its number of bytes."""
         file, offset, size = (int(self.arrays[key][index]) for key in ("file", "offset", "size"))
         ends = self.arrays["ends"]
         name = self.arrays["names"][int(ends[file - 1]) if file else 0 : int(ends[file])]
         return self.root / os.fsdecode(name.tobytes()), offset, size
 
     def read(self, index: int) -> bytes:
-        """Return an image's bytes.
+        """Return the bytes of an image.
 
         Raises:
             DataSetUnavailableError: its file is missing, or shorter than when it was indexed.
         """
+        # `pread` moves no file position, so threads can share the open file
         path, offset, size = self.place(index)
         with refused(path, "cannot be read", "restore the file", OSError):
-            found = os.pread(_opened(path, os.getpid()).fileno(), size, offset)
-        if len(found) != size:
-            rule = f"has {len(found)} of the {size} bytes of an image at {offset}"
+            content = os.pread(_opened(path, os.getpid()).fileno(), size, offset)
+        if len(content) != size:
+            rule = f"has {len(content)} of the {size} bytes of an image at {offset}"
             raise DataSetUnavailableError(path, rule, "the file was changed after it was indexed: start again")
-        return found
+        return content
 
     def fingerprint(self) -> str:
-        """Return a digest of the files' names and of every image's place, size and class; no pixel is read."""
+        """Return a digest of file names and of the position, size and class of each image, without reading pixels."""
         digest = hashlib.sha256()
         for key in sorted(self.arrays):
             digest.update(f"{key} {len(self.arrays[key])}\0".encode())
@@ -95,19 +96,19 @@ def arrays_of(
 
 @functools.lru_cache(maxsize=OPEN_FILES)
 def _opened(path: Path, process: int) -> BinaryIO:
-    """Return an open file, closed when others took its place; a forked process opens its own."""
+    """Return an open file, which is closed when the cache drops it; a forked process opens its own."""
     return path.open("rb", buffering=0)
 
 
 EXTENSIONS = frozenset({".jpeg", ".jpg", ".png", ".bmp", ".ppm", ".pgm", ".webp", ".tif", ".tiff"})
-DECODERS = 8  # Pillow decodes without the interpreter's lock
+DECODERS = 8  # threads: Pillow decodes without the interpreter's lock
 
 
 def decode_image(path: Path, size: int | None) -> NDArray[np.uint8]:
     """Decode one file to uint8 [3, H, W]; with `size`, its central square is resized to that side.
 
     Raises:
-        DataSetUnavailableError: the file is missing, truncated or no image.
+        DataSetUnavailableError: the file is missing, truncated or not an image.
     """
     from PIL import Image
 
@@ -118,7 +119,7 @@ def decode_image(path: Path, size: int | None) -> NDArray[np.uint8]:
 
 
 def image_pixels(opened: Image, size: int | None) -> NDArray[np.uint8]:
-    """Return an image of Pillow's as uint8 [3, H, W]; with `size`, its central square is resized to that side."""
+    """Return a Pillow image as uint8 [3, H, W]; with `size`, its central square is resized to that side."""
     from PIL.Image import Resampling
 
     image = opened.convert("RGB")
@@ -132,7 +133,7 @@ def image_pixels(opened: Image, size: int | None) -> NDArray[np.uint8]:
 
 
 def decoded_images(name: str, paths: Sequence[Path], size: int | None) -> NDArray[np.uint8]:
-    """Return all images, uint8 [N, 3, H, W] mapped from disk: decoded by the first process of a node to ask.
+    """Return all images, uint8 [N, 3, H, W], mapped from disk; the first process of a node decodes them.
 
     Raises:
         DataSetUnavailableError: a file is broken, or sizes differ.
@@ -162,7 +163,7 @@ def decoded_images(name: str, paths: Sequence[Path], size: int | None) -> NDArra
 
 
 def visible_folders(folder: Path) -> list[Path]:
-    """Return the sub-folders of `folder` by name, without those that a dot hides; none where it is no folder."""
+    """Return the sub-folders of `folder` by name, without hidden ones; none if it is not a folder."""
     inside = folder.iterdir() if folder.is_dir() else ()
     return sorted(path for path in inside if path.is_dir() and not path.name.startswith("."))
 
@@ -198,12 +199,12 @@ def image_paths(folder: Path) -> list[Path]:
 def listed_folders(name: str, root: Path, classes: Sequence[str]) -> StoredImages:
     """Return the images in `root/<class>/`, by class and name.
 
-    The list is kept until a folder's time of change is another one, as it is when an image is added or removed.
+    The list is cached until the modification time of a folder changes, as when an image is added or removed.
 
     Args:
-        name: of the data set, for the folder that keeps the list.
+        name: name of the data set, for the folder that keeps the list.
         root: folder of the class folders.
-        classes: names of these, in the order of the classes.
+        classes: names of the class folders, in the order of the classes.
 
     Raises:
         DataSetUnavailableError: a class has no folder, or no image.
@@ -212,12 +213,12 @@ def listed_folders(name: str, root: Path, classes: Sequence[str]) -> StoredImage
     def build() -> dict[str, NDArray[np.generic]]:
         names, sizes, targets = [], [], []
         for target, label in enumerate(classes):
-            found = _images(root / label)
-            if not found:
+            images = _images(root / label)
+            if not images:
                 raise DataSetUnavailableError(root / label, "contains no images", "put the class's images there")
-            names += [f"{label}/{file}" for file, _ in found]
-            sizes += [size for _, size in found]
-            targets += [target] * len(found)
+            names += [f"{label}/{file}" for file, _ in images]
+            sizes += [size for _, size in images]
+            targets += [target] * len(images)
         return arrays_of(names, range(len(names)), [0] * len(names), sizes, targets)
 
     folders = [root / label for label in classes]
@@ -231,29 +232,29 @@ def listed_files(name: str, root: Path, targets: Mapping[str, int]) -> StoredIma
     """Return the images in `root` itself, by name.
 
     Args:
-        name: of the data set, for the folder that keeps the list.
-        root: the folder.
-        targets: the classes of the images, by their names without extension.
+        name: name of the data set, for the folder that keeps the list.
+        root: folder of the images.
+        targets: image name without extension -> class.
 
     Raises:
         DataSetUnavailableError: there are none, or one has no class.
     """
 
     def build() -> dict[str, NDArray[np.generic]]:
-        found = _images(root)
-        unknown = next((file for file, _ in found if Path(file).stem not in targets), None)
-        if unknown is not None or not found:
+        images = _images(root)
+        unknown = next((file for file, _ in images if Path(file).stem not in targets), None)
+        if unknown is not None or not images:
             rule = "contains no images" if unknown is None else f"contains {unknown}, whose class is not known"
             raise DataSetUnavailableError(root, rule, "give each image its class")
-        names, classes = [file for file, _ in found], [targets[Path(file).stem] for file, _ in found]
-        return arrays_of(names, range(len(names)), [0] * len(names), [size for _, size in found], classes)
+        names, classes = [file for file, _ in images], [targets[Path(file).stem] for file, _ in images]
+        return arrays_of(names, range(len(names)), [0] * len(names), [size for _, size in images], classes)
 
     digest = hashlib.sha256(repr(sorted(targets.items())).encode()).hexdigest()
     return StoredImages(root, prepared_arrays(name, [root], f"files 1 {root} {digest}", build))
 
 
 def _images(folder: Path) -> list[tuple[str, int]]:
-    """Return name and size of every image in a folder, by name."""
+    """Return the name and size of each image in a folder, by name."""
     with os.scandir(folder) as entries:
-        kept = [each for each in entries if Path(each.name).suffix.lower() in EXTENSIONS]
-        return sorted((each.name, each.stat().st_size) for each in kept)
+        kept = [entry for entry in entries if Path(entry.name).suffix.lower() in EXTENSIONS]
+        return sorted((entry.name, entry.stat().st_size) for entry in kept)

@@ -1,8 +1,9 @@
-"""From stored pixels to what a network takes, on the device; and images that are decoded as they are read.
+"""Preprocessing of stored pixels on the device, and images that are decoded as they are read.
 
-The worker processes that decode are those of a torch `DataLoader` that is kept from epoch to epoch and given lists of
-requests. A request is a chunk of one split's images, so that several workers share a batch, and none holds many. What
-a worker returns follows from the request alone. `fork` starts them: they share the index's pages and import nothing.
+Decoding runs in the worker processes of a torch `DataLoader`, which is kept from epoch to epoch and receives lists of
+requests. A request is a chunk of one split's images, so several workers share a batch and none holds many images. The
+result of a worker depends on the request alone. Workers are forked: they share the pages of the index and import
+nothing.
 """
 
 from __future__ import annotations
@@ -32,8 +33,12 @@ class ImagePreprocessing:
     """Scale uint8 pixels to [0, 1], resize, and standardise each channel: (pixel / 255 - mean) / std.
 
     Attributes:
-        mean, std: one number for each channel, of pixels in [0, 1].
+        mean, std: mean and standard deviation of each channel, for pixels in [0, 1].
         size: side of the network's square input, resized bilinearly; `None` keeps the stored size.
+
+    Example:
+        >>> ImagePreprocessing((0.5,), (0.25,))(torch.tensor([[[[0, 255]]]], dtype=torch.uint8))
+        tensor([[[[-2.,  2.]]]])
     """
 
     mean: tuple[float, ...]
@@ -46,16 +51,17 @@ class ImagePreprocessing:
         pixels = images.to(torch.float32) * scale - shift
         if self.size is None or self.size == images.shape[-1] == images.shape[-2]:
             return pixels
+        # without antialiasing, which matters for shrinking only: images are enlarged here
         return functional.interpolate(pixels, (self.size, self.size), mode="bilinear", antialias=False)
 
 
-#: By the mean and standard deviation of ImageNet's pixels.
+#: The mean and standard deviation of ImageNet's pixels, as torchvision's references use them.
 IMAGENET = ImagePreprocessing((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
-@functools.lru_cache(maxsize=16)  # rebuilding them would stall a GPU's queue at every batch
+@functools.lru_cache(maxsize=16)  # a copy to the GPU at every batch would stall its queue
 def _constants(mean: tuple[float, ...], std: tuple[float, ...], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return factor and offset, [1, C, 1, 1] each, that turn 0..255 into standardised pixels."""
+    """Return the factor and offset, [1, C, 1, 1] each, that standardise pixels from 0 to 255."""
     scale = torch.tensor([1 / (PIXEL_MAXIMUM * s) for s in std], device=device)
     shift = torch.tensor([m / s for m, s in zip(mean, std, strict=True)], device=device)
     return scale.view(1, -1, 1, 1), shift.view(1, -1, 1, 1)
@@ -65,13 +71,13 @@ def _constants(mean: tuple[float, ...], std: tuple[float, ...], device: torch.de
 class CropAndFlip:
     """Shift each image by up to `padding` pixels in both directions, then mirror half of them.
 
-    The same distribution as padding with black, cropping at random to the old size and flipping horizontally: the
-    CIFAR augmentation of all five papers (He et al. 2016, section 4.2; padding 4).
+    The distribution is that of padding with black, random crops of the original size and horizontal flips: the CIFAR
+    augmentation of all five papers (He et al. 2016, section 4.2; padding 4).
 
     Attributes:
         padding: largest shift in pixels.
         flip: whether to mirror (digits and house numbers are not mirrored).
-        black: stored value of a black pixel: one number, or one for each channel.
+        black: stored value of a black pixel: one number, or one per channel.
     """
 
     padding: int = 4
@@ -81,16 +87,17 @@ class CropAndFlip:
     def draw(self, samples: int, generator: torch.Generator) -> Tensor:
         """Return int64 [samples, 3]: row and column of the crop in the padded image, and whether to mirror."""
         corners = torch.randint(0, 2 * self.padding + 1, (samples, 2), generator=generator)
+        # drawn in any case: `flip` does not change the crops
         mirrored = torch.randint(0, 2, (samples, 1), generator=generator) * int(self.flip)
         return torch.cat([corners, mirrored], 1)
 
     def __call__(self, images: Tensor, draws: Tensor) -> Tensor:
-        """Return images [B, C, H, W] changed as `draws` [B, 3] say; dtype and device stay."""
+        """Return images [B, C, H, W] changed by `draws` [B, 3], with the same dtype and device."""
         batch, channels, height, width = images.shape
         rows = draws[:, 0:1] + torch.arange(height, device=images.device)
         columns = torch.arange(width, device=images.device).expand(batch, width)
         columns = draws[:, 1:2] + torch.where(draws[:, 2:3] == 1, width - 1 - columns, columns)
-        # One gather over flattened pixels; indexing rows and columns apart took seven times as long.
+        # One gather over flattened pixels; indexing rows and columns separately took seven times as long.
         pixels = rows[:, :, None] * (width + 2 * self.padding) + columns[:, None, :]
         pixels = pixels.view(batch, 1, height * width).expand(-1, channels, -1)
         return self._pad(images).flatten(2).gather(2, pixels).view(images.shape)
@@ -103,19 +110,19 @@ class CropAndFlip:
         return functional.pad(images - black, edges) + black
 
 
-@functools.lru_cache(maxsize=16)  # rebuilding it would stall a GPU's queue at every batch
+@functools.lru_cache(maxsize=16)  # as `_constants`
 def _pixel(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return a pixel, [1, C, 1, 1]."""
     return torch.tensor(values, dtype=dtype, device=device).view(1, -1, 1, 1)
 
 
-#: Images of a request: 10 MB of pixels at 224.
+#: Images per request: 10 MB of pixels at 224.
 CHUNK = 64
 
-#: Requests that wait for each worker, torch's own number: 300 MB for eight workers.
+#: Requests that wait for each worker, torch's default: 300 MB for eight workers.
 REQUESTS_AHEAD = 2
 
-#: Up to so many images are decoded where they are asked for: starting workers takes longer.
+#: At most this many images are decoded in the process that asks: starting workers takes longer.
 FEW = 16
 
 
@@ -124,10 +131,10 @@ class Request:
     """Images to decode.
 
     Attributes:
-        pool: number of the stored images.
-        rows: which of them, int64 [n].
-        view: how they are seen.
-        seeds: of each one's random changes, int64 [n]; `None` for a view without chance.
+        pool: number of the pool of stored images.
+        rows: indices in the pool, int64 [n].
+        view: transformation of the images.
+        seeds: seeds of the images' random changes, int64 [n]; `None` for a view without randomness.
     """
 
     pool: int
@@ -137,18 +144,18 @@ class Request:
 
 
 class BusyError(RuntimeError):
-    """Two networks ask for their batches in turns."""
+    """Raised if two networks ask for their batches in turns."""
 
 
 class Decoders:
-    """Decodes the images of several pools, here or in workers."""
+    """Decode the images of several pools, in this process or in workers."""
 
     def __init__(self, pools: Sequence[StoredImages], workers: int | None = None) -> None:
-        """Start nothing yet.
+        """Keep the pools; workers start with the first run.
 
         Args:
-            pools: what is decoded.
-            workers: processes; `None` for as many as torch has threads in the process that asks, 0 for none.
+            pools: pools of stored images.
+            workers: number of processes; `None` for the number of torch's threads in the process that asks, 0 for none.
         """
         self._decode = _Decode(pools)
         self._workers = workers
@@ -165,7 +172,7 @@ class Decoders:
             BusyError: another run has begun and not ended.
         """
         workers = torch.get_num_threads() if self._workers is None else self._workers
-        if not workers or sum(len(each.rows) for each in requests) <= FEW:
+        if not workers or sum(len(request.rows) for request in requests) <= FEW:
             yield from map(self._decode.alone, requests)
             return
         if self._busy:
@@ -174,8 +181,10 @@ class Decoders:
             )
         self._busy = True
         try:
+            # a forked copy of this object must not use its parent's workers
             if self._owner != (os.getpid(), workers):
                 self._loader, self._owner = self._started(workers), (os.getpid(), workers)
+            # in place: the loader keeps this list as its sampler
             self._requests[:] = requests
             yield from map(_intact, self._loader)
         finally:
@@ -184,7 +193,7 @@ class Decoders:
     def _started(self, workers: int) -> Any:
         from torch.utils.data import DataLoader
 
-        libraries()  # once here instead of in each worker
+        libraries()  # once before the fork instead of in every worker
         return DataLoader(
             self._decode,  # type: ignore[arg-type]  # any object with __getitem__ is a data set to the loader
             batch_size=None,
@@ -193,25 +202,26 @@ class Decoders:
             persistent_workers=True,
             prefetch_factor=REQUESTS_AHEAD,
             multiprocessing_context="fork",
-            generator=torch.Generator(),  # else each epoch would draw from the global one
+            generator=torch.Generator(),  # otherwise every epoch would draw from the global generator
         )
 
 
-def _intact(found: Tensor | DataSetUnavailableError) -> Tensor:
-    """Raise what a worker returned in the place of pixels: raised there, it would lose its arguments on the way."""
-    if isinstance(found, DataSetUnavailableError):
-        raise found
-    return found
+def _intact(result: Tensor | DataSetUnavailableError) -> Tensor:
+    """Return the pixels of a worker's result, or raise the error in it."""
+    # returned by the worker and raised here: the loader rebuilds an error that a worker raises from its message alone
+    if isinstance(result, DataSetUnavailableError):
+        raise result
+    return result
 
 
 @dataclass(frozen=True)
 class _Decode:
-    """What workers hold; forked, not sent."""
+    """The state of a worker, forked instead of pickled."""
 
     pools: Sequence[StoredImages]
 
     def alone(self, request: Request) -> Tensor:
-        """Decode a request in this process, whose random state stays as it is."""
+        """Decode a request in this process without changing its random state."""
         with torch.device("cpu"), torch.random.fork_rng(devices=[]):  # a caller may build on the meta device
             return _intact(self[request])
 
@@ -238,15 +248,15 @@ RATIO = (3 / 4, 4 / 3)
 
 @dataclass(frozen=True)
 class View:
-    """How an image is seen.
+    """Transformation of a decoded image.
 
     Attributes:
         size: side in pixels.
-        resized: shorter side of an image before its middle is cut out.
-        area: least share of an image's area that a random cut takes; `None` for the middle, without any chance.
-        flip: whether half of the cuts are mirrored.
-        operations: of RandAugment (Cubuk et al. 2020, arXiv:1909.13719) on each cut; 0 for none.
-        magnitude: of these, of 30.
+        resized: shorter side of an image before its central square is cut out.
+        area: smallest share of an image's area that a random crop takes; `None` for the centre, without randomness.
+        flip: whether half of the crops are mirrored.
+        operations: number of RandAugment operations per crop (Cubuk et al. 2020, arXiv:1909.13719); 0 for none.
+        magnitude: magnitude of these operations, out of 30.
     """
 
     size: int
@@ -257,29 +267,31 @@ class View:
     magnitude: int = 9
 
     def pixels(self, content: bytes, seed: int = 0) -> Tensor:
-        """Return uint8 [3, size, size]; what is random follows from `seed`.
+        """Return uint8 [3, size, size]; random changes depend on `seed` alone.
 
-        The process's own generator is seeded, which the caller guards.
+        It seeds the global generator of the process; the caller restores its state.
 
         Raises:
-            OSError, ValueError, SyntaxError: the bytes are no image, as Pillow says.
+            OSError, ValueError, SyntaxError: Pillow cannot decode the bytes.
         """
         from PIL import Image
 
         with Image.open(io.BytesIO(content)) as file:
             image = file.convert("RGB")
         if self.area is not None:
-            torch.default_generator.manual_seed(seed)  # a card's generators are not asked for, which takes longer
+            torch.default_generator.manual_seed(
+                seed
+            )  # `torch.manual_seed` would seed the GPUs' generators, too: slower
         changed = _transform(self)(image)
         return torch.from_numpy(np.asarray(changed, np.uint8).transpose(2, 0, 1).copy())
 
 
 def libraries() -> Any:
-    """Import what decodes and changes images, seconds of work; return torchvision's transforms."""
+    """Import the libraries that decode and change images, which takes seconds, and return torchvision's transforms."""
     from trainables.extensions.libraries import register_missing_operators
 
     register_missing_operators()
-    import PIL.JpegImagePlugin  # noqa: F401  # which Pillow imports at the first image otherwise, in each worker
+    import PIL.JpegImagePlugin  # noqa: F401  # otherwise Pillow imports it at the first image, in every worker
     from torchvision.transforms import v2
 
     return v2
@@ -298,15 +310,15 @@ def _transform(view: View) -> Callable[[Any], Any]:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class ImageStream:
-    """Images of one split.
+    """The images of one split, read and decoded on demand.
 
     Attributes:
-        pool: number of `images` among those of `decoders`.
-        images: of which the split takes some.
-        rows: which, int64 [N], in the split's own order.
-        view: how they are seen.
-        decoders: of all splits of the data set.
-        changed: how training sees them where it changes them at random; `None` elsewhere.
+        pool: number of `images` among the pools of `decoders`.
+        images: stored images, of which the split takes `rows`.
+        rows: indices in `images`, int64 [N], in the order of the split.
+        view: transformation for evaluations.
+        decoders: decoders that all splits of the data set share.
+        changed: random transformation for training; `None` for other splits.
     """
 
     pool: int
@@ -317,17 +329,17 @@ class ImageStream:
     changed: View | None = None
 
     def __repr__(self) -> str:
-        """Name what is seen: equal names are equal images, on every node, however they are decoded."""
+        """Return a name of the images as seen: equal names mean equal images, on every node."""
         return f"ImageStream({self.images.fingerprint()}, {_digest(self.rows)}, {self.view}, {self.changed})"
 
     def part(self, rows: slice) -> ImageStream:
-        """Return consecutive images."""
+        """Return a stream of the images at `rows`."""
         return replace(self, rows=self.rows[rows])
 
     def read(self, places: Tensor) -> Tensor:
         """Return the pixels of the samples at `places`, unchanged, uint8 [n, 3, H, W] on the host."""
-        (found,) = self.batches([places], None, torch.device("cpu"))
-        return found
+        (pixels,) = self.batches([places], None, torch.device("cpu"))
+        return pixels
 
     def batches(
         self, places: Sequence[Tensor], seeds: Sequence[Tensor] | None, device: torch.device
@@ -335,9 +347,9 @@ class ImageStream:
         """Yield the pixels of batches, uint8 [B, 3, H, W] on `device`, decoded and sent ahead of their use.
 
         Args:
-            places: of each batch's samples in the split, int64 [B].
-            seeds: of each batch's samples, int64 [B], to change them; `None` for the images as they are.
-            device: where the batches are needed.
+            places: indices of each batch's samples in the split, int64 [B].
+            seeds: seeds of their random changes, int64 [B]; `None` for no changes.
+            device: device of the batches.
         """
         decoded = self._decoded(places, seeds)
         yield from sent(lambda _: next(decoded), places, device)
@@ -354,11 +366,11 @@ class ImageStream:
             for start in starts:
                 part = slice(start, start + CHUNK)
                 chunks.append(Request(self.pool, rows[part], view, None if drawn is None else drawn[part]))
-        found = self.decoders.run(chunks)
+        decoded = self.decoders.run(chunks)
         for count in counts:
-            parts = [next(found) for _ in range(count)]
+            parts = [next(decoded) for _ in range(count)]
             yield parts[0] if count == 1 else torch.cat(parts)
-        found.close()  # type: ignore[attr-defined]  # a generator: what it still reads ahead is dropped
+        decoded.close()  # type: ignore[attr-defined]  # a generator: closing drops what it has read ahead
 
 
 def _digest(rows: Tensor) -> str:

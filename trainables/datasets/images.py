@@ -1,4 +1,4 @@
-"""From arrays of pixels to a data set: options, augmentation and normalisation that all image sets share."""
+"""Data sets from arrays of pixels: the options, augmentation and normalisation that all image sets share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ImageSize = Annotated[
 ]
 
 
-#: Options of `digits_stand_in` that give it CIFAR's shape; no class beyond ten, no side beyond 32.
+#: Options of `digits_stand_in` for the shape of CIFAR: at most ten classes, sides of at most 32.
 LIKE_CIFAR = {"channels": 3, "size": 32, "classes": 10}
 
 
@@ -40,27 +40,30 @@ def images_on_paper(
 NOISE_SEED = 0
 
 LabelNoise = Annotated[
-    float,
-    "[0, 1): the share of training labels that are flipped",
-    Hyperparameter(source="mukhoti App. B flips a tenth"),
+    float, "[0, 1): share of training labels that are flipped", Hyperparameter(source="mukhoti App. B flips a tenth")
 ]
 
 
 def flip_labels(targets: NDArray[np.int64], share: float, classes: int, seed: int = NOISE_SEED) -> NDArray[np.int64]:
-    """Return labels of which exactly `round(share * N)` were changed to another class, each other one equally likely.
+    """Return labels with exactly `round(share * N)` of them changed to another class, drawn uniformly.
 
-    Symmetric noise (Zhang et al., "Understanding Deep Learning Requires Rethinking Generalization", 2017), but a
-    flipped label is never the right one again, so that `share` is what it says.
+    This is symmetric noise (Zhang et al., "Understanding Deep Learning Requires Rethinking Generalization", 2017),
+    except that a flipped label is always wrong, so `share` is exact.
 
     Args:
         targets: classes from 0, int [N].
-        share: of the labels to flip.
-        classes: number of classes K, at least 2 when anything is flipped.
-        seed: of the draw.
+        share: share of the labels to flip.
+        classes: number of classes K, at least 2 if any label is flipped.
+        seed: seed of the draw.
+
+    Example:
+        >>> int((flip_labels(np.zeros(10, np.int64), 0.3, classes=5) != 0).sum())
+        3
     """
     random = np.random.RandomState(seed)
     chosen = random.permutation(len(targets))[: round(share * len(targets))]
     flipped = targets.copy()
+    # an offset of 1 to K − 1, modulo K, never returns the label itself
     flipped[chosen] = (targets[chosen] + random.randint(1, max(2, classes), len(chosen))) % classes
     return flipped
 
@@ -70,8 +73,8 @@ class ImageArrays:
     """Images and classes as read from disk.
 
     Attributes:
-        images: uint8 [N, C, H, W].
-        targets: int64 [N].
+        images: pixels, uint8 [N, C, H, W].
+        targets: classes, int64 [N].
     """
 
     images: NDArray[np.uint8]
@@ -85,8 +88,8 @@ def held_out(
 
     Args:
         targets: classes, int [N].
-        split: `shuffled`: the first tenth of one shuffle with seed 1, as mukhoti's released code draws 45k/5k;
-            `stratified`: a tenth of each class with seed 42, as the selective paper's.
+        split: `shuffled` takes the first tenth of one shuffle with seed 1, as mukhoti's released code draws 45k/5k;
+            `stratified` takes a tenth of each class with seed 42, as in the selective paper.
         fraction: share of the validation set.
         class_fraction: share of each class kept for training (posterior's CIFAR10-s: 0.1); validation stays whole.
     """
@@ -107,15 +110,15 @@ def image_dataset(
     augment: bool,
     flip: bool = True,
 ) -> DataSet:
-    """Cut `train` into training and validation `parts`; keep pixels as uint8 and prepare batches on the device.
+    """Divide `train` into training and validation `parts`; keep pixels as uint8 and prepare batches on the device.
 
-    Training images are cropped where `augment` says so, and mirrored unless `flip` is false.
-
-    Normalising uint8 batches on the device keeps CIFAR at 184 MB instead of 737 MB and makes padding black.
+    With `augment`, training images are cropped, and mirrored if `flip` is true.
     """
+    # Normalising uint8 batches on the device keeps CIFAR at 184 MB instead of 737 MB and makes padding black.
 
     def split(arrays: ImageArrays, rows: Indices | slice, changes: CropAndFlip | None = None) -> Split:
         chosen = arrays.images[rows], arrays.targets[rows]
+        # "W": arrays mapped from disk are read-only, and torch warns about tensors that share such memory
         stored, classes = (torch.from_numpy(np.require(array, requirements=["C", "W"])) for array in chosen)
         return Split(stored, classes, preprocessing, changes)
 

@@ -1,4 +1,4 @@
-"""Your own images: a folder a class held in memory, or folders and tar shards (webdataset) decoded as they are read."""
+"""Your own images: class folders held in memory, or folders and tar shards (webdataset) decoded as they are read."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Images = TypeVar("Images", ImageArrays, StoredImages)
 
 
 def labelled_images(folder: Path, names: Sequence[str], size: int) -> ImageArrays:
-    """Decode the images of every class folder below `folder`; classes are numbered as `names`.
+    """Decode the images of the class folders `names` below `folder`; classes are numbered in this order.
 
     Raises:
         DataSetUnavailableError: an image is broken.
@@ -48,11 +48,11 @@ def labelled_images(folder: Path, names: Sequence[str], size: int) -> ImageArray
 def split_folders(root: Path) -> tuple[dict[str, Path], list[str]]:
     """Return split → the folder of its class folders, and the names of the classes.
 
-    Sub-folders named after splits are splits where they have sub-folders themselves; else each is a class, and `root`
+    Sub-folders named after splits are splits if they have sub-folders themselves; otherwise each is a class, and `root`
     is `train`.
 
     Raises:
-        DataSetUnavailableError: there is no `train` among them, other images lie beside them, or classes differ.
+        DataSetUnavailableError: there is no `train`, there are images outside the splits, or classes differ.
     """
     inside = visible_folders(root)
     divided = [path for path in inside if visible_folders(path)]
@@ -113,28 +113,28 @@ def load_image_folder(
         raise DataSetUnavailableError(folders["train"] / names[lacking[0]], rule, remedy)
     if "val" in groups:
         val, own = val + len(arrays.targets), (arrays, groups["val"])
-        arrays = ImageArrays(*(np.concatenate([getattr(each, name) for each in own]) for name in ("images", "targets")))
+        arrays = ImageArrays(*(np.concatenate([getattr(part, name) for part in own]) for name in ("images", "targets")))
     images, rows = parts["test"]
     test = ImageArrays(images.images[rows], images.targets[rows])
     return image_dataset("image_folder", arrays, test, (train, val), names, IMAGENET, augment)
 
 
 CLASS_INDEX = "class_index.json"
-#: Share of a resized image's shorter side that an evaluation sees: 224 of 256 (He et al. 2016, section 3.4).
+#: Share of a resized image's shorter side in the evaluated centre: 224 of 256 (He et al. 2016, section 3.4).
 MIDDLE = 0.875
 
 
 @dataclass(frozen=True)
 class Decoding:
-    """How images are decoded: the options that both data sets of this kind have.
+    """Options of decoding, shared by both streamed data sets.
 
     Attributes:
         image_size: side of the network's input.
         augment: random resized crops and flips of training images.
-        area: least share of an image that such a crop takes [Szegedy et al. 2015, section 6].
-        randaugment: operations of RandAugment on each; 0 for none [Cubuk et al. 2020: 2 for ResNet-50].
-        magnitude: of RandAugment's operations [Cubuk et al. 2020: 9 for ResNet-50].
-        workers: decoding processes; resources.cpu by default.
+        area: smallest share of an image that such a crop takes [Szegedy et al. 2015, section 6].
+        randaugment: number of RandAugment operations per image; 0 for none [Cubuk et al. 2020: 2 for ResNet-50].
+        magnitude: magnitude of the RandAugment operations [Cubuk et al. 2020: 9 for ResNet-50].
+        workers: number of decoding processes; resources.cpu by default.
     """
 
     image_size: int
@@ -146,12 +146,12 @@ class Decoding:
 
     @property
     def middle(self) -> View:
-        """What evaluations see."""
+        """Transformation for evaluations."""
         return View(self.image_size, round(self.image_size / MIDDLE))
 
     @property
     def training(self) -> View:
-        """What training sees where images are changed."""
+        """Random transformation for training."""
         return View(self.image_size, 0, self.area, True, self.randaugment, self.magnitude)
 
 
@@ -164,11 +164,12 @@ def streamed_dataset(
     """Return a data set whose inputs are read from files.
 
     Args:
-        name: of the data set.
-        parts: of each split the stored images and which of them it takes.
-        names: of the classes.
-        decoding: how they are decoded.
+        name: name of the data set.
+        parts: split -> stored images and the indices that the split takes.
+        names: names of the classes.
+        decoding: options of decoding.
     """
+    # by identity: splits of the same images share a pool, and with it the workers' index
     pools = [*{id(images): images for images, _ in parts.values()}.values()]
     decoders = Decoders(pools, decoding.workers)
     shape = (3, decoding.image_size, decoding.image_size)
@@ -185,7 +186,7 @@ def streamed_dataset(
         )
 
     chosen = hash_of_splits(*(parts[part][1] for part in SPLITS))
-    # The indices say little of files that anybody may add to: what they are indices of goes in.
+    # Indices alone do not identify samples of files that can change: the hash includes the fingerprint of the files.
     whole = hashlib.sha256("\0".join([chosen, *(pool.fingerprint() for pool in pools)]).encode()).hexdigest()
     train, val, test = map(split, SPLITS)
     return DataSet(name, train, val, test, len(names), shape, whole, tuple(names))
@@ -203,15 +204,15 @@ def load_streamed_images(
 
     Load images that stay on disk: shards, or folders of classes, divided as `image_folder` divides them.
 
-    Shards whose paths have the words `train`, `val` and `test` are these splits; without such words all are one. What
-    has no test or validation images of its own gives a stratified share.
+    Shards with the words `train`, `val` or `test` in their paths belong to these splits; without such words all are
+    training images. A missing validation or test split is a stratified share of the training images.
 
     Args:
-        folder: with shards or class folders; shards also in an object store, `s3://…`, `gs://…` or `az://…`.
+        folder: folder of shards or class folders; shards can be in an object store, `s3://…`, `gs://…` or `az://…`.
         image_size: side of the network's input [He et al. 2016, section 3.4].
-        validation_fraction: share for validation, where there is no such split.
-        test_fraction: share for testing, where there is no such split.
-        options: `Decoding`'s others.
+        validation_fraction: share for validation if there is no such split.
+        test_fraction: share for testing if there is no such split.
+        options: other options of `Decoding`.
 
     Raises:
         DataSetUnavailableError: files are missing or broken, or classes differ.
@@ -231,7 +232,7 @@ def load_streamed_images(
 
 
 def _shard_groups(root: Path, shards: Sequence[Path]) -> tuple[dict[str, StoredImages], list[str]]:
-    """Return split → its images, and the names of the classes."""
+    """Return split → images, and the names of the classes."""
     named = shards_by_split(root, shards)
     groups = {part: indexed_shards(f"{root.name}-{part}", root, paths) for part, paths in named.items()}
     count = int(groups["train"].targets.max()) + 1
@@ -244,24 +245,28 @@ def _folder_groups(root: Path) -> tuple[dict[str, StoredImages], list[str]]:
 
 
 def _parts(groups: Mapping[str, Images], shares: Mapping[str, float]) -> dict[str, tuple[Images, Indices]]:
-    """Return the images of each split and which of them: its own, or a share of the training images."""
+    """Return the images and indices of each split: its own images, or a share of the training images."""
     images = groups["train"]
     missing = [part for part in shares if part not in groups]
     train, *drawn = stratified_split(images.targets, [shares[part] for part in missing], SPLIT_SEED)
     parts = {"train": train, **dict(zip(missing, drawn, strict=True))}
-    own = {part: (each, np.arange(len(each.targets))) for part, each in groups.items() if part != "train"}
+    own = {part: (group, np.arange(len(group.targets))) for part, group in groups.items() if part != "train"}
     return {part: (images, rows) for part, rows in parts.items()} | own
 
 
 def class_names(path: Path) -> list[str] | None:
-    """Return the classes' names of a class index, `{"0": "name", …}` or Keras's `{"0": ["n01440764", "tench"], …}`.
+    """Return the class names in a class index, `{"0": "name", …}` or Keras's `{"0": ["n01440764", "tench"], …}`.
 
-    None where there is no such file. Raises DataSetUnavailableError where it is another one.
+    Returns:
+        The names, or `None` if there is no such file.
+
+    Raises:
+        DataSetUnavailableError: the file is not a class index.
     """
     if not path.is_file():
         return None
     broken = (ValueError, KeyError, TypeError, IndexError)
     with refused(path, "is not a class index", 'write {"0": "name of class 0", …}', *broken, typed=True):
-        found = json.loads(path.read_text())
-        values = [found[str(number)] for number in range(len(found))]
+        index = json.loads(path.read_text())
+        values = [index[str(number)] for number in range(len(index))]
         return [value if isinstance(value, str) else str(value[-1]) for value in values]

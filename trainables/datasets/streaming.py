@@ -1,8 +1,8 @@
-"""Data that stay on the host: batches are gathered and sent to the device while the one before trains.
+"""Data that stay on the host: a batch is gathered and sent to the device while the previous one trains.
 
-On a GPU three things run at once: a thread gathers batch i + 2 into page-locked memory, a stream of its own copies
-batch i + 1, and the network's stream computes on batch i. Two rules keep that safe: torch gives page-locked memory out
-again only once the copies from it are done, and `sent` lets the network's stream wait for the copy of what it reads.
+On a GPU three things run at once: a thread gathers batch i + 2 into page-locked memory, a separate stream copies batch
+i + 1, and the network's stream computes on batch i. Two rules make this safe: torch reuses page-locked memory only
+after the copies from it are done, and `sent` makes the network's stream wait for the copy that it reads.
 """
 
 from __future__ import annotations
@@ -20,15 +20,17 @@ from torch import Tensor
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-AHEAD = 2  # batches in flight: one that waits, one being gathered
+AHEAD = 2  # batches in flight: one waiting and one being gathered
 
 
 def ahead(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-    """Yield `work(item)` in order, computed in another thread up to `AHEAD` items early; its errors are raised here.
+    """Yield `work(item)` in order, computed in another thread up to `AHEAD` items early; errors are raised here.
 
-    Torch gathers without the interpreter's lock, so one thread is enough to hide it, and needs no process whose
-    memory would have to be shared.
+    Example:
+        >>> list(ahead(str.upper, ["a", "b", "c"]))
+        ['A', 'B', 'C']
     """
+    # A thread, not a process whose memory would have to be shared: torch gathers without the interpreter's lock.
     waiting = iter(items)
     with ThreadPoolExecutor(1, thread_name_prefix="batches") as pool:
         running: deque[Future[Result]] = deque(pool.submit(work, item) for item in islice(waiting, AHEAD))
@@ -38,23 +40,24 @@ def ahead(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Res
                 running.extend(pool.submit(work, item) for item in islice(waiting, 1))
                 yield done
         finally:
+            # the caller stopped early: without this, closing the pool would wait for all jobs
             for job in running:
                 job.cancel()
 
 
-@functools.lru_cache(maxsize=8)  # the allocator keeps the memory of each stream apart
+@functools.lru_cache(maxsize=8)  # the allocator has separate memory per stream: new streams would waste it
 def copying_stream(device: torch.device) -> torch.cuda.Stream:
-    """Return the stream that this process copies on."""
+    """Return the CUDA stream on which this process copies batches."""
     return torch.cuda.Stream(device)
 
 
 def sent(take: Callable[[Item], Tensor], items: Iterable[Item], device: torch.device) -> Iterator[Tensor]:
-    """Yield `take(item)` on `device` for each of `items`; on the way to a GPU taken and sent ahead of its use.
+    """Yield `take(item)` on `device` for each item; for a GPU, tensors are taken and sent ahead of their use.
 
     Args:
-        take: returns a tensor of the host, which nothing else writes to.
-        items: what it is called with, in order, in one thread.
-        device: where the tensors are needed.
+        take: function that returns a tensor on the host, which nothing else writes to.
+        items: arguments of `take`, which is called in order in one thread.
+        device: device of the tensors.
     """
     if device.type != "cuda":
         for item in items:
@@ -69,5 +72,5 @@ def sent(take: Callable[[Item], Tensor], items: Iterable[Item], device: torch.de
     for tensor, arrived in ahead(send, items):
         current = torch.cuda.current_stream(device)
         current.wait_event(arrived)
-        tensor.record_stream(current)  # the allocator learns that it is read by another stream than its own
+        tensor.record_stream(current)  # otherwise the allocator could reuse it while the network's stream reads it
         yield tensor
