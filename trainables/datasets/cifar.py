@@ -1,7 +1,7 @@
 """CIFAR-10 and CIFAR-100 (Krizhevsky 2009), from the published Python archives.
 
-The archives hold pickles. They are read with an unpickler that builds arrays and nothing else, so that a file from
-elsewhere cannot run code.
+The archives contain pickles. An unpickler that builds only arrays reads them, so a file from another source cannot run
+code.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ REMEDY = "delete the folder and give the data set download: true"
 
 @dataclass(frozen=True)
 class Layout:
-    """What distinguishes the two archives: members, keys, sizes, and the pixels' mean and standard deviation."""
+    """Differences between the two archives: members, keys, sizes, and the pixels' mean and standard deviation."""
 
     source: Source
     member: str
@@ -58,7 +58,7 @@ LAYOUTS = {
 
 
 class ArrayUnpickler(pickle.Unpickler):
-    """Unpickles numbers, text, lists, dictionaries and numpy arrays; anything else is refused."""
+    """Unpickle numbers, text, lists, dictionaries and numpy arrays; refuse anything else."""
 
     ALLOWED = (
         *((module, "_reconstruct") for module in ("numpy.core.multiarray", "numpy._core.multiarray")),
@@ -67,10 +67,11 @@ class ArrayUnpickler(pickle.Unpickler):
 
     def __init__(self, file: IO[bytes]) -> None:
         """Read `file`, written by Python 2 or 3."""
+        # the published files are from Python 2, whose texts are bytes
         super().__init__(file, encoding="bytes")
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return a class or function of the list above."""
+        """Return a class or function in `ALLOWED`."""
         if (module, name) not in self.ALLOWED:
             raise pickle.UnpicklingError(f"it references {module}.{name}, which no CIFAR file does")
         return super().find_class(module, name)
@@ -80,7 +81,7 @@ def read_pickle(path: Path) -> dict[bytes, Any]:
     """Read one file of the archive.
 
     Raises:
-        DataSetUnavailableError: it is missing, truncated, unsafe, or no dictionary.
+        DataSetUnavailableError: the file is missing, truncated, unsafe, or not a dictionary.
     """
     if not path.exists():
         raise DataSetUnavailableError(path, "the file is missing", REMEDY)
@@ -111,7 +112,7 @@ def read_folder(folder: Path, layout: Layout) -> tuple[ImageArrays, ImageArrays,
     """Read training set, test set and class names of an unpacked archive.
 
     Raises:
-        DataSetUnavailableError: a file is missing, broken, or holds another number of images.
+        DataSetUnavailableError: a file is missing, broken, or has an unexpected number of images.
     """
     names = read_pickle(folder / layout.names_file).get(layout.names_key, ())
     class_names = tuple(name.decode() if isinstance(name, bytes) else str(name) for name in names)
@@ -143,13 +144,13 @@ def load_cifar(
 
     Args:
         name: `cifar10` or `cifar100`.
-        folder: where the archive or its unpacked folder is; see `data_folder`.
-        download: fetch the archive when it is missing.
+        folder: folder of the archive or its unpacked folder; see `data_folder`.
+        download: download the archive if it is missing.
         split: `shuffled` (mukhoti) or `stratified` (selective); see `held_out` [mukhoti App. D; selective].
         class_fraction: share of each class kept for training [posterior's CIFAR10-s: 0.1].
         augment: crop and flip training images.
         image_size: resize batches to this side; `None` keeps 32.
-        layout: of another archive in the same format; `None` takes the published one.
+        layout: layout of another archive in the same format; `None` for the published one.
 
     Raises:
         DataSetUnavailableError: files are missing or broken.

@@ -1,9 +1,9 @@
-"""The UCI handwritten digits that ship inside scikit-learn: real data without a download; what rehearsals train on.
+"""The UCI handwritten digits in scikit-learn: real data without a download, also used for rehearsals.
 
 1,797 grey images of 8x8 pixels with 17 levels, 10 classes (Alpaydin and Kaynak, "Optical Recognition of
 Handwritten Digits", UCI Machine Learning Repository, 1998; its test part).
 
-The packaged file is read directly. Importing scikit-learn for it would cost every worker more than a second.
+The packaged file is read directly: importing scikit-learn would take every worker more than a second.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ REMEDY = "reinstall it with: pip install --force-reinstall scikit-learn"
 
 
 def digits_file() -> Path:
-    """Return the path of scikit-learn's packaged digits, found without importing it.
+    """Return the path of scikit-learn's packaged digits without importing scikit-learn.
 
     Raises:
         DataSetUnavailableError: scikit-learn is not installed, or lacks the file.
@@ -54,7 +54,7 @@ def read_digits(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Read the packaged file: images uint8 [N, 8, 8] with values 0 to 16, and classes int64 [N].
 
     Raises:
-        DataSetUnavailableError: the file is truncated or holds something else.
+        DataSetUnavailableError: the file is truncated or has other contents.
     """
     with refused(path, "cannot be read as the packaged digits", REMEDY, OSError, EOFError, ValueError, zlib.error):
         table = np.loadtxt(path, delimiter=",", dtype=np.int64, ndmin=2, encoding="ascii")
@@ -75,7 +75,7 @@ def digit_arrays() -> tuple[NDArray[np.uint8], NDArray[np.int64], tuple[NDArray[
     return images, targets, tuple(stratified_split(targets, HELD_OUT_FRACTIONS, SPLIT_SEED))
 
 
-#: For training, validation and test.
+#: Number of samples for training, validation and test.
 SAMPLES = (1079, 359, 359)
 
 
@@ -86,16 +86,21 @@ def load_digits(label_noise: LabelNoise = 0.0) -> DataSet:
 
     Load the digits: inputs float32 [N, 1, 8, 8], a fixed stratified 60/20/20 split.
 
-    Pixels are scaled to [0, 1] and standardised with the training split's mean and standard deviation (one of each
-    for all pixels), as images are for every network here. Loaded once a process; treat the tensors as read-only.
+    Pixels are scaled to [0, 1] and standardised with the mean and standard deviation of all training pixels. The data
+    are loaded once per process; treat the tensors as read-only.
 
     Source: UCI Machine Learning Repository, Optical Recognition of Handwritten Digits.
 
     Args:
-        label_noise: share of training labels that are flipped; validation and test labels stay right.
+        label_noise: share of training labels that are flipped; validation and test labels stay correct.
 
     Raises:
         DataSetUnavailableError: scikit-learn's packaged file is missing or broken.
+
+    Example:
+        >>> digits = load_digits()
+        >>> len(digits.train), len(digits.val), len(digits.test)
+        (1079, 359, 359)
     """
     images, targets, parts = digit_arrays()
     targets[parts[0]] = flip_labels(targets[parts[0]], label_noise, len(CLASS_NAMES))
@@ -112,8 +117,8 @@ def load_digits_32(augment: Augment = True) -> DataSet:
 
     Load the digits enlarged to 32x32 with three equal channels, for networks shaped for CIFAR.
 
-    Bilinear enlargement, uint8 storage, the split of `digits`. Training images are shifted by up to 4 pixels (one
-    pixel of the original), not mirrored.
+    Images are enlarged bilinearly, stored as uint8 and divided as `digits`. Training images are shifted by up to 4
+    pixels (one pixel of the original), not mirrored.
 
     Source: UCI Machine Learning Repository, Optical Recognition of Handwritten Digits.
 
@@ -138,12 +143,12 @@ def enlarged_digits(
     """Return digits [N, 8, 8] as the image data set `name`; see `load_digits_32`.
 
     Args:
-        name: of the data set.
-        images: values 0 to 16.
+        name: name of the data set.
+        images: pixels with values 0 to 16.
         targets: classes [N].
         parts: indices of train, val and test.
-        shape: equal channels, side and number of classes.
-        augment: shift training images.
+        shape: number of equal channels, side and number of classes.
+        augment: whether to shift training images.
     """
     channels, size, classes = shape
     small = torch.from_numpy(images)[:, None].to(torch.float32) * (255 / LEVELS)
@@ -157,10 +162,10 @@ def enlarged_digits(
     return replace(dataset, split_hash=hash_of_splits(*parts))
 
 
-# As text, every inked place of an image is a word that names the place and its darkness, so a digit is a sentence of
-# up to 64 words; as trees, the words of the image at 4x4 are joined two by two. The task is the same real one.
+# As text, each inked pixel is a word for its position and darkness, so a digit is a sentence of up to 64 words. As
+# trees, the words of the image at 4x4 are joined in pairs. The task stays a real one.
 STAND_IN = "digits_stand_in"
-SHADES = 4  # 17 grey levels as four words a place; white is no word
+SHADES = 4  # 17 grey levels as four words per position; white is no word
 FIRST_WORD = 2  # 0 is padding and 1 an unknown word, as in the text data sets
 PLACES = 64
 VOCABULARY = FIRST_WORD + PLACES * SHADES
@@ -194,14 +199,14 @@ def load_digits_stand_in(
     Source: UCI Machine Learning Repository, Optical Recognition of Handwritten Digits.
 
     Args:
-        form: `images`, uint8 [N, channels, size, size]; `tokens`, int32 [N, 64]; `trees`, int32 [N, 31, 4] each.
-        channels: equal channels of an image [CIFAR].
+        form: `images`, uint8 [N, channels, size, size]; `tokens`, int32 [N, 64]; `trees`, int32 [N, 31, 4].
+        channels: number of equal channels of an image [CIFAR].
         size: side of an image; bilinear enlargement [CIFAR].
         classes: the class is the digit modulo `classes` [there are ten digits].
-        train_samples: the first samples of each split of `digits` are taken, as many as there are at most
+        train_samples: number of the first training samples of `digits`, at most all
             [a rehearsal of minutes on two cores].
-        validation_samples: as many for validation [as above].
-        test_samples: as many for testing [as above].
+        validation_samples: number of the first validation samples [as above].
+        test_samples: number of the first test samples [as above].
         augment: shift training images by up to 4 pixels.
         label_noise: share of training labels that are flipped.
 
@@ -221,15 +226,16 @@ def load_digits_stand_in(
 
 
 def _words(shades: NDArray[np.int64]) -> NDArray[np.int32]:
-    """Return the word of every place from its shade, 0 (no word) to SHADES: int [N, places]."""
+    """Return the word of each position from its shade, 0 (no word) to SHADES: int [N, positions]."""
     places = np.arange(shades.shape[1])
     return np.where(shades > 0, FIRST_WORD + places * SHADES + shades - 1, 0).astype(np.int32)
 
 
 def _sentences(images: NDArray[np.uint8]) -> NDArray[np.int32]:
-    """Return images [N, 8, 8] as token ids [N, 64], the words of the inked places at the end, padding before."""
+    """Return images [N, 8, 8] as token ids [N, 64]: padding, then the words of the inked positions."""
     shades = np.ceil(images.reshape(len(images), PLACES) * (SHADES / LEVELS)).astype(np.int64)
     words = _words(shades)
+    # stable: the words keep the order of the pixels
     order = np.argsort(words > 0, axis=1, kind="stable")
     return np.take_along_axis(words, order, 1)
 
@@ -244,7 +250,7 @@ def _trees(images: NDArray[np.uint8]) -> NDArray[np.int32]:
 
 
 def _halved(words: list[str]) -> Tree:
-    """Return a balanced tree over the words; its labels are not used."""
+    """Return a balanced tree over the words; its labels are unused."""
     if len(words) == 1:
         return Tree(0, words[0])
     middle = len(words) // 2

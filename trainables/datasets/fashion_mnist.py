@@ -26,7 +26,7 @@ from trainables.datasets.images import (
 from trainables.registry import DataSetSize, Options
 
 SITE = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
-#: Where Debian's package `dataset-fashion-mnist` has the files; packed again, so that only their contents are equal.
+#: Folder of Debian's package `dataset-fashion-mnist`, which recompresses the files: only their contents are equal.
 PACKAGED = Path("/usr/share/datasets")
 
 SOURCES = {
@@ -42,7 +42,7 @@ CLASS_NAMES = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shi
 MEAN = (0.2860,)
 STD = (0.3530,)
 TRAINING_SAMPLES = 54_000
-UNSIGNED_BYTE = 8  # the IDX code of its only data type used here
+UNSIGNED_BYTE = 8  # IDX code of the data type
 REMEDY = "delete it and give the data set download: true"
 
 
@@ -56,7 +56,7 @@ def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
     """
     with refused(path, "cannot be unpacked", REMEDY, OSError, EOFError, zlib.error), gzip.open(path, "rb") as file:
         content = file.read()
-    start = 4 + 4 * dimensions
+    start = 4 + 4 * dimensions  # bytes of the header
     if content[:4] != bytes([0, 0, UNSIGNED_BYTE, dimensions]) or len(content) < start:
         raise DataSetUnavailableError(path, f"is not an IDX file of bytes in {dimensions} dimensions", REMEDY)
     shape = tuple(int(size) for size in np.frombuffer(content, ">u4", dimensions, 4))
@@ -88,15 +88,15 @@ def load_fashion_mnist(
     Source: Xiao et al. 2017.
 
     Args:
-        folder: where `fashion-mnist/*.gz` are; see `data_folder`. `None` takes those of Debian's package
-            `dataset-fashion-mnist` where there are none.
-        download: fetch them when they are missing.
+        folder: folder of `fashion-mnist/*.gz`; see `data_folder`. `None` uses those of Debian's package
+            `dataset-fashion-mnist` if there are none.
+        download: download missing files.
         augment: crop and flip training images.
         image_size: resize batches to this side; `None` keeps 28.
-        samples: images to train on, the same share of each class; validation and test stay whole [all that are not
+        samples: images to train on, the same share of each class; validation and test stay complete [all that are not
             held out for validation].
-        label_noise: share of training labels that are flipped; validation and test labels stay right.
-        sources: the four files; `None` takes the published ones.
+        label_noise: share of training labels that are flipped; validation and test labels stay correct.
+        sources: the four files; `None` for the published ones.
 
     Raises:
         DataSetUnavailableError: files are missing or broken.
@@ -121,7 +121,7 @@ def load_fashion_mnist(
 
 
 def _root(folder: str | None) -> Path:
-    """Return where the folder `fashion-mnist` is, or belongs."""
+    """Return the folder that contains `fashion-mnist`, or into which it is downloaded."""
     root = data_folder(folder)
     packaged = folder is None and not (root / "fashion-mnist").exists() and (PACKAGED / "fashion-mnist").exists()
     return PACKAGED if packaged else root

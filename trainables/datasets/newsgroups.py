@@ -22,7 +22,7 @@ from trainables.datasets.cache import (
 from trainables.datasets.text import WordVectors, frequent_words, padded_ids, read_word_vectors, words_of
 from trainables.registry import DataSetSize
 
-# The archive of the UCI repository holds 20_newsgroups.tar.gz, which holds a folder a newsgroup.
+# The archive of the UCI repository contains 20_newsgroups.tar.gz, which contains a folder per newsgroup.
 SOURCE = Source(
     "https://archive.ics.uci.edu/static/public/113/twenty+newsgroups.zip",
     "twenty_newsgroups.zip",
@@ -30,6 +30,7 @@ SOURCE = Source(
 )
 INNER_ARCHIVE = "20_newsgroups.tar.gz"
 MEMBER = "20_newsgroups"
+# seed, share and number of mukhoti's released code
 SPLIT_SEED = 1
 TEST_FRACTION = 0.2
 VALIDATION_SAMPLES = 900
@@ -37,10 +38,10 @@ REMEDY = "delete the folder and give the data set download: true"
 
 
 def newsgroup_folder(root: Path, download: bool, source: Source) -> Path:
-    """Return the folder of messages, unpacking `20_newsgroups.tar.gz` or fetching the archive around it.
+    """Return the folder of messages, unpacking `20_newsgroups.tar.gz` or downloading the archive around it.
 
     Raises:
-        DataSetUnavailableError: nothing is there and `download` is false, or an archive is broken.
+        DataSetUnavailableError: all are missing and `download` is false, or an archive is broken.
     """
     if (root / MEMBER).is_dir():
         return root / MEMBER
@@ -66,15 +67,16 @@ def message_files(folder: Path) -> tuple[list[Path], NDArray[np.int64], tuple[st
 
 def message_body(path: Path) -> str:
     """Return a message without its header: the text from the first empty line on."""
+    # the messages are older than UTF-8; Latin-1 decodes every byte
     text = path.read_text(encoding="latin-1", errors="strict")
     start = text.find("\n\n")
     return text[start:] if start > 0 else text
 
 
 def newsgroup_split(samples: int) -> tuple[Indices, Indices, Indices]:
-    """Return training, validation and test indices as mukhoti's released code cuts one shuffle with seed 1.
+    """Return training, validation and test indices from one shuffle with seed 1, as in mukhoti's released code.
 
-    The last fifth is for testing, 900 before it for validation: 15,098 / 900 / 3,999 of 19,997.
+    The last fifth is for testing and the 900 before it for validation: 15,098 / 900 / 3,999 of 19,997.
 
     Raises:
         ValueError: there are too few messages.
@@ -105,15 +107,15 @@ def load_newsgroups(
 
     Load 20 Newsgroups as token ids int32 [N, length].
 
-    The vocabulary is that of all messages, as in mukhoti's released code: ids 1 to `vocabulary` - 1, by frequency.
+    The vocabulary comes from all messages, as in mukhoti's released code: ids 1 to `vocabulary` - 1, by frequency.
 
     Source: mukhoti App. D; Lang 1995.
 
     Args:
-        folder: where the archive or its unpacked folder is; see `data_folder`.
-        download: fetch the archive when it is missing.
+        folder: folder of the archive or its unpacked folder; see `data_folder`.
+        download: download the archive if it is missing.
         vocabulary: number of token ids, padding included [mukhoti's released code].
-        length: words kept of each message, its last ones [mukhoti's released code].
+        length: number of words kept of each message, its last ones [mukhoti's released code].
         word_vectors: file of pretrained vectors in GloVe's format.
         source: the archive.
 

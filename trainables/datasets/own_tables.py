@@ -1,11 +1,12 @@
-"""The user's own arrays, in `.npz` or Parquet, and tables, in CSV, Parquet or JSON Lines.
+"""Your own arrays, in `.npz` or Parquet, and tables, in CSV, Parquet or JSON Lines.
 
-A column of a table is the target, the others are features, or one is text. Numbers are standardised, texts and
-true/false become one column for each value; a missing number stands at the mean and is marked in a column of its own, a
-missing text is a value like others. Columns without a value, and those in which pandas writes a row's number, are no
-features. Means, values and vocabularies are those of the training rows alone. Rows are
-divided by seed, each class alike (`stratified_split`); all rows of a group together where `group` names a column; or as
-a column says that `split` names.
+One column of a table is the target; the others are features, or one is text. Numbers are standardised; texts and
+booleans become one column per value. A missing number is replaced by the mean and marked in a separate column; a
+missing text is a value like others. Empty columns, and those in which pandas writes row numbers, are not features.
+Means, values and vocabularies come from the training rows alone.
+
+Rows are divided by a seeded stratified draw (`stratified_split`), by groups if `group` names a column, or by the column
+that `split` names.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ PARQUET_REMEDY = "write the columns inputs (list of numbers), target (whole numb
 
 
 def read_npz(path: Path) -> dict[str, NDArray[np.generic]]:
-    """Read `inputs`, `targets` and, where present, `split` (texts train, val, test) without unpickling.
+    """Read `inputs`, `targets` and, if present, `split` (texts train, val, test) without unpickling.
 
     Raises:
-        DataSetUnavailableError: the file is truncated, broken, holds pickled objects, or lacks an array.
+        DataSetUnavailableError: the file is truncated, broken, has pickled objects, or lacks an array.
     """
     broken = (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, KeyError)
     with refused(path, "cannot be read as .npz", NPZ_REMEDY, *broken), np.load(path, allow_pickle=False) as file:
@@ -49,7 +50,7 @@ def read_npz(path: Path) -> dict[str, NDArray[np.generic]]:
 
 
 def read_parquet(path: Path) -> dict[str, NDArray[np.generic]]:
-    """Read the columns `inputs`, `target` and, where present, `split`.
+    """Read the columns `inputs`, `target` and, if present, `split`.
 
     Raises:
         DataSetUnavailableError: the file is truncated, broken, lacks a column, or rows differ in length.
@@ -63,7 +64,7 @@ def read_parquet(path: Path) -> dict[str, NDArray[np.generic]]:
     if missing:
         raise DataSetUnavailableError(path, f"lacks the column {' and '.join(missing)}", PARQUET_REMEDY)
     unequal = refused(path, "inputs are not rows of equal length", PARQUET_REMEDY, ValueError, TypeError)
-    with unequal, np.errstate(over="ignore"):  # a number too large is infinite, which is refused with the others
+    with unequal, np.errstate(over="ignore"):  # a number beyond float32 becomes infinite, and `_checked` refuses it
         inputs = np.array(table.column("inputs").to_pylist(), np.float32)
         targets = table.column("target").to_numpy()
     arrays = {"inputs": inputs, "targets": targets}
@@ -75,7 +76,7 @@ def read_parquet(path: Path) -> dict[str, NDArray[np.generic]]:
 def splits_of(
     path: Path, targets: NDArray[np.generic], given: NDArray[np.generic] | None, fractions: tuple[float, float]
 ) -> list[Indices]:
-    """Return training, validation and test indices: those `given`, else a stratified draw.
+    """Return training, validation and test indices: the `given` splits, else a stratified draw.
 
     Raises:
         DataSetUnavailableError: a given split name is unknown or a split is empty.
@@ -104,11 +105,11 @@ def load_arrays(
 
     Args:
         path: an `.npz` file with arrays `inputs`, `targets` and optionally `split`; or a Parquet file with columns
-            `inputs` (a list of numbers a row), `target` and optionally `split` (`train`, `val` or `test`).
-        standardise: subtract each input's training mean and divide by its training standard deviation [our
+            `inputs` (a list of numbers per row), `target` and optionally `split` (`train`, `val` or `test`).
+        standardise: subtract the training mean of each input and divide by its training standard deviation [our
             choice].
-        validation_fraction: share for validation, of each class, where the file gives no split.
-        test_fraction: share for testing, of each class, where the file gives no split.
+        validation_fraction: share of each class for validation, if the file has no split.
+        test_fraction: share of each class for testing, if the file has no split.
 
     Raises:
         DataSetUnavailableError: the file is missing, broken or inconsistent.
@@ -122,6 +123,7 @@ def load_arrays(
     if standardise:
         mean = inputs[parts[0]].mean(0, dtype=np.float64)
         std = inputs[parts[0]].std(0, dtype=np.float64)
+        # a constant input stays 0 instead of becoming NaN
         inputs = ((inputs - mean) / np.where(std > 0, std, 1)).astype(np.float32)
     return divided("arrays", inputs, targets, parts, int(targets.max()) + 1)
 
@@ -143,24 +145,26 @@ def _checked(
     return inputs.astype(np.float32), targets.astype(np.int64)
 
 
-#: Values of a text column, each of which becomes a feature; a column of more is a text or a key. Our choice.
+#: Most values of a text column, each of which becomes a feature; with more, it is a text or a key. Our choice.
 MOST_VALUES = 100
 
+#: Most classes: ImageNet has as many; a target with more is probably a key. Our choice.
 MOST_CLASSES = 1000
-#: Training rows of which a column is asked whether it gives the target away. Our choice.
+
+#: Number of training rows used to test whether a column reveals the target. Our choice.
 LOOKED_AT = 10_000
 
-#: Numbers that are no classes where there are more: they are what a regression predicts. Our choice.
+#: Most distinct numbers in a target of classes: more are a target of regression. Our choice.
 MOST_NUMBERS = 20
 
 NUMBER = "plain numbers"
 
-#: Names that pandas gives a row's number in CSV and Parquet.
+#: Names of the column in which pandas writes row numbers, in CSV and Parquet.
 INDEX = re.compile(r"(Unnamed: \d+|__index_level_\d+__|)")
 
 
 class _Rows:
-    """A table's rows, their classes and which split each is in."""
+    """The rows of a table, their classes and their splits."""
 
     def __init__(
         self, file: str, target: str, group: str | None, split: str | None, fractions: tuple[float, float], seed: int
@@ -183,7 +187,7 @@ class _Rows:
             raise DataSetUnavailableError(file, rule, "divide the rows otherwise")
 
     def _classes(self, target: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-        """Return each row's class and the names of the classes, in their order."""
+        """Return the class of each row, and the names of the classes in order."""
         import pyarrow as pa
         import pyarrow.compute as compute
 
@@ -198,29 +202,40 @@ class _Rows:
             raise DataSetUnavailableError(self.file, rule, "choose a column of texts or whole numbers")
         kept = values.dictionary_encode()
         names = kept.dictionary.to_pylist()
+        # fewer than two rows per value: the column is a key or a measurement
         if not 2 <= len(names) <= min(MOST_CLASSES, len(values) // 2):
             rule = f"{target} has {len(names):,} values in {len(values):,} rows, which are no classes"
             raise DataSetUnavailableError(self.file, rule, "choose another target, or make classes of its values")
         numbers = numbers_in(kept.dictionary, typed=True) if text else kept.dictionary
         if numbers is not None and not pa.types.is_boolean(values.type):
-            self._require_classes(target, [float(each) for each in numbers.to_pylist()], is_kind["integer"])
+            self._require_classes(target, [float(number) for number in numbers.to_pylist()], is_kind["integer"])
         order = sorted(range(len(names)), key=lambda number: names[number])
         places: NDArray[np.int64] = np.argsort(order)[kept.indices.to_numpy()]  # each name's place in the order
         whole = is_kind["floating"] or is_kind["decimal"]
         return places, tuple(str(int(names[number]) if whole else names[number]) for number in order)
 
     def _require_classes(self, target: str, numbers: Sequence[float], integers: bool) -> None:
-        """Raise DataSetUnavailableError where the values of the target are what a regression predicts."""
-        fraction = next((each for each in numbers if not each.is_integer()), None)
+        """Check that the values of the target are classes.
+
+        Raises:
+            DataSetUnavailableError: they are a target of regression.
+        """
+        fraction = next((number for number in numbers if not number.is_integer()), None)
         low, high = min(numbers), max(numbers)
+        # consecutive whole numbers from 0 or 1 are classes, however many there are
         counted = integers and low in (0, 1) and high - low + 1 == len(numbers)
         if fraction is not None or (len(numbers) > MOST_NUMBERS and not counted):
             shown = f", such as {fraction:g}" if fraction is not None else f" from {low:g} to {high:g}"
             rule = f"{target} has {len(numbers):,} numbers{shown}, which are predicted by regression and are no classes"
+
             raise DataSetUnavailableError(self.file, rule, "make classes of ranges, or write the classes as texts")
 
     def require(self, name: str) -> None:
-        """Raise DataSetUnavailableError where there is no such column."""
+        """Check that there is a column `name`.
+
+        Raises:
+            DataSetUnavailableError: there is none.
+        """
         if name not in self.table.column_names:
             rule = f"has no column {name!r}{did_you_mean(name, tuple(self.table.column_names))}"
             raise DataSetUnavailableError(self.file, rule, "check dataset in the search space")
@@ -229,14 +244,14 @@ class _Rows:
         self, group: str | None, split: str | None, fractions: tuple[float, float], seed: int
     ) -> Sequence[Indices]:
         if split is not None:
-            given = np.array([str(each) for each in self.table.column(split).to_pylist()])
+            given = np.array([str(name) for name in self.table.column(split).to_pylist()])
             return splits_of(Path(self.file), self.targets, given, fractions)
         if group is None:
             return stratified_split(self.targets, fractions, seed)
         of = self.table.column(group).combine_chunks().dictionary_encode(null_encoding="encode").indices.to_numpy()
         order = np.random.RandomState(seed).permutation(int(of.max()) + 1)
         passed = np.cumsum(np.bincount(of)[order]) / len(of)
-        # Groups in random order, while less than a part's share of the rows has passed: test, validation, training.
+        # Groups in random order fill test, then validation, then training; a part ends when its share of rows is full.
         part = np.empty(len(order), np.int64)
         part[order] = np.searchsorted([fractions[1], fractions[0] + fractions[1]], passed - 1e-9, side="right")
         parts = [np.flatnonzero(part[of] == number).astype(np.int64) for number in (2, 1, 0)]
@@ -247,16 +262,17 @@ class _Rows:
 
 
 def encoded(rows: _Rows, drop: Sequence[str] = ()) -> tuple[NDArray[np.float32], list[str], tuple[str, ...]]:
-    """Return the features [N, D], a word on each column that was made into some, and what to be wary of.
+    """Return the features [N, D], a description of each column used, and warnings.
 
-    Raises DataSetUnavailableError where a column cannot be a feature, or none is left.
+    Raises:
+        DataSetUnavailableError: a column cannot be a feature, or none is left.
     """
     for name in drop:
         rows.require(name)
     made: list[NDArray[np.float32]] = []
     said, training, notes = [], rows.parts[0], list[str]()
     sample = training[:: max(1, len(training) // LOOKED_AT)]
-    for name in (each for each in rows.features if each not in drop):
+    for name in (feature for feature in rows.features if feature not in drop):
         column = rows.table.column(name).combine_chunks()
         values = _numbers(column)
         if values is not None:
@@ -277,7 +293,7 @@ def encoded(rows: _Rows, drop: Sequence[str] = ()) -> tuple[NDArray[np.float32],
 
 
 def _numbers(column: Any) -> NDArray[np.float64] | None:
-    """Return a column of numbers or times, in seconds, as float64 [N] with NaN for what is missing; else `None`."""
+    """Return a column of numbers or times (in seconds) as float64 [N] with NaN for missing values, else `None`."""
     import pyarrow as pa
 
     kinds, kind = pa.types, column.type
@@ -286,6 +302,7 @@ def _numbers(column: Any) -> NDArray[np.float64] | None:
         "ms": kinds.is_time32(kind),
     }
     if any(units.values()):
+        # pyarrow casts times to integers only, and each kind only from its own unit
         if kinds.is_duration(kind):
             column = column.cast(pa.duration("us"), safe=False)
         elif not kinds.is_time(kind):
@@ -300,7 +317,7 @@ def _numbers(column: Any) -> NDArray[np.float64] | None:
 
 
 def _scaled(name: str, numbers: NDArray[np.float64], training: Indices) -> tuple[list[NDArray[np.float32]], str]:
-    """Return standardised numbers, where some are missing the marks of these, each [N, 1], and a word on them."""
+    """Return standardised numbers and, if some are missing, their marks, each [N, 1], and a description."""
     missing = ~np.isfinite(numbers)
     known = numbers[training][~missing[training]]
     mean, spread = (float(known.mean()), float(known.std())) if len(known) else (0.0, 0.0)
@@ -323,7 +340,7 @@ def _texts(file: str, name: str, column: Any) -> NDArray[Any]:
 def _one_for_each(
     file: str, name: str, texts: NDArray[Any], training: Indices
 ) -> tuple[list[NDArray[np.float32]], str]:
-    """Return a feature for each value that training rows have [N, values], and a word on them."""
+    """Return one feature per value in the training rows [N, values], and a description."""
     values = sorted(set(texts[training].tolist()))
     if len(values) > MOST_VALUES:
         rule = f"the column {name} has {len(values):,} values: it is a text or a key"
@@ -333,10 +350,16 @@ def _one_for_each(
 
 
 def gives_away(values: NDArray[Any], targets: NDArray[np.int64], classes: int) -> bool:
-    """Return whether rows in the order of `values` [N] lie class by class, but for one in a hundred.
+    """Return whether rows sorted by `values` [N] are grouped by class, except for one in a hundred.
 
-    A row's number does so in a table that is sorted by its target, and a copy of the target in any. Rows that share a
-    value count as their most frequent class. The order of texts means nothing: each must have one class.
+    A row number does this in a table sorted by its target, and a copy of the target in any table. Rows with equal
+    values count as their most frequent class. Texts have no order: each text must have a single class.
+
+    Example:
+        >>> gives_away(np.arange(200.0), np.repeat([0, 1], 100), classes=2)
+        True
+        >>> gives_away(np.arange(200.0), np.tile([0, 1], 100), classes=2)
+        False
     """
     names, code = np.unique(values, return_inverse=True)
     pairs, counts = np.unique(code * classes + targets, return_counts=True)
@@ -356,7 +379,7 @@ def _rows_of(given: Mapping[str, Any]) -> _Rows:
 
 
 def describe_file(options: Mapping[str, Any]) -> str:
-    """Return in a sentence what a table's file holds: rows, classes, splits and features."""
+    """Return a sentence on the contents of a table's file: rows, classes, splits and features."""
     given = {key: value for key, value in options.items() if key != "name"}
     drop = given.pop("drop", ())
     rows = _rows_of(given)
@@ -397,16 +420,16 @@ def load_table(
 
     Args:
         file: CSV, Parquet or JSON Lines.
-        target: the column of classes.
-        drop: columns that are no features.
-        group: a column; rows that share its value are in one split.
-        split: a column of `train`, `val` and `test`.
-        validation_fraction: share of the rows for validation where no column says so.
-        test_fraction: share for testing, likewise.
-        split_seed: of that division.
+        target: column of classes.
+        drop: columns that are not features.
+        group: column; rows with the same value are in one split.
+        split: column of `train`, `val` and `test`.
+        validation_fraction: share of the rows for validation, if `split` is not given.
+        test_fraction: share of the rows for testing, if `split` is not given.
+        split_seed: seed of the division.
 
     Raises:
-        DataSetUnavailableError: the file is missing or broken, or a column is not what it has to be.
+        DataSetUnavailableError: the file is missing or broken, or a column is unusable.
     """
     rows = _Rows(file, target, group, split, (validation_fraction, test_fraction), split_seed)
     inputs, _, notes = encoded(rows, drop)
@@ -414,18 +437,19 @@ def load_table(
 
 
 def tokenized(texts: Sequence[str], folder: str, length: int) -> tuple[NDArray[np.int32], int]:
-    """Return token ids [N, L] by a folder's tokenizer, padded behind to the longest text, and how many ids there are.
+    """Return token ids [N, L] of the tokenizer in a folder, padded at the end to the longest text, and their number.
 
     Raises:
         DataSetUnavailableError: the folder, its pad token or the package is missing.
     """
     try:
         place = existing_folder(folder, "tokenizer.json", "tokenizer_config.json")
-        found = required_library().AutoTokenizer.from_pretrained(place, **LOCAL, padding_side="right")
-        ids = found([*texts], truncation=True, max_length=length, padding=True, return_tensors="np")["input_ids"]
+        # right padding, whatever the tokenizer's default: positions then begin at 0 for every text
+        tokenizer = required_library().AutoTokenizer.from_pretrained(place, **LOCAL, padding_side="right")
+        ids = tokenizer([*texts], truncation=True, max_length=length, padding=True, return_tensors="np")["input_ids"]
     except (ValueError, OSError) as error:
         raise DataSetUnavailableError(folder, str(error).splitlines()[0], "check dataset.tokenizer") from error
-    return ids.astype(np.int32), len(found)
+    return ids.astype(np.int32), len(tokenizer)
 
 
 @DATASETS.add("text_table", describe=describe_file, stand_in={"form": "tokens", "classes": 10})
@@ -444,18 +468,18 @@ def load_text_table(
 ) -> DataSet:
     """A column of texts of your own table.
 
-    Load a column of texts as token ids int32 [N, length], its words cut as Keras' Tokenizer does; see `load_table`.
+    Load a column of texts as token ids int32 [N, length], with words split as Keras' Tokenizer does.
 
     Args:
-        file, target, group, split, validation_fraction, test_fraction, split_seed: of the table.
-        text: the column of texts.
+        file, target, group, split, validation_fraction, test_fraction, split_seed: as in `load_table`.
+        text: column of texts.
         vocabulary: number of token ids: padding, and the most frequent words of training texts [as newsgroups20].
-        length: words kept of each text, its last ones [our choice].
-        tokenizer: a folder with a tokenizer of Hugging Face transformers instead; `length` are then first tokens.
+        length: number of words kept of each text, its last ones [our choice].
+        tokenizer: folder of a Hugging Face tokenizer to use instead of words; the first `length` tokens are kept.
     """
     rows = _Rows(file, target, group, split, (validation_fraction, test_fraction), split_seed)
     rows.require(text)
-    written, classes = [str(each or "") for each in rows.table.column(text).to_pylist()], rows.classes
+    written, classes = [str(value or "") for value in rows.table.column(text).to_pylist()], rows.classes
     if tokenizer is None:
         texts = [*map(words_of, written)]
         words = frequent_words((texts[row] for row in rows.parts[0]), vocabulary - 1)

@@ -1,7 +1,7 @@
 """Stanford Sentiment Treebank with two classes (Socher et al. 2013), as parse trees or as word sequences.
 
 A line of the published files is a tree, e.g. `(3 (2 It) (4 (2 's) (4 good)))`: a label from 0 (very negative) to 4
-(very positive) and a word or two sub-trees. Neutral sentences (label 2) are left out: 6,920 / 872 / 1,821.
+(very positive) and a word or two sub-trees. Neutral sentences (label 2) are excluded: 6,920 / 872 / 1,821.
 """
 
 from __future__ import annotations
@@ -53,10 +53,14 @@ class Tree:
 
 
 def parse_tree(line: str) -> Tree:
-    """Read one tree.
+    """Parse a line as a tree.
 
     Raises:
-        ValueError: the line is cut or no binary tree with labels from 0 to 4.
+        ValueError: the line is truncated or not a binary tree with labels from 0 to 4.
+
+    Example:
+        >>> parse_tree("(3 (2 It) (4 works))").words()
+        ['It', 'works']
     """
     stack: list[list[Tree | str]] = []
     for token in TOKEN.findall(line):
@@ -89,7 +93,7 @@ def _node(parts: list[Tree | str]) -> Tree:
 
 
 def read_trees(path: Path) -> list[Tree]:
-    """Read the trees of one file, a tree a line.
+    """Read the trees of a file, one per line.
 
     Raises:
         DataSetUnavailableError: the file is missing, empty, or a line is broken.
@@ -108,17 +112,18 @@ def read_trees(path: Path) -> list[Tree]:
     return trees
 
 
-#: The class of a node by its label from 0 to 4: neutral comes last, because roots have the other two alone.
+#: Class of a node by its label from 0 to 4; neutral comes last, because roots have only the other two.
 NEGATIVE_POSITIVE_NEUTRAL = (0, 0, 2, 1, 1)
 
 
 def encoded_tree(tree: Tree, ids: dict[str, int], nodes: int, annotated: bool = False) -> NDArray[np.int32]:
-    """Return a tree as rows (token, left, right, height) in post-order, [nodes, 4]; see `models.tree_lstm`.
+    """Return a tree as rows (token, left, right, height) in post-order, [nodes, 4]; see `models.text_networks`.
 
-    Where it is `annotated`, a fifth column holds each node's class: 0 negative, 1 positive, 2 neutral, -1 padding.
+    If `annotated`, a fifth column is the class of the node: 0 negative, 1 positive, 2 neutral, -1 padding.
     """
     rows = np.zeros((nodes, 4 + annotated), np.int32)
     rows[:, 3:] = -1
+    # by identity: equal sub-trees, such as repeated words, are different nodes
     place: dict[int, int] = {}
     for number, node in enumerate(tree.post_order()):
         place[id(node)] = number
@@ -133,7 +138,7 @@ def encoded_tree(tree: Tree, ids: dict[str, int], nodes: int, annotated: bool = 
 
 
 def _on_paper(options: Options) -> DataSetSize:
-    """Return SST-2's size; its longest sentence has 52 words, whose binary tree has 103 nodes."""
+    """Return the size of SST-2; its longest sentence has 52 words, and the binary tree of these has 103 nodes."""
     columns = 5 if options.get("nodes") else 4
     return DataSetSize((52,) if options["form"] == "words" else (103, columns), 2, 6_920, 872, 1_821, text=True)
 
@@ -143,7 +148,7 @@ def _stand_in(options: Options) -> Options:
 
 
 def _nodes_fault(options: Options) -> str | None:
-    """Return the rule that is broken where nodes are asked for of anything but whole trees."""
+    """Return the error for `nodes` without whole trees, or `None`."""
     if options.get("nodes") and (options.get("form", "trees") != "trees" or options.get("phrases")):
         return "nodes = true is for form: trees without phrases, whose nodes it trains on"
     return None
@@ -164,18 +169,18 @@ def load_sst2(
 
     Load SST with the classes negative (labels 0, 1) and positive (3, 4).
 
-    The vocabulary is that of the training sentences in lower case: ids from 2, by frequency; 1 is an unknown word.
+    The vocabulary comes from the training sentences in lower case: ids from 2, by frequency; 1 is an unknown word.
 
     Source: mukhoti App. D; Socher et al. 2013.
 
     Args:
-        folder: where the archive or its unpacked `trees` are; see `data_folder`.
-        download: fetch the archive when it is missing.
+        folder: folder of the archive or its unpacked `trees`; see `data_folder`.
+        download: download the archive if it is missing.
         form: `trees`, int32 [N, nodes, 4] for `tree_lstm`, or `words`, int32 [N, length] for `text_average`
             [mukhoti App. D].
-        phrases: train on every labelled phrase that is not neutral as well, each a sample of its own [mukhoti
+        phrases: also train on all labelled phrases that are not neutral, as separate samples [mukhoti
             App. D counts 6,920 sentences].
-        nodes: train on every node of a tree, negative, positive or neutral (mukhoti App. D), and evaluate at
+        nodes: train on all nodes of a tree, negative, positive or neutral (mukhoti App. D), and evaluate at
             the root: trees become int32 [N, nodes, 5] [mukhoti App. D annotates every node].
         vocabulary: number of token ids, padding and unknown words included [above SST's 13,800 words].
         word_vectors: file of pretrained vectors in GloVe's format.

@@ -39,6 +39,7 @@ def read_mat(path: Path) -> ImageArrays:
     targets = labels.astype(np.int64).reshape(-1)
     if len(targets) != images.shape[3] or not (targets.min() >= 1 and targets.max() <= 10):
         raise DataSetUnavailableError(path, "does not contain one label from 1 to 10 for each image", REMEDY)
+    # MATLAB stores [H, W, C, N] in column order: a view would make every batch gather with strides
     pixels = np.ascontiguousarray(images.transpose(3, 2, 0, 1)).astype(np.uint8, copy=False)
     return ImageArrays(pixels, targets % 10)
 
@@ -55,13 +56,13 @@ def load_svhn(
 
     Load SVHN: 73,257 training images, a stratified tenth of them for validation, and 26,032 test images.
 
-    The extra training images are not used (the posterior paper trains without them). Digits are not mirrored.
+    The extra training images are not used, as in the posterior paper. Digits are not mirrored.
 
     Source: posterior; Netzer et al. 2011.
 
     Args:
-        folder: where the .mat files are; see `data_folder`.
-        download: fetch them when they are missing.
+        folder: folder of the .mat files; see `data_folder`.
+        download: download missing files.
         augment: crop training images.
         image_size: resize batches to this side; `None` keeps 32.
         sources: training and test file.

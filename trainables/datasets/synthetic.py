@@ -1,8 +1,8 @@
-"""Synthetic problems whose class probabilities are known: what a calibrated network should output.
+"""Synthetic problems with known class probabilities, which a calibrated network should output.
 
 * `known_posterior_1d`: posterior section 5.2, three Gaussian classes on a line. The paper prints no parameters; ours
   are means -2, 0, 2, standard deviation 1 and equal priors.
-* `mukhoti_linear`: mukhoti App. B, two classes of two clusters each in the plane, linearly separable, a tenth of the
+* `mukhoti_linear`: mukhoti App. B, two linearly separable classes of two clusters in the plane, with a tenth of the
   labels flipped.
 """
 
@@ -27,16 +27,21 @@ CORNER_CLASSES = np.array([0, 0, 1, 1])
 def gaussian_posterior(
     points: NDArray[np.generic], means: NDArray[np.generic], factors: NDArray[np.generic]
 ) -> NDArray[np.float64]:
-    """Return each cluster's probability given a point, for equal priors.
+    """Return the probability of each cluster given a point, for equal priors.
 
     Args:
-        points: [N, D].
-        means: [C, D].
-        factors: [C, D, D]; cluster c is means[c] + z factors[c] with standard normal rows z.
+        points: points [N, D].
+        means: means of the clusters [C, D].
+        factors: factors of the clusters [C, D, D]; cluster c is means[c] + z factors[c] with standard normal rows z.
 
     Returns:
-        [N, C].
+        Probabilities [N, C].
+
+    Example:
+        >>> gaussian_posterior(np.array([[0.0]]), np.array([[-1.0], [1.0]]), np.ones((2, 1, 1))).tolist()
+        [[0.5, 0.5]]
     """
+    # Log densities up to their common constant; the largest is subtracted, so that `exp` cannot underflow for all.
     log_densities = []
     for mean, factor in zip(means, factors, strict=True):
         standard = np.linalg.solve(factor.T, (points - mean).T)
@@ -72,10 +77,15 @@ def load_known_posterior_1d(
         train_samples: size of the training split [our choice: posterior prints none].
         validation_samples: size of the validation split [our choice: posterior prints none].
         test_samples: size of the test split [our choice: posterior prints none].
-        seed: of the draw [our choice].
+        seed: seed of the draw [our choice].
 
     Returns:
         inputs float32 [N, 1], three classes, `posterior` of the test split [N, 3].
+
+    Example:
+        >>> dataset = load_known_posterior_1d(train_samples=10, validation_samples=10, test_samples=4)
+        >>> dataset.posterior.shape, dataset.posterior.sum(1).tolist()
+        (torch.Size([4, 3]), [1.0, 1.0, 1.0, 1.0])
     """
     random = np.random.RandomState(seed)
     samples = train_samples + validation_samples + test_samples
@@ -99,9 +109,9 @@ def load_mukhoti_linear(
 
     Draw the two-dimensional problem of mukhoti App. B: 4,000 training and 1,000 test points.
 
-    Each cluster's standard normal rows are multiplied by a random matrix of its own, entries uniform on [-1, 1]; a
-    share of the labels is flipped, not redrawn, so η = (1 - 2 flipped) η₀ + flipped. The validation points, which the
-    paper does not have, are drawn beside. The paper's classifier is `mlp` with depth 0 and bias false.
+    The standard normal rows of each cluster are multiplied by a random matrix with entries uniform on [-1, 1]. A share
+    of the labels is flipped, not redrawn, so η = (1 - 2 flipped) η₀ + flipped. The validation points are an addition to
+    the paper. The paper's classifier is `mlp` with depth 0 and bias false.
 
     Source: mukhoti App. B.
 
@@ -110,10 +120,15 @@ def load_mukhoti_linear(
         validation_samples: size of the validation split [mukhoti App. B; validation is our addition].
         test_samples: size of the test split [mukhoti App. B; validation is our addition].
         flipped: share of the labels flipped [mukhoti App. B].
-        seed: of matrices, points and flips [our choice].
+        seed: seed of matrices, points and flips [our choice].
 
     Returns:
         inputs float32 [N, 2], two classes, `posterior` of the test split [N, 2].
+
+    Example:
+        >>> dataset = load_mukhoti_linear(train_samples=10, validation_samples=10, test_samples=4)
+        >>> dataset.input_shape, bool(dataset.posterior.max() <= 0.9)  # a tenth of the labels is flipped
+        ((2,), True)
     """
     random = np.random.RandomState(seed)
     factors = random.uniform(-1, 1, (len(CORNERS), 2, 2))
@@ -137,7 +152,7 @@ def _dataset(
     sizes: tuple[int, int, int],
     seed: int,
 ) -> DataSet:
-    """Cut consecutive samples into splits; the hash names their indices and the seed they were drawn with."""
+    """Divide consecutive samples into splits; the hash covers their indices and the seed of the draw."""
     ends = np.cumsum(sizes)
     parts = [np.arange(end - size, end) for end, size in zip(ends, sizes, strict=True)]
     chosen, known = hash_of_splits(*parts, np.array([seed])), torch.from_numpy(posterior[parts[2]])

@@ -1,8 +1,9 @@
-"""A user's table as it is read from CSV, Parquet or JSON Lines: what other programs write is made plain columns.
+"""Reading a user's table from CSV, Parquet or JSON Lines as plain columns, whatever program wrote it.
 
-Text files are UTF-8, UTF-16 with its mark, or else Windows-1252; a CSV's columns are separated by whichever of `,`,
-`;`, tab and `|` gives its header the most. Whitespace around names and texts is removed. A text of `MISSING` is a
-missing value. A column of numbers in text, such as `45.3%`, `1,234` or, between semicolons, `1,5`, is one of numbers.
+Text files are UTF-8, UTF-16 with a byte-order mark, or else Windows-1252. The separator of a CSV is the one of `,`,
+`;`, tab and `|` that gives its header the most columns. Whitespace around names and texts is removed. A text in
+`MISSING` is a missing value. A column of numbers written as texts, such as `45.3%`, `1,234` or, in a file with
+semicolons, `1,5`, becomes a column of numbers.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from trainables.datasets.cache import DataSetUnavailableError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: pyarrow's texts for a missing value in CSV, pandas' among them, and the `?` of the UCI repository.
+#: Texts for a missing value: those of pyarrow's CSV reader, which include those of pandas, and UCI's `?`.
 MISSING = (
     "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA",
     "NULL", "NaN", "n/a", "nan", "null", "?",
@@ -33,11 +34,11 @@ _COMMA = rf"^[+-]?([0-9]{{1,3}}(\.[0-9]{{3}})+|[0-9]+|)(,[0-9]*)?{_SCALE}\s*%?$"
 
 
 def read_table(path: str, texts: Collection[str] = ()) -> pa.Table:
-    """Read a file by the ending of its name; columns have no dictionaries, and text no surrounding whitespace.
+    """Read a file by its extension; columns have no dictionaries, and texts no surrounding whitespace.
 
     Args:
-        path: of the file.
-        texts: columns whose texts are not made numbers.
+        path: path of the file.
+        texts: columns whose texts are not converted to numbers.
 
     Raises:
         DataSetUnavailableError: the file is missing, broken, has no rows or two columns of a name.
@@ -69,7 +70,7 @@ def read_table(path: str, texts: Collection[str] = ()) -> pa.Table:
 
 
 def _read(file: Path) -> tuple[pa.Table, str | None]:
-    """Return what a file holds, and what separates the columns of a CSV."""
+    """Return the table in a file, and the separator of a CSV."""
     import pyarrow as pa
     import pyarrow.csv
     import pyarrow.json
@@ -80,7 +81,7 @@ def _read(file: Path) -> tuple[pa.Table, str | None]:
     content = _utf8(file)
     source = pa.BufferReader(content)
     if file.suffix != ".csv":
-        if content.strip() and not content.lstrip().startswith(b"{"):  # of `null`, pyarrow 25 dies
+        if content.strip() and not content.lstrip().startswith(b"{"):  # pyarrow 25 crashes on a line `null`
             raise DataSetUnavailableError(file, "does not begin with an object", "write JSON Lines: an object a line")
         return pa.json.read_json(source), None
     delimiter = _delimiter(content)
@@ -100,19 +101,20 @@ def _utf8(file: Path) -> bytes:
 
 
 def _delimiter(content: bytes) -> str:
-    """Return what separates the names in the first line; a comma where nothing does."""
+    """Return the separator of the names in the first line; a comma if there is none."""
+    # of equal counts, `max` takes the first, the comma; a header longer than 64 KiB is no header
     first = content[: 2**16].decode(errors="ignore").splitlines()[:1]
-    return max(DELIMITERS, key=lambda each: len(next(csv.reader(first, delimiter=each), ())))
+    return max(DELIMITERS, key=lambda delimiter: len(next(csv.reader(first, delimiter=delimiter), ())))
 
 
 def _plain(column: pa.ChunkedArray, keep_text: bool, *, typed: bool, comma: bool) -> Any:
-    """Return a column without dictionary; a text without surrounding whitespace, or as the numbers that it holds.
+    """Return a column without a dictionary; texts have no surrounding whitespace, or become numbers.
 
     Args:
-        column: of a table.
-        keep_text: whether a text stays one.
-        typed: whether the file's format has types, so that a text of digits is meant as a text.
-        comma: whether a comma may be the decimal point.
+        column: column of a table.
+        keep_text: whether texts stay texts.
+        typed: whether the file format has types, so that texts of digits are meant as texts.
+        comma: whether a comma can be the decimal point.
     """
     import pyarrow as pa
     import pyarrow.compute as compute
@@ -126,7 +128,7 @@ def _plain(column: pa.ChunkedArray, keep_text: bool, *, typed: bool, comma: bool
     if kinds.is_binary(kind) or kinds.is_large_binary(kind):
         try:
             column = column.cast(pa.string())
-        except pa.ArrowInvalid:
+        except pa.ArrowInvalid:  # bytes that are not UTF-8: no text, and refused as a feature later
             return column
     elif not (kinds.is_string(kind) or kinds.is_large_string(kind)):
         return column
@@ -137,7 +139,13 @@ def _plain(column: pa.ChunkedArray, keep_text: bool, *, typed: bool, comma: bool
 
 
 def numbers_in(text: Any, *, typed: bool = False, comma: bool = False) -> Any:
-    """Return the numbers that all texts of a column are, float64; `None` where one is not. See `_plain`."""
+    """Return the texts of a column as float64 if all of them are numbers, else `None`; see `_plain`.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> numbers_in(pa.array(["1,234", "5%"])) is None, numbers_in(pa.array(["1,234", "5"])).to_pylist()
+        (True, [1234.0, 5.0])
+    """
     import pyarrow as pa
     import pyarrow.compute as compute
 
@@ -145,9 +153,11 @@ def numbers_in(text: Any, *, typed: bool = False, comma: bool = False) -> Any:
         return compute.all(compute.match_substring_regex(values, pattern)).as_py() is True
 
     any_comma = comma and compute.any(compute.match_substring(text, ",")).as_py()
-    if not all(whole(text, each) for each in (_COMMA if any_comma else _POINT, "[0-9]")):
+    # the pattern also matches texts without a digit, such as "." and "%"
+    if not all(whole(text, pattern) for pattern in (_COMMA if any_comma else _POINT, "[0-9]")):
         return None
     percent = compute.match_substring(text, "%")
+    # shares and plain numbers in one column have no common unit
     mixed = compute.any(percent).as_py() and not compute.all(percent).as_py()
     if mixed or (typed and whole(text, "^[0-9]+$")):
         return None

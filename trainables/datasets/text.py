@@ -16,7 +16,7 @@ from torch import Tensor
 from trainables.datasets.cache import DataSetUnavailableError
 from trainables.registry import Hyperparameter
 
-# Keras' Tokenizer, which mukhoti's released code uses, cuts at these and at spaces; the apostrophe stays.
+# Keras' Tokenizer, which mukhoti's released code uses, splits at these and at spaces, but not at apostrophes.
 SEPARATORS = str.maketrans(dict.fromkeys('!"#$%&()*+,-./:;<=>?@[\\]^_`{|}~\t\n', " "))
 #: The token id of a word that is not in the vocabulary; 0 is padding.
 UNKNOWN = 1
@@ -25,20 +25,33 @@ WordVectors = Annotated[str | None, Hyperparameter(source="mukhoti App. D: GloVe
 
 
 def words_of(text: str) -> list[str]:
-    """Return the words of a text: lower case, cut at punctuation and blanks, as Keras' Tokenizer does."""
+    """Return the words of a text in lower case, split at punctuation and whitespace as Keras' Tokenizer does.
+
+    Example:
+        >>> words_of("It's a test: one, two.")
+        ["it's", 'a', 'test', 'one', 'two']
+    """
     return [word for word in text.lower().translate(SEPARATORS).split(" ") if word]
 
 
 def frequent_words(texts: Iterable[Sequence[str]], size: int) -> list[str]:
-    """Return the `size` most frequent words, most frequent first; ties by first appearance."""
+    """Return the `size` most frequent words, most frequent first; ties in order of first appearance.
+
+    Example:
+        >>> frequent_words([["b", "a"], ["a", "c"]], 2)
+        ['a', 'b']
+    """
     return [word for word, _ in Counter(chain.from_iterable(texts)).most_common(size)]
 
 
 def padded_ids(texts: Sequence[Sequence[str]], ids: dict[str, int], length: int) -> NDArray[np.int32]:
-    """Return token ids [N, length]: known words only, the last `length` of them, padded in front with 0.
+    """Return token ids [N, length]: the last `length` known words of each text, padded with 0 at the front.
 
-    Front padding and front truncation are Keras' defaults, which mukhoti's released code uses.
+    Example:
+        >>> padded_ids([["a", "b", "x"], ["b"]], {"a": 1, "b": 2}, length=3).tolist()
+        [[0, 1, 2], [0, 0, 2]]
     """
+    # Padding and truncation at the front are Keras' defaults, which mukhoti's released code uses.
     rows = np.zeros((len(texts), length), np.int32)
     for row, words in zip(rows, texts, strict=True):
         known = [ids[word] for word in words if word in ids][-length:]
@@ -48,12 +61,12 @@ def padded_ids(texts: Sequence[Sequence[str]], ids: dict[str, int], length: int)
 
 
 def read_word_vectors(path: str | None, words: Sequence[str], vocabulary: int, first_id: int) -> Tensor | None:
-    """Read the vectors of `words` from a text file in GloVe's format: a word and its numbers a line.
+    """Read the vectors of `words` from a text file in GloVe's format: a word and its numbers per line.
 
     Args:
-        path: the file, e.g. `glove.6B.100d.txt`; `None` where none are asked for.
-        words: word i has token id `first_id + i`.
-        vocabulary: rows of the result.
+        path: file, e.g. `glove.6B.100d.txt`; `None` for no vectors.
+        words: words; word i has token id `first_id + i`.
+        vocabulary: number of rows in the result.
         first_id: token id of the first word.
 
     Returns:
@@ -68,7 +81,7 @@ def read_word_vectors(path: str | None, words: Sequence[str], vocabulary: int, f
     if not file.is_file():
         raise DataSetUnavailableError(file, "the word vectors are missing", "check word_vectors, or leave it out")
     ids = {word: first_id + number for number, word in enumerate(words)}
-    found: dict[int, NDArray[np.float32]] = {}
+    vectors: dict[int, NDArray[np.float32]] = {}
     dimension, damaged = 0, "download the file again"
     with file.open(encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines, start=1):
@@ -83,9 +96,9 @@ def read_word_vectors(path: str | None, words: Sequence[str], vocabulary: int, f
             if len(vector) != dimension:
                 rule = f"line {number} has {len(vector)} numbers; {dimension} are expected"
                 raise DataSetUnavailableError(file, rule, damaged)
-            found[ids[word]] = vector
-    if not found:
+            vectors[ids[word]] = vector
+    if not vectors:
         raise DataSetUnavailableError(file, "contains none of the words", "give word vectors in GloVe's format")
     matrix = np.zeros((vocabulary, dimension), np.float32)
-    matrix[[*found]] = [*found.values()]
+    matrix[[*vectors]] = [*vectors.values()]
     return torch.from_numpy(matrix)

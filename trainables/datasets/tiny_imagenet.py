@@ -44,16 +44,16 @@ def read_classes(folder: Path) -> list[str]:
 
 
 def training_files(folder: Path, classes: list[str]) -> tuple[list[Path], NDArray[np.int64]]:
-    """Return the training images' paths and classes.
+    """Return the paths and classes of the training images.
 
     Raises:
         DataSetUnavailableError: a class has no images, or classes differ in number of images.
     """
     paths, counts = [], []
     for name in classes:
-        found = image_paths(folder / "train" / name / "images")
-        paths += found
-        counts.append(len(found))
+        images = image_paths(folder / "train" / name / "images")
+        paths += images
+        counts.append(len(images))
     if len(set(counts)) > 1:
         raise DataSetUnavailableError(
             folder / "train", f"contains {min(counts)} images of some classes and {max(counts)} of others", REMEDY
@@ -62,7 +62,7 @@ def training_files(folder: Path, classes: list[str]) -> tuple[list[Path], NDArra
 
 
 def validation_files(folder: Path, classes: list[str]) -> tuple[list[Path], NDArray[np.int64]]:
-    """Return the official validation images' paths and classes, in the order of `val_annotations.txt`.
+    """Return the paths and classes of the official validation images, in the order of `val_annotations.txt`.
 
     Raises:
         DataSetUnavailableError: the annotations are missing, or name an unknown class or a missing image.
@@ -102,13 +102,13 @@ def load_tiny_imagenet(
 
     Load Tiny-ImageNet: 90,000 training images, 50 of each class held out for validation, 10,000 test images.
 
-    Images stay 64x64 and uint8 on the device; batches are resized there when `image_size` asks for it.
+    Images stay 64x64 and uint8 on the device; batches are resized there to `image_size`.
 
     Source: mukhoti App. D; selective.
 
     Args:
-        folder: where the archive or its unpacked folder is; see `data_folder`.
-        download: fetch the archive when it is missing.
+        folder: folder of the archive or its unpacked folder; see `data_folder`.
+        download: download the archive if it is missing.
         augment: crop by up to 4 pixels and flip training images.
         image_size: side of the network's input, e.g. 224; `None` keeps 64.
         held_out: share of each class for validation: 50 of 500, 25 in the selective paper [mukhoti App. D; selective
