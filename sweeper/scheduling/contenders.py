@@ -99,7 +99,7 @@ class FinalStage:
         values = _values(known, self.seeds.count)
         groups = {question: dict(levels) for question, levels in contenders.items()}
         for name in self.lines:
-            line = self._line(name, state, groups, values)
+            line = self._line(name, state, groups)
             if line:
                 groups[name] = line
             else:
@@ -140,9 +140,7 @@ class FinalStage:
         indices = dict.fromkeys(index for levels in groups.values() for index in levels.values())
         return [index for index in indices if trial_name(index) in in_play]
 
-    def _line(
-        self, name: str, state: SweepState, groups: Mapping[str, Mapping[str, int]], values: Values
-    ) -> dict[str, int]:
+    def _line(self, name: str, state: SweepState, groups: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
         """Return value → configuration of a line, contenders on it included; empty before the line begins."""
         own = [trial.added for trial in state.added if trial.added is not None and trial.added.question == name]
         if not own:
@@ -368,13 +366,11 @@ def _indices(groups: Mapping[str, Mapping[str, int]]) -> list[int]:
 
 def _on_line(name: str, one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Return whether two configurations differ only in a hyperparameter of the loss, or are its γ = 0."""
+    # Cross-entropy has no γ and another name, but is on the line of γ as its value 0.
+    plain = name == "gamma" and "cross_entropy" in (one["loss"].get("name"), other["loss"].get("name"))
 
     def rest(values: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {**values, "loss": {key: value for key, value in values["loss"].items() if key != name}}
+        loss = {} if plain else {key: value for key, value in values["loss"].items() if key != name}
+        return {**values, "loss": loss}
 
-    def others(values: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {key: value for key, value in values.items() if key != "loss"}
-
-    # Cross-entropy has no γ and another name, but is on the line of γ as its value 0.
-    plain = {one["loss"].get("name"), other["loss"].get("name")} & {"cross_entropy"} and name == "gamma"
-    return others(one) == others(other) if plain else rest(one) == rest(other)
+    return rest(one) == rest(other)

@@ -256,7 +256,7 @@ def test_a_loss_that_lanes_would_train_wrongly_trains_one_after_the_other(folder
     notes = lane_notes(spec, dataset)
     assert len(notes) == 2, notes
     assert notes[0].startswith("lanes:looks on mlp trains replicates one after another, not as lanes: it cannot be")
-    assert notes[1].startswith("lanes:Counts on mlp trains replicates one") and " alone " in notes[1]
+    assert notes[1].startswith("lanes:Counts on mlp trains replicates one") and " alone" in notes[1]
     found = {}
     for values in configurations(spec):
 
