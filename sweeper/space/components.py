@@ -201,7 +201,7 @@ def resolve_plain_component(value: Plain, registry: Registry, path: str, faults:
 
 
 def resolve_components(
-    value: Plain, registry: Registry, path: str, faults: list[Fault], besides: Sequence[str] = ()
+    value: Plain, registry: Registry, path: str, faults: list[Fault], extra_keys: Sequence[str] = ()
 ) -> Plain:
     """Resolve a list of components that cannot vary; a single one, or none, is accepted as a list.
 
@@ -212,7 +212,7 @@ def resolve_components(
         registry: registry of the components.
         path: path of the list in the file.
         faults: list to which each broken rule is appended.
-        besides: further keys that a member can have, each a plain word.
+        extra_keys: further keys that a member can have, each a plain word.
     """
     if isinstance(value, (str, dict)) or value is None:
         value = [value] if value else []
@@ -223,7 +223,7 @@ def resolve_components(
     for index, component in enumerate(value):
         place = join_path(path, index)
         given: dict[str, Plain] = dict(component) if isinstance(component, dict) else {"name": component}
-        own = {key: given.pop(key) for key in besides if key in given}
+        own = {key: given.pop(key) for key in extra_keys if key in given}
         entry = resolve_plain_component(given, registry, place, faults)
         for key, word in own.items():
             if not isinstance(word, str) or not WORD.fullmatch(word):
@@ -234,7 +234,7 @@ def resolve_components(
         if entry:
             label = entry_label(entry)
             if label in labels:
-                remedy = "give one of them a label" if LABEL in besides else "columns are named after it"
+                remedy = "give one of them a label" if LABEL in extra_keys else "columns are named after it"
                 faults.append(Fault(place, f"{own.get(LABEL, entry['name'])} is given twice", remedy))
             labels.add(label)
     return resolved

@@ -50,8 +50,8 @@ def check_evaluation(evaluation: Values, registries: Registries, dataset: object
     known = _known_splits(dataset, registries)
     _resolve_splits(evaluation, registries, faults)
     faults += split_faults(evaluation, known)
-    methods, metrics, besides = evaluation.get("posthoc"), evaluation.get("metrics"), (LABEL, POSTHOC_SPLIT)
-    evaluation["posthoc"] = resolve_components(methods, registries.posthoc, "evaluation.posthoc", faults, besides)
+    methods, metrics, extra_keys = evaluation.get("posthoc"), evaluation.get("metrics"), (LABEL, POSTHOC_SPLIT)
+    evaluation["posthoc"] = resolve_components(methods, registries.posthoc, "evaluation.posthoc", faults, extra_keys)
     own_faults: list[Fault] = []
     evaluation["metrics"] = resolve_components(metrics, registries.further_metrics, "evaluation.metrics", own_faults)
     # A standard metric such as `ece` is unknown to the registry of further ones; the nearest name would mislead.

@@ -17,7 +17,7 @@ from sweeper.search.base import SEARCHERS, SearchMethod
 from trainables.registry.hyperparameters import argument_texts
 
 if TYPE_CHECKING:
-    from sweeper.space.spec import SweepSpec  # of which these are parts
+    from sweeper.space.spec import SweepSpec  # imports this module
     from trainables.training.acceleration import TrainingSettings
     from trainables.training.evaluation import EvaluationSettings
 

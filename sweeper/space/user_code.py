@@ -35,8 +35,8 @@ def set_code_root(space: Path | None) -> None:
         folder = Path(os.path.realpath(space)).parent if space is not None else FOLDER
     except ValueError:  # a NUL in the name, which reading the file reports, too
         folder = FOLDER
-    beside = [folder] if folder != FOLDER else []
-    look_in([*dict.fromkeys([*beside, Path.cwd().resolve()])])
+    folders = [folder, Path.cwd().resolve()] if folder != FOLDER else [Path.cwd().resolve()]
+    look_in([*dict.fromkeys(folders)])
     # In a notebook, the code may have been edited since the last sweep.
     _forget()
 

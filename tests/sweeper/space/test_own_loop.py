@@ -100,7 +100,7 @@ def test_a_file_that_says_what_is_smaller_is_rehearsed():
     smaller = load_spec({**SPACE, "rehearsal": {"space": {"sizes": [8]}}}, rehearse=True)
     assert (smaller.scheduler.max_epochs, smaller.dataset) == (4, {"name": "own"}) and smaller.is_rehearsal
     assert {tuple(each["sizes"]) for each in configurations(smaller)} == {(8,)}
-    assert "needs this program's own" not in faults({**SPACE, "rehearsal": {"samples": 0}})
+    assert "needs the built-in training loop" not in faults({**SPACE, "rehearsal": {"samples": 0}})
 
 
 def test_wrong_names_are_faults():
