@@ -117,6 +117,14 @@ def checkout(tmp_path: Path) -> Checkout:
     return Checkout(tmp_path / "copy")
 
 
+def test_the_tours_twelve_files_define_what_it_names() -> None:
+    rows = re.findall(r"^\| (\d+) \| `([^`]+)` \| ([^|]+) \|$", TEXT, re.MULTILINE)
+    assert [int(number) for number, *_ in rows] == [*range(1, 13)]
+    for _, file, sentence in rows:
+        name = re.findall(r"`(\w+(?:\.\w+)?)`", sentence)[0].split(".")[-1]
+        assert re.search(rf"^ *(?:def|class) {name}\b", (ROOT / file).read_text("utf-8"), re.MULTILINE), (file, name)
+
+
 def test_no_change_needs_more_than_two_files() -> None:
     assert len(CHANGES) >= 10
     for change, files, _ in CHANGES:
