@@ -417,7 +417,14 @@ def _strata(
 
 
 def architecture_shares(spec: SweepSpec) -> dict[str, float]:
-    """Return architecture → its share of the examined configurations."""
+    """Return architecture → its share of the examined configurations.
+
+    Example:
+        >>> from sweeper.space.loading import load_spec
+        >>> shares = architecture_shares(load_spec("quickstart"))
+        >>> sorted(shares), sum(shares.values())
+        (['mlp', 'resnet8'], 1.0)
+    """
     names = [str(values["architecture"]["name"]) for values in first_examples(spec)]
     return {name: names.count(name) / len(names) for name in sorted(set(names))}
 

@@ -45,7 +45,7 @@ from trainables.training.own_loop import STANDARD, LoopError, LoopReplicate
 #: Configurations tried per own component: enough to meet its branches; ranges have been checked with the space.
 TRIED = 8
 
-#: Samples of random predictions: more than the classes of most data sets, and still milliseconds.
+#: Samples of random predictions: enough for typical values, and checked in milliseconds.
 SAMPLES = 64
 
 Values = Mapping[str, Any]
@@ -464,7 +464,13 @@ def _close(left: Any, right: Any, tolerance: float) -> bool:
 
 @contextlib.contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """Let torch use `count` threads within the context."""
+    """Let torch use `count` threads within the context.
+
+    Example:
+        >>> with torch_threads(1):
+        ...     torch.get_num_threads()
+        1
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

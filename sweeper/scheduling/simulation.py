@@ -120,6 +120,12 @@ def simulate_strata(
 
     Returns:
         Names of the strata (one empty name without strata), and counts, float64 [repetitions, strata, rungs].
+
+    Example:
+        >>> from sweeper.scheduling.asha import Halving
+        >>> names, counts = simulate_strata(Halving("val_nll", "min", 9, 3), trials=12, workers=2, repetitions=5)
+        >>> names, counts.shape, counts[:, 0, 0].tolist()
+        ([''], (5, 1, 2), [12.0, 12.0, 12.0, 12.0, 12.0])
     """
     size, state = min(trials, SIMULATED_TRIALS), scheduler.begin()
     named = [state.stratum(trial) or "" for trial in range(size)]
@@ -130,7 +136,7 @@ def simulate_strata(
     if len(scheduler.rungs) == 1:
         counted = np.bincount(rows, minlength=len(names)).astype(np.float64)
         return names, counted[None, :, None] * np.float64(scale)
-    # About 50,000 simulated trials take a second or so; small sweeps vary most and get the most repetitions.
+    # About 50,000 simulated trials take one to two seconds; small sweeps vary most and get the most repetitions.
     repetitions = repetitions or max(40, min(1000, 50_000 // size))
     random = np.random.default_rng(seed)
     counts = np.zeros((repetitions, len(names), len(scheduler.rungs)))

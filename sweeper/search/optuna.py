@@ -175,7 +175,7 @@ class _TrialChoices:
 
     def number(self, path: str, interval: Interval) -> Choice:
         """Return a number in the interval; the index of a step for `quniform`."""
-        # Steps are counted in whole numbers: Optuna's float steps accumulate rounding errors.
+        # Whole steps, so that `Interval` turns suggested and drawn steps into the same floats.
         if interval.kind == "quniform":
             chosen: Choice = self._trial.suggest_int(path, 0, interval.steps)
         elif interval.kind == "randint":

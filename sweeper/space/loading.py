@@ -64,7 +64,12 @@ def check_searcher(values: Values, nodes: dict[str, Node], registry: Registry, f
 
 
 def searcher_for(spec: SweepSpec) -> Searcher:
-    """Begin the searcher of `spec`, which must be one that learns; it has no observations."""
+    """Begin the searcher of `spec`, which must be one that learns; it has no observations.
+
+    Example:
+        >>> searcher_for(load_spec("quickstart", ["searcher=optuna"])).maker.split()[0]
+        'optuna'
+    """
     return spec.searcher.method.begin(spec.space, mode=spec.objective.mode, seed=spec.seed)
 
 
@@ -161,6 +166,11 @@ def rehearsal_of(spec: SweepSpec, registries: Registries | None = None) -> Sweep
 
     Raises:
         InvalidSearchSpace: the file's own changes under `rehearsal` make it invalid.
+
+    Example:
+        >>> rehearsal = rehearsal_of(load_spec("quickstart"))
+        >>> rehearsal.is_rehearsal, rehearsal.scheduler.max_epochs
+        (True, 4)
     """
     if spec.is_rehearsal:
         return spec

@@ -88,7 +88,7 @@ class Tracking(Part):
             sweeps can share one.
     """
 
-    # MLflow fails on control characters, and its SQL store truncates longer names.
+    # MLflow's SQL store has room for 256 characters.
     experiment: str | None = Field(default=None, pattern=r"^[^\x00-\x1f\x7f]{1,250}$")
 
 
