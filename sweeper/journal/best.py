@@ -1,8 +1,8 @@
-"""What a sweep optimises, which trial is the best, and what the sweep's own trials have spent.
+"""A sweep's objective, its best trial, and the time that its trials have spent.
 
-A trial that ran to its end comes before any that did not, whatever their values: after fewer epochs an objective says
-something else. Of equals the first one drawn is named. `sweeper.results.leaderboard` orders Parquet tables in the same
-way, in SQL.
+A trial that ran to its end ranks before any that did not, whatever their values, because an objective after fewer
+epochs is not comparable. Ties go to the first one drawn. `sweeper.results.leaderboard` orders Parquet tables in the
+same way, in SQL.
 """
 
 from __future__ import annotations
@@ -23,11 +23,16 @@ Mode: TypeAlias = Literal["min", "max"]
 
 @dataclass(frozen=True)
 class Objective:
-    """What a sweep optimises.
+    """The objective of a sweep.
 
     Attributes:
-        metric: as the search space says it, e.g. `val_nll`.
+        metric: name in the search space, e.g. `val_nll`.
         mode: `min` or `max`.
+
+    Example:
+        >>> objective = Objective("val_ece")
+        >>> objective.split, objective.column, objective.direction
+        ('val', 'ece', 'ASC')
     """
 
     metric: str
@@ -35,52 +40,55 @@ class Objective:
 
     @property
     def split(self) -> str:
-        """The split it is measured on: `train`, `val` or `test`."""
+        """Split on which it is measured: `train`, `val` or `test`."""
         return measured_as(self.metric)[0]
 
     @property
     def column(self) -> str:
-        """The column of `evaluations` that holds it, e.g. `nll`."""
+        """Its column in `evaluations`, e.g. `nll`."""
         return measured_as(self.metric)[1]
 
     @property
     def direction(self) -> str:
-        """SQL's word for best first."""
+        """SQL sort order, best first."""
         return "DESC" if self.mode == "max" else "ASC"
 
     def cost(self, value: float) -> float:
-        """Return a value with smaller meaning better."""
+        """Convert a value so that smaller is better."""
         return value if self.mode == "min" else -value
 
 
-#: 2 for completed, 1 for completed against the sweep's constraints, 0 for neither; the score, which is the objective
-#: with larger meaning better; and minus the configuration's index: the best trial has the largest.
+#: Sort key of which the best trial has the largest: 2 for completed trials, 1 for completed ones that break a
+#: constraint, 0 for others; the objective, larger is better; minus the configuration's index, so that ties go to the
+#: first.
 Rank: TypeAlias = tuple[int, float, int]
 
 
 class Judging(Protocol):
-    """The part of a scheduler that says which of two trials is better."""
+    """The part of a scheduler that decides which of two trials is better."""
 
     @property
     def mode(self) -> Mode:
         """Whether the objective should be small, `min`, or large, `max`."""
 
     def keeping(self, measured: Mapping[int, Mapping[str, float]]) -> set[int]:
-        """Return the complete trials that keep to the sweep's constraints, by what they measured of them."""
+        """Return the complete trials that satisfy the constraints, given their measurements."""
 
 
 def best_trial(state: SweepState, judging: Judging) -> TrialState | None:
-    """Return the best trial: a completed one if there is any; `None` where nothing has been measured.
+    """Return the best trial, a completed one if there is any; `None` if nothing has been measured.
+
+    Failed trials and those with a non-finite objective are never the best.
 
     Args:
-        state: of the sweep. Trials that failed are never the best, nor is one whose objective is not a number.
+        state: state of the sweep.
         judging: the sweep's scheduler.
     """
     return next(iter(best_trials(state, judging, 1)), None)
 
 
 def best_trials(state: SweepState, judging: Judging, most: int) -> list[TrialState]:
-    """Return up to `most` trials, best first; those that can be the best at all."""
+    """Return up to `most` trials that can be the best, best first."""
     against = against_constraints(state, judging)
     ranks = (rank_of(trial, judging.mode, against) for trial in state.trials.values())
     best = heapq.nlargest(most, (rank for rank in ranks if rank is not None))
@@ -88,10 +96,8 @@ def best_trials(state: SweepState, judging: Judging, most: int) -> list[TrialSta
 
 
 def against_constraints(state: SweepState, judging: Judging) -> set[int]:
-    """Return the complete trials that break the sweep's constraints beside all that are complete by now.
-
-    `within 0.5 points of the best` asks for more when a better one comes.
-    """
+    """Return the complete trials that break the sweep's constraints."""
+    # All complete trials are judged again: a limit such as `within 0.5 points of the best` moves with the best one.
     drawn = {index: trial for index, trial in state.trials.items() if trial.added is None}
     completed = {index: trial for index, trial in drawn.items() if trial.status == COMPLETED}
     measured = {index: trial.constrained for index, trial in completed.items() if trial.constrained is not None}
@@ -99,10 +105,14 @@ def against_constraints(state: SweepState, judging: Judging) -> set[int]:
 
 
 def rank_of(trial: TrialState, mode: Mode, against: Collection[int] = ()) -> Rank | None:
-    """Return how good a trial is among those of its sweep; `None` for one that cannot be the best.
+    """Return the sort key of a trial; `None` if it cannot be the best.
 
-    `against` are the complete trials that break the sweep's constraints.
+    Args:
+        trial: the trial.
+        mode: `min` or `max`.
+        against: complete trials that break the sweep's constraints.
     """
+    # An added seed belongs to a configuration that is ranked by its own trial already.
     if (
         trial.added is not None
         or trial.status == FAILED
@@ -116,15 +126,15 @@ def rank_of(trial: TrialState, mode: Mode, against: Collection[int] = ()) -> Ran
 
 
 def best_words(trial: TrialState) -> str:
-    """Return what to call the best trial: `best`, or `best so far` while none has completed."""
+    """Return the label of the best trial: `best`, or `best so far` while none has completed."""
     return "best" if trial.status == COMPLETED else "best so far"
 
 
 class Spending:
     """Time spent in trials up to their last reports.
 
-    Each report names the share of a GPU that its process had, since shares differ between trials and grow when memory
-    runs out. One without a share had the usual one.
+    Each report contains the GPU fraction of its process, because fractions differ between trials and grow after memory
+    runs out. A report without one had the usual fraction.
     """
 
     def __init__(self) -> None:
@@ -133,25 +143,26 @@ class Spending:
         self._latest: dict[int, dict[int | None, float]] = {}
 
     def apply(self, record: Record) -> None:
-        """Fold one record in. Records must come in order."""
+        """Add one record. Records must come in order."""
         body = record.body
         if isinstance(body, ReplicateReported):
             self._add(body.report, body.replicate)
         elif isinstance(body, Reported):
-            apart = self._latest.get(body.configuration, {}).keys() - {None}
-            if not apart:  # else its replicates' own reports were counted, of which this is made
+            separate = self._latest.get(body.configuration, {}).keys() - {None}
+            if not separate:  # otherwise its replicates' own reports, from which this one is made, were counted
                 self._add(body.report, None)
 
     def hours(self) -> float:
-        """Return the hours of all trials together."""
+        """Return the total hours of all trials."""
         return self._seconds / 3600
 
     def gpu_hours(self, usual: float) -> float:
-        """Return the hours of whole GPUs; a report that names no share is taken to have had `usual`."""
+        """Return the hours of whole GPUs; a report without a GPU fraction counts with the fraction `usual`."""
         return (self._gpu_seconds + self._unshared_seconds * usual) / 3600
 
     def _add(self, report: TrialReport, replicate: int | None) -> None:
         latest = self._latest.setdefault(report.configuration, {})
+        # A trial that went back to an older checkpoint reports fewer seconds than before.
         more = max(0.0, report.wall_seconds - latest.get(replicate, 0.0))
         latest[replicate] = report.wall_seconds
         self._seconds += more

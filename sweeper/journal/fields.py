@@ -1,8 +1,8 @@
-"""The types of a record's fields: somebody else may have written the journal, with valid checksums.
+"""The types of a record's fields, checked because someone else may have written the journal, with valid checksums.
 
-A record is a dataclass whose annotations are all that is said of its fields; pydantic reads and writes them. So
-whatever folds the journal, projects it or displays it meets the types and ranges that the records declare. What does
-not fit raises ValueError with one sentence that names the field; the journal's readers add the record.
+A record is a dataclass whose annotations fully describe its fields; pydantic reads and writes them. So all code that
+folds, projects or displays the journal can rely on the declared types and ranges. An invalid value raises ValueError
+with one sentence that names the field; the journal's readers add the record.
 """
 
 from __future__ import annotations
@@ -20,20 +20,19 @@ from trainables.worker.trial_reports import Failure
 #: A JSON object as it comes from a file.
 Json: TypeAlias = Mapping[str, Any]
 
-#: No sweep draws more configurations, or has more attempts, epochs or replicates
-#: (`sweeper.space.spec.MAXIMUM_CONFIGURATIONS`).
+#: Largest number of configurations, attempts, epochs or replicates (`sweeper.space.spec.MAXIMUM_CONFIGURATIONS`).
 MOST = 10**6
 
-#: What a column of whole numbers holds.
+#: Largest value of an int64 column.
 LARGEST_INTEGER = 2**63 - 1
 
-#: Seconds: the year 5138, and longer than any sweep takes. Calendars end at 2.5e11.
+#: Largest time in seconds: the year 5138. Python's `datetime` ends at 2.5e11.
 LATEST = 10**11
 
-#: Levels of a search space, as `sweeper.space.file` reads them.
+#: Levels of nesting in a search space, as `sweeper.space.file` reads it.
 DEEPEST = 40
 
-#: Columns of an evaluation that hold text, besides those of reasons, which end in `_unavailable`.
+#: Text columns of an evaluation, besides the reasons, which end in `_unavailable`.
 TEXT_COLUMNS = ("split", "stage")
 
 _NUMBERS = (int, float, type(None))
@@ -42,7 +41,7 @@ _NUMBERS = (int, float, type(None))
 def _number(value: object) -> object:
     if not (type(value) is float or (type(value) is int and abs(value) <= LARGEST_INTEGER)):
         raise ValueError("it should be a number")
-    return value  # an int where the journal has one
+    return value  # an int stays one, so that a record is written back as it was read
 
 
 def _require_plain(value: Any, levels: int = DEEPEST) -> Any:
@@ -56,47 +55,45 @@ def _require_plain(value: Any, levels: int = DEEPEST) -> Any:
 
 
 Whole: TypeAlias = Annotated[StrictInt, Field(ge=0, le=MOST)]
-#: Of a configuration that was drawn, or of an added seed (`sweeper.core.ids.FIRST_ADDED`).
+#: Index of a drawn configuration or of an added seed (`sweeper.core.ids.FIRST_ADDED`).
 Index: TypeAlias = Annotated[StrictInt, Field(ge=0, lt=2 * MOST)]
-#: A number, which may also be infinite, or none (NaN).
+#: A number, which may be infinite or NaN.
 Number: TypeAlias = Annotated[float, PlainValidator(_number)]
 Seconds: TypeAlias = Annotated[Number, Field(ge=0, le=LATEST)]
 Flag: TypeAlias = StrictBool
 #: An object of plain values, nested no deeper than a search space may be.
 Values: TypeAlias = Annotated[Mapping[str, Any], AfterValidator(_require_plain)]
 
-#: A field that is not written where it is `None`.
+#: A field that is not written if it is `None`.
 LEFT_OUT = Field(exclude_if=lambda value: value is None)
 
 
 class Written:
-    """A dataclass that is written as its fields, in the types that they are annotated with.
-
-    The keys of `ORDER` come first.
-    """
+    """A dataclass that is written as its fields, by their annotated types; the keys of `ORDER` come first."""
 
     ORDER: ClassVar[Collection[str]] = ()
 
     def to_json(self) -> dict[str, object]:
-        """Return the values written to disk."""
+        """Return the values that are written to disk."""
         values = _adapter(type(self)).dump_python(self, by_alias=True, warnings=False)
         return {key: values[key] for key in dict.fromkeys((*self.ORDER, *values)) if key in values}
 
     @classmethod
     def from_json(cls, fields: Json) -> Self:
-        """Read what any release wrote. Raises ValueError for a field that is missing or odd."""
+        """Build a record from written values. Raises ValueError for a missing or invalid field."""
         read: Self = checked(cls, fields)
         return read
 
 
 def checked(kind: Any, values: object) -> Any:
-    """Return values as the type `kind` says. Raises ValueError, which names the first field that does not fit."""
+    """Validate values against the type `kind`. Raises ValueError, which names the first invalid field."""
     try:
         return _adapter(kind).validate_python(values)
     except ValidationError as error:
         raise ValueError(_sentence(error.errors(include_url=False)[0])) from error
 
 
+#: Building an adapter takes milliseconds, and a journal has many thousand records of the same few types.
 _adapter: Callable[[Any], TypeAdapter[Any]] = functools.cache(TypeAdapter[Any])
 
 
@@ -109,18 +106,19 @@ def _sentence(detail: ErrorDetails) -> str:
 
 
 def _shown(value: object) -> str:
+    # Python refuses to convert integers of more than 4,300 digits to text.
     shown = repr(value) if not isinstance(value, int) or abs(value) <= LARGEST_INTEGER else "a huge number"
     return shown if len(shown) <= 60 else f"{shown[:59]}…"
 
 
 def _check_row(table: str, row: Any) -> Json:
-    """Require numbers in a row's columns, but for texts of evaluations and lists that epochs may hold."""
+    """Require numbers in a row's columns, except texts in evaluations and flags and lists in epochs."""
     if not isinstance(row, dict):
         raise ValueError("it should be an object")
     for key in ("replicate", "epoch"):
         if type(row.get(key)) is not int or not 0 <= row[key] <= MOST:
             raise ValueError(f"its field {key!r} is {_shown(row.get(key))}: it should be between 0 and {MOST}")
-    # Nearly all cells are floats: sorted out first, they cost a tenth of what a record costs to parse.
+    # Nearly all cells are floats. Excluding them first reduces the cost to a tenth of parsing a record.
     others = [(column, cell) for column, cell in row.items() if type(cell) is not float and cell is not None]
     for column, cell in others:
         kind = type(cell)
@@ -128,9 +126,9 @@ def _check_row(table: str, row: Any) -> Json:
             continue
         if table == "evaluations" and kind is str and (column in TEXT_COLUMNS or column.endswith("_unavailable")):
             continue
-        if table == "epochs" and (kind is bool or (kind is list and all(type(each) in _NUMBERS for each in cell))):
-            continue  # what a trajectory measures: flags, counts of a histogram
-        raise ValueError(f"its {table}.{column} is {_shown(cell)}, which that column does not hold")
+        if table == "epochs" and (kind is bool or (kind is list and all(type(count) in _NUMBERS for count in cell))):
+            continue  # measurements of a trajectory: flags, counts of a histogram
+        raise ValueError(f"its {table}.{column} is {_shown(cell)}, which that column cannot hold")
     return row
 
 
@@ -139,7 +137,7 @@ _ByReplicate: TypeAlias = dict[Annotated[str, Field(pattern=r"^\d{1,6}$")], Fail
 
 @dataclass(frozen=True, kw_only=True)
 class ReportFields:
-    """The fields of a trial's report: what `trainables.worker.trial_reports.TrialReport` declares, with ranges."""
+    """The fields of `trainables.worker.trial_reports.TrialReport`, with ranges."""
 
     configuration: Index
     epoch: Whole

@@ -1,10 +1,10 @@
-"""The journal of a sweep: immutable, self-checking records; the source of truth.
+"""The journal of a sweep: immutable records with checksums, the source of truth.
 
-A record is written to a temporary name, flushed to the disk and renamed, so a file under its final name is
-whole or the disk damaged it; its checksum tells which. Records are numbered without gaps by their one writer,
-the driver. The renames become durable together, when `settle` flushes the folder: a power cut before that can
-take the newest records, never one from between others. Old records are joined in segments, see
-`sweeper.journal.segments`. Everything else (rungs, tables, trackers) is a fold of the journal and is rebuilt from it.
+A record is written under a temporary name, flushed to disk and renamed, so a file under its final name is whole unless
+the disk damaged it, which its checksum reveals. The driver, its only writer, numbers records without gaps. Renames
+become durable together when `settle` flushes the folder: a power cut before that can lose the newest records, never one
+between others. Old records are joined into segments, see `sweeper.journal.segments`. Everything else (rungs, tables,
+trackers) is a fold of the journal and can be rebuilt from it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,21 @@ from sweeper.journal.records import Body, Record
 from trainables.files.atomic import write_bytes, write_new_bytes
 from trainables.files.regular import read_bytes
 
-#: Bytes of a record within which its kind is found: its checksum, its number and its kind come first.
+#: Number of first bytes of a record that contain its kind, after checksum and number; a report can have many more.
 _HEAD = 120
 
 
 class Journal:
-    """The journal's one writer. Opening it continues after the last record there is."""
+    """The journal's writer. Opening it continues after the last record.
+
+    Example:
+        >>> from sweeper.journal.records import Ended
+        >>> journal = Journal(Path("journal"), durable=False)
+        >>> journal.append(Ended(attempt=1, outcome="finished")).sequence
+        0
+        >>> [record.kind for record in read_journal(Path("journal"))]
+        ['ended']
+    """
 
     def __init__(
         self,
@@ -42,13 +51,14 @@ class Journal:
         """Open the journal in `folder` for appending.
 
         Args:
-            folder: where the records are; created when missing.
-            clock: gives the records' times, so that tests and simulations bring their own.
-            durable: flush records, and on `settle` their names, to the disk.
-            joins_earlier: join also what is there already in segments.
-            alone: nobody else can write here. Otherwise a record never takes another's place: of two writers one stops.
+            folder: folder of the records; created if missing.
+            clock: source of the records' times; tests and simulations pass their own.
+            durable: flush records, and on `settle` their names, to disk.
+            joins_earlier: also join records that exist already into segments.
+            alone: whether no other process can write here. If not, a record never replaces another one, so one of two
+                writers stops.
 
-        Raises SweeperError when the folder cannot be made.
+        Raises SweeperError if the folder cannot be made.
         """
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -62,16 +72,17 @@ class Journal:
         self._next = segments.last_sequence(folder) + 1
         self._singles: list[str] = []
         if joins_earlier:
+            # A writer that was killed after writing a segment left the files of its records.
             for name in segments.covered(folder):
                 (folder / name).unlink(missing_ok=True)
             self._singles = [piece.name for piece in segments.trailing_singles(folder)]
             self._join()
 
     def append(self, body: Body) -> Record:
-        """Write one record and return it; it outlives this process, and a power cut once `settle` was called.
+        """Write one record and return it. It survives this process, and after `settle` a power cut.
 
-        Raises SweeperError when the folder cannot be written to, or another has written this record; then nothing was
-        recorded.
+        Raises SweeperError if the folder cannot be written to, or if another process has written this record; then
+        nothing was recorded.
         """
         record = Record(self._next, self._clock(), body)
         try:
@@ -79,7 +90,8 @@ class Journal:
                 name = record.file_name
                 write_bytes(self._folder / name, record.to_bytes(), durable=self._durable)
             else:
-                # A name that follows from the number alone can be given once.
+                # This name depends on the number alone, so it can be created only once; the other one contains the
+                # kind.
                 name = segments.segment_name(record.sequence, record.sequence)
                 content = segments.joined([record.to_bytes()])
                 write_new_bytes(self._folder / name, content, durable=self._durable)
@@ -98,42 +110,43 @@ class Journal:
         return record
 
     def settle(self) -> None:
-        """Make all records so far durable under their names; a decision is acted upon only after this.
+        """Make all records so far durable. The driver acts on a decision only after this.
 
-        Raises SweeperError when the folder cannot be flushed.
+        Raises SweeperError if the folder cannot be flushed.
         """
         if not self._unsettled:
             return
         if self._durable:
             _flush_folder(self._folder)
         self._unsettled = False
-        self._join()
+        self._join()  # only settled records: joining removes their files
 
     def _join(self) -> None:
-        """Make segments of settled records, once there are enough for one; where that fails, files remain files."""
+        """Join settled records into segments, once there are enough for one; if that fails, their files stay."""
         while len(self._singles) >= segments.SEALED:
             names, self._singles = self._singles[: segments.SEALED], self._singles[segments.SEALED :]
             try:
                 self._make_segment(names)
             except (OSError, SweeperError):
-                return  # a full disk, or a damaged record: whoever reads it next is told
+                return  # a full disk, or a damaged record, which the next reader reports
 
     def _make_segment(self, names: Sequence[str]) -> None:
-        """Write a segment, and remove the files of its records. Raises OSError, or SweeperError for a damaged one."""
+        """Write a segment and remove the files of its records. Raises OSError, or SweeperError for a damaged record."""
         files = [piece for piece in map(segments.piece_of, names) if piece is not None]
-        found = [content for each in files for content in segments.split(each, read_bytes(self._folder / each.name))]
-        for content in found:
-            _sound(self._folder, content)
-        target = self._folder / segments.segment_name(files[0].first, found[-1].sequence)
-        write_bytes(target, segments.joined([content.data for content in found]), durable=self._durable)
+        records = [c for piece in files for c in segments.split(piece, read_bytes(self._folder / piece.name))]
+        for content in records:
+            _sound(self._folder, content)  # a damaged record must not vanish inside a segment
+        target = self._folder / segments.segment_name(files[0].first, records[-1].sequence)
+        write_bytes(target, segments.joined([content.data for content in records]), durable=self._durable)
         if self._durable:
+            # The segment's name must be durable before the files go, or a power cut could lose both.
             _flush_folder(self._folder)
         for name in names:
             (self._folder / name).unlink(missing_ok=True)
 
 
 def _flush_folder(folder: Path) -> None:
-    """Make the names in `folder` durable, where its file system can: some network ones cannot open folders."""
+    """Make the names in `folder` durable, if its file system can; some network file systems cannot open folders."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -157,9 +170,9 @@ def _not_writable(folder: Path, error: OSError) -> SweeperError:
 
 
 def read_journal(folder: Path, after: int = -1) -> Iterator[Record]:
-    """Yield the records with a sequence above `after`, in order, each checked.
+    """Yield the records with a number above `after`, in order, after checking each.
 
-    Raises SweeperError naming the file when a record is damaged or one is missing in between.
+    Raises SweeperError with the file's name if a record is damaged or missing in between.
     """
     try:
         for content in segments.contents(folder, after):
@@ -172,14 +185,15 @@ def read_journal(folder: Path, after: int = -1) -> Iterator[Record]:
 
 
 def read_kind(folder: Path, kind: type[Body], after: int = -1) -> Iterator[Record]:
-    """Yield the records of one kind, e.g. `Suggested`, above sequence `after`, in order, each checked.
+    """Yield the records of one kind, e.g. `Suggested`, with a number above `after`, in order, after checking each.
 
-    No other file of one record is opened, and no other record of a segment parsed.
+    Files of other kinds are not opened, and other records of a segment are not parsed.
 
-    Raises SweeperError naming the file when a record is damaged.
+    Raises SweeperError with the file's name if a record is damaged.
     """
     sign = f'"kind":"{kind.kind}"'.encode()
     for piece in segments.pieces(folder):
+        # A file's name contains its record's kind after ten digits and a hyphen.
         other = not piece.sealed and not piece.name[11:].startswith((f"{kind.kind}-", f"{kind.kind}."))
         if piece.last <= after or other:
             continue
@@ -190,7 +204,7 @@ def read_kind(folder: Path, kind: type[Body], after: int = -1) -> Iterator[Recor
 
 
 def _read_piece(folder: Path, piece: segments.Piece) -> bytes:
-    """Return a file's content; that of a record which was joined into a segment meanwhile comes from there."""
+    """Return a file's content; if its record was joined into a segment meanwhile, read it from there."""
     try:
         return read_bytes(folder / piece.name)
     except FileNotFoundError:
@@ -201,9 +215,10 @@ def _read_piece(folder: Path, piece: segments.Piece) -> bytes:
 
 
 def _sound(folder: Path, content: segments.Content) -> Record:
-    """Return a record. Raises SweeperError when it is damaged."""
+    """Parse a record. Raises SweeperError if it is damaged."""
     try:
         record = Record.from_bytes(content.data)
+        # A file that was renamed or copied over another has a valid checksum, but not this number or name.
         own = content.sealed or content.file == record.file_name
         if record.sequence != content.sequence or not own:
             raise ValueError(f"it holds {record.file_name}")
@@ -218,28 +233,28 @@ def _sound(folder: Path, content: segments.Content) -> Record:
 
 
 class JournalTail:
-    """The records of a journal as they arrive; waits for a missing one."""
+    """Reads the records of a growing journal; a missing one ends a read without an error."""
 
     def __init__(self, folder: Path) -> None:
-        """Begin at the first record of the journal in `folder`, which need not exist yet."""
+        """Start at the first record of the journal in `folder`, which need not exist yet."""
         self._folder, self._next = folder, 0
 
     def read(self) -> Iterator[Record]:
-        """Yield the records that have come in since the last call. Raises SweeperError on a damaged one."""
+        """Yield the records written since the last call. Raises SweeperError for a damaged one."""
         try:
             for content in segments.contents(self._folder, self._next - 1):
                 record = _sound(self._folder, content)
                 self._next += 1
                 yield record
         except segments.GapError:
-            # A folder that is being written to may list a later file without an earlier one.
+            # The listing of a folder that is being written to can contain a later file without an earlier one.
             return
 
 
 def set_aside_damaged(folder: Path) -> list[str]:
-    """Set the first damaged record and all after it aside as `….damaged`; return their files, none if all are sound.
+    """Quarantine the first damaged record and all later ones as `….damaged`; return their files' names.
 
-    What they told is lost: its trials run again from what the records before them say. A segment is cut in two.
+    Their content is lost: trials continue from the records before. A segment with a damaged record is split.
     """
     sound = -1
     try:
@@ -252,11 +267,12 @@ def set_aside_damaged(folder: Path) -> list[str]:
 
 
 def _set_aside(folder: Path, piece: segments.Piece, sound: int) -> str:
-    """Keep what a file has after the record `sound` as `….damaged`, and what it has before; return the first's name."""
+    """Quarantine the part of a file after record `sound`, keep the part before; return the quarantined name."""
     if piece.first > sound:
         (folder / piece.name).rename(folder / f"{piece.name}.damaged")
         return piece.name
     lines = read_bytes(folder / piece.name).split(b"\n")
+    # Each record has two lines, its checksum and its content.
     place, rest = 2 * (sound + 1 - piece.first), segments.segment_name(sound + 1, piece.last)
     write_bytes(folder / f"{rest}.damaged", b"\n".join(lines[place:]), durable=True)
     write_bytes(folder / segments.segment_name(piece.first, sound), b"\n".join(lines[:place]) + b"\n", durable=True)
@@ -265,9 +281,9 @@ def _set_aside(folder: Path, piece: segments.Piece, sound: int) -> str:
 
 
 def generation(folder: Path) -> str:
-    """Return a short text that is another each time that records were quarantined, and empty if none ever was.
+    """Return a short text that changes whenever records are quarantined; empty if none ever was.
 
-    The numbers of such records are given again: what knows a record by its number alone must start again.
+    Numbers of quarantined records are used again, so a program that remembers record numbers must start again.
     """
     names = sorted(name for name in os.listdir(folder) if name.endswith(".damaged"))
     content = b"".join(name.encode() + b"\0" + read_bytes(folder / name) for name in names)

@@ -1,6 +1,6 @@
-"""Reasons in words: what the scheduler decided, why a trial failed, why a sweep stopped. Nothing else writes them.
+"""Text of reasons: scheduler decisions, failures of trials, stops of a sweep. Only this module renders them.
 
-A rule that is not in `RULES`, as of a scheduler of the user's own, is called by its name.
+A rule that is not in `RULES`, for example of a user-defined scheduler, is shown by its name.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from sweeper.core.labels import number, plural
 from sweeper.journal.records import BREAKS_CONSTRAINT, Decision
 from trainables.worker.trial_reports import Reason
 
-#: What decided, by a decision's rule; `{relation}` says how the trial's value compares with the cut-off.
+#: Text of a decision's rule; `{relation}` compares the trial's value with the cut-off.
 RULES = {
     "first": "nothing to compare with",
     "cutoff": "{relation} the cut-off {cutoff}",
@@ -24,12 +24,12 @@ RULES = {
     "non_finite": "the objective is not a finite number",
 }
 
-#: What became of the trial, by a decision's kind; first by rule and kind.
+#: Text of a decision's kind. Promotion has other words than stopping, since a paused trial resumes.
 ENDS = {"continue": "Continued", "stop": "Stopped", "pause": "Paused", "complete": "Completed", "fail": "Failed"}
 PROMOTION_ENDS = {"continue": "Promoted", "stop": "Never promoted, so stopped"}
 
 
-#: Why something ended, by kind; of several the first whose values are all there.
+#: Text of a reason by kind; if a kind has several, the first one whose values are all present is used.
 REASONS = (
     ("non_finite", "{metric} of replicate {replicate} is {value} in epoch {epoch}"),
     ("non_finite", "{metric} is {value} after epoch {epoch}"),
@@ -38,7 +38,7 @@ REASONS = (
     ("timed_out", "trained for {seconds:.1f} s, longer than trial_timeout = {trial_timeout:g} s, by epoch {epoch}"),
     ("hung", "its process did no work for {silent:.0f} s, longer than hang_timeout = {hang_timeout:g} s"),
     ("hung", "it has not finished an epoch after {step:.0f} s, longer than {times:g} × trial_timeout = {limit:g} s"),
-    ("preempted", "its {leaving} is about to be removed: it continues from its checkpoint on another"),
+    ("preempted", "its {leaving} is about to be removed; it continues from its checkpoint on another one"),
     ("preempted", "its {died} died"),
     ("preempted", "its node was taken away"),
     ("out_of_memory", "the cohort's memory ran out: it continues with {lanes} lanes"),
@@ -48,22 +48,22 @@ REASONS = (
     ("storage", "the disk of node {node} cannot be written to"),
     ("storage", "the results folder cannot be written to"),
     ("crash", "its process was ended by {signal}"),
-    ("crash", "its process ended by itself with exit code {exit_code}"),
+    ("crash", "its process exited with code {exit_code}"),
     ("crash", "its process died"),
     ("error", "its checkpoint of epoch {checkpoint_epoch} is ahead of the journal; it starts again"),
     ("error", "its process ended without a {lacks}"),
     ("asked", "`sweeper stop` was called"),
     ("signal", "{name} was received"),
     ("budget", "the budget is reached: {name} {spent:.4g} of {limit:g}; "
-               "go on with `sweeper resume … --set budget.{name}={twice:g}`"),
-    ("no_node_type", "no node type of the cluster can hold a trial: one needs {needs}"),
-    ("no_node", "no node that holds a trial came in {patience:.0f} s"),
+               "continue with `sweeper resume … --set budget.{name}={twice:g}`"),
+    ("no_node_type", "no node type of the cluster is large enough for a trial, which needs {needs}"),
+    ("no_node", "no node large enough for a trial appeared within {patience:.0f} s"),
 )  # fmt: skip
 
-#: What follows where these values are there.
+#: Remarks that follow in parentheses if their values are present.
 REMARKS = (
     "in {function}, {file}:{line}",
-    "it held little of it, so it waits {pause:.3g} s for others to give memory back",
+    "it used little of it, so it waits {pause:.3g} s for others to release memory",
     "and could not be interrupted: {killed}",
     "it shared the process with {shared_with} more",
     "each is tried {then}",
@@ -75,7 +75,12 @@ REMARKS = (
 
 
 def reason_text(reason: Reason) -> str:
-    """Return e.g. `its process was ended by SIGKILL (after 2 tries)`."""
+    """Render a reason, e.g. `its process was ended by SIGKILL (after 2 tries)`.
+
+    Example:
+        >>> reason_text(Reason("crash", {"signal": "SIGKILL", "tries": 2}))
+        'its process was ended by SIGKILL (after 2 tries)'
+    """
     templates = (template for kind, template in REASONS if kind == reason.kind)
     first = next(filter(None, (_filled(template, reason) for template in templates)), "")
     said = ": ".join(filter(None, (first, reason.message))) or reason.kind.replace("_", " ")
@@ -86,16 +91,18 @@ def reason_text(reason: Reason) -> str:
 def _filled(template: str, reason: Reason) -> str:
     try:
         return template.format(**reason.values)
-    except (
-        KeyError,
-        ValueError,
-        TypeError,
-    ):  # a value that is missing, or of another type in a journal that somebody forged
+    except (KeyError, ValueError, TypeError):
+        # A value is missing, or has another type in a journal that someone else wrote.
         return ""
 
 
 def decision_text(decision: Decision) -> str:
-    """Return e.g. `Epoch 9: 3rd of 7 (resnet8, focal); worse than the cut-off 0.167. Stopped.`"""
+    """Render a decision, e.g. `Epoch 9: 3rd of 7 (resnet8, focal); worse than the cut-off 0.167. Stopped.`
+
+    Example:
+        >>> decision_text(Decision("stop", "cutoff", rung=9, place=3, count=7, cutoff=0.1667))
+        'Epoch 9: 3rd of 7; worse than the cut-off 0.167. Stopped.'
+    """
     by_quota = decision.rule == "quota"
     parts = [_place(decision), _rule(decision)]
     parts += [f"kept by {decision.kept_by}"] if decision.kept_by else []
@@ -107,7 +114,7 @@ def decision_text(decision: Decision) -> str:
 
 
 def row_text(row: Row) -> str:
-    """Return the same of a row of the table `decisions`."""
+    """Render a row of the table `decisions`."""
     return decision_text(Decision.from_json(row))
 
 
@@ -123,6 +130,7 @@ def _place(decision: Decision) -> str:
 def _rule(decision: Decision) -> str:
     if decision.rule == "quota" and not decision.quota:
         return "none promoted yet" if decision.kind == "pause" else "none promoted"
+    # A trial that a setting such as `keep_at_least` kept is worse than the cut-off although it continues.
     worse = decision.kind == "stop" or decision.kept_by
     relation = "worse than" if worse else "at least as good as"
     template = RULES.get(decision.rule, decision.rule.replace("_", " "))
@@ -132,4 +140,5 @@ def _rule(decision: Decision) -> str:
 def ordinal(place: int) -> str:
     """Return e.g. `1st`, `12th`, `23rd`."""
     last = {1: "st", 2: "nd", 3: "rd"}.get(place % 10, "th")
+    # 11th, 12th, 13th, and so 111th.
     return f"{place}{'th' if 10 < place % 100 < 14 else last}"

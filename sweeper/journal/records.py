@@ -1,11 +1,10 @@
 """The journal's records: one dataclass per kind, whose fields are declared once, and its JSON form.
 
-Outside of this file nobody needs to know how a record is written: `to_json` gives the plain values that lie on disk,
-key by key in the order in which they always have, and `from_json` reads them back, whichever release wrote them; both
-follow the fields' annotations (`sweeper.journal.fields`).
+No other module needs to know how a record is written: `to_json` returns the plain values on disk, with their keys in a
+fixed order, and `from_json` reads them back. Both follow the fields' annotations (`sweeper.journal.fields`).
 
-In all of them `attempt` is the driver's number, counted from 1, `configuration` an index, `replicate` a number,
-`config_hash` that of a configuration's nested `values`, and `status` the trial's from then on.
+In all records `attempt` is the driver's number, from 1; `configuration` an index; `replicate` a number; `config_hash`
+the hash of a configuration's nested `values`; `status` the trial's status from then on.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from sweeper.journal.fields import (
 )
 from trainables.worker.trial_reports import Failure, Reason, TrialReport
 
-#: What a trial can be; `sweeper.journal.state` says when it is which.
+#: The statuses of a trial, in the order in which tables of counts show them.
 STATUSES = ("waiting", "running", "completed", "early_stopped", "failed", "interrupted")
 
 
@@ -52,23 +51,22 @@ BREAKS_CONSTRAINT = "constraint"
 
 @dataclass(frozen=True)
 class Decision(Written):
-    """What the scheduler did with a trial at a rung, and why; `sweeper.journal.reasons` says it in words.
+    """A scheduler's decision on a trial at a rung, with its reason; `sweeper.journal.reasons` renders it.
 
     Attributes:
         kind: `continue`, `stop` (early), `pause` (until it is promoted or stopped), `complete` (reached the last
             epoch) or `fail`.
-        rule: what decided, in a word, e.g. `cutoff`; of a failure its kind.
-        rung: the rung in epochs, or `None` when the decision was not made at a rung.
-        metric: the trial's value of the objective; `None` where that is not a finite number, whatever was given.
-        place: its place among those at the rung, from 1; `None` where the rule ranks none.
-        count: trials that had reached the rung, itself included; `None` where nothing was counted.
-        quota: how many of the first the rule promotes.
-        cutoff: the value it was compared with.
-        kept_by: the setting that let it continue although the rule would not have.
-        left_out: replicates that failed, which the mean leaves out.
-        stratum: the stratum within which it was compared; `None` where all trials compete in one pool.
-        constrained: what a complete trial measured of the constraints' metrics, means over replicates; `None` where
-            there are no constraints.
+        rule: name of the deciding rule, e.g. `cutoff`; for a failure its kind.
+        rung: the rung in epochs; `None` if the decision was not made at a rung.
+        metric: the trial's objective; `None` if it is not finite.
+        place: its rank among the trials at the rung, from 1; `None` if the rule does not rank.
+        count: number of trials that had reached the rung, including this one; `None` if they were not counted.
+        quota: number of trials that the rule promotes.
+        cutoff: value that the objective was compared with.
+        kept_by: setting that let the trial continue against the rule.
+        left_out: number of failed replicates, which the mean leaves out.
+        stratum: stratum within which it was compared; `None` if all trials compete in one pool.
+        constrained: a complete trial's metrics under constraints, means over replicates; `None` without constraints.
     """
 
     kind: DecisionKind
@@ -87,7 +85,7 @@ class Decision(Written):
 
     def __post_init__(self) -> None:
         if self.metric is not None and not math.isfinite(self.metric):
-            # A decision equals the one that is read back, and NaN equals nothing.
+            # NaN differs from itself, and a decision must equal the one that is read back.
             object.__setattr__(self, "metric", None)
 
 
@@ -96,11 +94,10 @@ class Attempt(Written):
     """A driver starts or resumes the sweep.
 
     Attributes:
-        attempt: its number, counted from 1.
+        attempt: its number, from 1.
         host, pid: its process.
-        code: identifies the version of the program that it runs, as `sweeper.core.ids` does; `None` where it
-            did not say.
-        space: the resolved search space that it drives.
+        code: version of the program, see `sweeper.core.ids.code_version`; `None` if unknown.
+        space: the resolved search space.
     """
 
     kind: ClassVar[str] = "attempt"
@@ -117,8 +114,8 @@ class Suggested(Written):
 
     Attributes:
         configuration: its index from now on.
-        choices: those that lead to it, see `sweeper.core.domains`.
-        searcher: what chose it, with its version.
+        choices: the choices that lead to it, see `sweeper.core.domains`.
+        searcher: name and version of the searcher.
     """
 
     kind: ClassVar[str] = "suggested"
@@ -131,14 +128,14 @@ class Suggested(Written):
 
 @dataclass(frozen=True)
 class Drawn(Written):
-    """Configurations of the space, drawn before the first of them begins: from now on they are these.
+    """Configurations of the space, drawn before the first of them starts.
 
-    They follow from space and seed, but a later release may draw others from the same space; so every reader takes them
-    from here.
+    They follow from space and seed, but a later release may draw others from the same space, so every reader takes them
+    from this record.
 
     Attributes:
-        first: the index of the first.
-        values: the nested values of the first and of those that follow it.
+        first: index of the first one.
+        values: nested values of the first and the following configurations.
     """
 
     kind: ClassVar[str] = "drawn"
@@ -148,15 +145,15 @@ class Drawn(Written):
 
 @dataclass(frozen=True)
 class AddedSeed(Written):
-    """One training from scratch to the last epoch, on a seed that its configuration has not had.
+    """One training from scratch to the last epoch, on a new seed of a configuration.
 
     Attributes:
         configuration: its own index, under which it is assigned, reported and retried like a trial.
-        trial: the index under whose name tables show it: its configuration's, or, for a configuration that no draw
-            gave, that of the first seed added to it.
+        trial: index of the trial under which tables show it: its configuration's, or, if that was not drawn, the first
+            seed added to it.
         replicate: its number among that trial's replicates.
-        values: the configuration's nested values.
-        question: what it helps to answer: `network`, `loss`, a hyperparameter, or `request` where a user asked for it.
+        values: nested values of the configuration.
+        question: question that it helps to answer: `network`, `loss`, a hyperparameter, or `request` for a user's.
     """
 
     configuration: Index
@@ -169,11 +166,11 @@ class AddedSeed(Written):
 
 @dataclass(frozen=True)
 class Added(Written):
-    """A round of seeds joins the sweep: all of them at once, for each round follows from the values before it.
+    """A round of seeds is added to the sweep, all at once, because each round follows from the values before it.
 
     Attributes:
-        round: its number, counted from 1; 0 for seeds that a user asked for.
-        seeds: what is trained.
+        round: its number, from 1; 0 for seeds that a user requested.
+        seeds: the trainings.
     """
 
     kind: ClassVar[str] = "added"
@@ -183,7 +180,7 @@ class Added(Written):
 
 @dataclass(frozen=True)
 class Started(Written):
-    """A process has begun with a configuration, or with one replicate of it where these have separate processes."""
+    """A process has started a configuration, or one of its replicates if these have separate processes."""
 
     kind: ClassVar[str] = "started"
     ORDER: ClassVar[Sequence[str]] = ("configuration", "replicate")
@@ -195,39 +192,40 @@ class Started(Written):
 
 @dataclass(frozen=True)
 class _ReportBody(Written):
-    """A body with a trial's report."""
+    """A body that contains a trial's report."""
 
     report: Annotated[TrialReport, Field(exclude=True)]
 
     def to_json(self) -> dict[str, object]:
-        """Return the values written to disk: the report's among the others."""
+        """Return the values that are written to disk, the report's fields among the others."""
+        # Flat, not nested: SQL and people look for `epoch` and `objective` at the top level of a record.
         values = self.report.to_dict() | super().to_json()
         return {key: values[key] for key in self.ORDER if key in values}
 
     @classmethod
     def from_json(cls, fields: Json) -> Self:
-        """Read what any release wrote."""
+        """Build a body from written values."""
         checked(ReportFields, fields)
         return super().from_json({**fields, "report": TrialReport.from_dict(fields)})
 
     @property
     def configuration(self) -> int:
-        """The index of its configuration."""
+        """Index of the configuration."""
         return self.report.configuration
 
     @property
     def epoch(self) -> int:
-        """Completed epochs."""
+        """Number of completed epochs."""
         return self.report.epoch
 
 
 @dataclass(frozen=True)
 class ReplicateReported(_ReportBody):
-    """One replicate's process reports; its configuration is judged when all its replicates have come as far.
+    """A replicate's process reports; the scheduler judges its configuration once all replicates have come as far.
 
     Attributes:
-        report: what it measured; it has no objective, and its errors are the failure.
-        pauses: whether it waits for the scheduler now.
+        report: its measurements, without an objective; a replicate's error is the failure.
+        pauses: whether it now waits for the scheduler.
     """
 
     kind: ClassVar[str] = "replicate"
@@ -245,9 +243,9 @@ class Reported(_ReportBody):
     """A configuration reports, and the scheduler has decided on it.
 
     Attributes:
-        report: what was measured, and the failure that ended it.
-        decision: the scheduler's; `None` between rungs.
-        config_hash: of the configuration's values, in its first report; `None` in later ones.
+        report: its measurements, and the failure if one ended it.
+        decision: the scheduler's decision; `None` between rungs.
+        config_hash: hash of the configuration's values in its first report; `None` in later ones.
     """
 
     kind: ClassVar[str] = "report"
@@ -264,7 +262,7 @@ class Reported(_ReportBody):
 
 @dataclass(frozen=True)
 class Judged(Written):
-    """The scheduler decides on a configuration that pauses at a rung: it is promoted, or stopped.
+    """The scheduler promotes or stops a configuration that pauses at a rung.
 
     Attributes:
         epoch: the rung.
@@ -283,12 +281,12 @@ class Failed(Written):
     """A process died, or a configuration is given up.
 
     Attributes:
-        epoch: epochs that were reported before.
-        failure: what it died of.
+        epoch: number of epochs reported before.
+        failure: why the process died.
         final: whether the configuration has failed permanently.
-        replicate: of one replicate with processes of its own.
+        replicate: number of a replicate with separate processes.
         given_up: whether that replicate is left out from now on.
-        share: the share of a GPU for the next try.
+        share: GPU fraction for the next try.
     """
 
     kind: ClassVar[str] = "failed"
@@ -304,14 +302,14 @@ class Failed(Written):
     share: Annotated[Annotated[Number, Field(ge=0, le=MOST)] | None, LEFT_OUT] = None
 
     def to_json(self) -> dict[str, object]:
-        """Return the values written to disk; `given_up` says nothing of a whole configuration."""
+        """Return the values that are written to disk; `given_up` is written for replicates only."""
         values = super().to_json()
         return values if self.replicate is not None else {k: v for k, v in values.items() if k != "given_up"}
 
 
 @dataclass(frozen=True)
 class Ended(Written):
-    """A driver ends cleanly: `finished`, `stopped` or `interrupted`, and why it was stopped."""
+    """A driver ends cleanly: `finished`, `stopped` or `interrupted`, with the reason of a stop."""
 
     kind: ClassVar[str] = "ended"
     attempt: Whole
@@ -319,27 +317,27 @@ class Ended(Written):
     reason: Annotated[Reason | None, LEFT_OUT] = None
 
 
-#: What a record says happened.
+#: The content of a record, by kind.
 Body = Attempt | Suggested | Drawn | Added | Started | ReplicateReported | Reported | Judged | Failed | Ended
 
-_KINDS: dict[str, type[Body]] = {each.kind: each for each in get_args(Body)}
+_KINDS: dict[str, type[Body]] = {body.kind: body for body in get_args(Body)}
 
 
 def body_from_json(kind: str, fields: Json) -> Body:
-    """Read the body of a record of any release. Raises ValueError for a kind, or a field that is missing or odd."""
+    """Build the body of a record. Raises ValueError for an unknown kind, or a missing or invalid field."""
     if kind not in _KINDS:
-        raise ValueError(f"{kind!r} is no kind of record that this release knows")
+        raise ValueError(f"this release does not know the record kind {kind!r}")
     return _KINDS[kind].from_json(fields)
 
 
 def configuration_of(body: Body) -> int | None:
-    """Return the configuration that a record is about; `None` where it is about the whole sweep."""
+    """Return the configuration of a record; `None` if it concerns the whole sweep."""
     return None if isinstance(body, Attempt | Drawn | Added | Ended) else body.configuration
 
 
 @dataclass(frozen=True)
 class _Head:
-    """What stands before a record's body."""
+    """The fields before a record's body."""
 
     sequence: Sequential
     kind: str
@@ -348,12 +346,12 @@ class _Head:
 
 @dataclass(frozen=True)
 class Record:
-    """One thing that happened.
+    """A record of the journal.
 
     Attributes:
-        sequence: its place in the journal, counted from 0 without gaps.
+        sequence: its number in the journal, from 0 without gaps.
         time: Unix time in seconds at which it was written.
-        body: what happened.
+        body: its content.
     """
 
     sequence: int
@@ -362,12 +360,13 @@ class Record:
 
     @property
     def kind(self) -> str:
-        """The kind of its body, as files name it: `attempt`, `report` …"""
+        """Kind of its body, as in file names: `attempt`, `report` …"""
         return self.body.kind
 
     @property
     def file_name(self) -> str:
-        """The record's file name: sequence, kind and, where it has them, trial and epoch."""
+        """Name of the record's file: sequence, kind and, if it has them, trial and epoch."""
+        # Fixed widths, so that sorting by name is sorting by number.
         name = f"{self.sequence:010d}-{self.kind}"
         configuration = configuration_of(self.body)
         if configuration is not None:
@@ -377,19 +376,20 @@ class Record:
         return name + ".json"
 
     def to_bytes(self) -> bytes:
-        """Return the file's content: a line with the SHA-256 of the rest, and the rest, one JSON object."""
+        """Return the file's content: a line with the SHA-256 of the rest, then one JSON object on one line."""
         fields = {"sequence": self.sequence, "kind": self.kind, "time": self.time, "body": self.body.to_json()}
         content = json.dumps(fields, separators=(",", ":")).encode()
         return hashlib.sha256(content).hexdigest().encode() + b"\n" + content
 
     @staticmethod
     def from_bytes(data: bytes) -> Record:
-        """Read a record back.
+        """Parse a record.
 
         Raises:
-            ValueError: the checksum does not fit the content, the kind is unknown, or a field is missing or odd.
-            RecursionError: it is nested too deep to be read.
+            ValueError: the checksum does not match, the kind is unknown, or a field is missing or invalid.
+            RecursionError: its JSON is nested too deeply.
         """
+        # The checksum comes first: nothing of a damaged record is parsed.
         checksum, _, content = data.partition(b"\n")
         if hashlib.sha256(content).hexdigest().encode() != checksum:
             raise ValueError("its checksum does not match its content")

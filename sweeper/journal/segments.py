@@ -1,9 +1,9 @@
-"""The files of a journal: one a record for the newest ones, and closed segments of a thousand for all before them.
+"""The files of a journal: one per record for the newest, and closed segments of a thousand for all before them.
 
-A record begins as a file of its own, which is what makes it durable at once. From time to time the writer joins those
-that are settled into a segment: it is written whole, under its own name, before the first of its records' files goes.
-So every record is in at least one file at every moment, and where one is in two, the segment counts. A reader that
-finds a file gone lists the folder again.
+A record starts as a separate file, which makes it durable at once. From time to time the writer joins settled records
+into a segment. The segment is written whole, under its own name, before the first of its records' files is removed. So
+every record is in at least one file at any moment; if it is in two, the segment takes precedence. A reader that finds a
+file gone lists the folder again.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pathlib import Path
 
 from trainables.files.regular import read_bytes
 
-#: Records a segment: 800,000 records are then 800 files, each of a few MB.
+#: Records per segment: 800,000 records are then 800 files of a few MB each.
 SEALED = 1000
 
-#: So often a folder is listed again without anything new in it, while a reader waits for files to be joined.
+#: Number of listings without anything new before a reader reports a missing record; files may be being joined.
 LISTINGS = 5
 
-#: Before a file that is listed and not there is looked for again: a network file system may list what was there.
+#: Seconds before a listed but missing file is looked for again: a network file system may list removed files.
 PAUSE_SECONDS = 0.5
 
 _SINGLE = re.compile(r"(\d{10})-[a-z]+(-c\d+)?(-e\d+)?\.json")
@@ -47,7 +47,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Content:
-    """The bytes of one record, and the file that they are from; `sealed` where that is a segment."""
+    """The bytes of one record and their file; `sealed` if that is a segment."""
 
     sequence: int
     file: str
@@ -56,11 +56,11 @@ class Content:
 
 
 class GapError(Exception):
-    """A record is missing between others, or there are two of one number.
+    """A record is missing between others, or two have the same number.
 
     Attributes:
-        file: what is there instead.
-        expected: the number.
+        file: the file found instead.
+        expected: the missing number.
     """
 
     def __init__(self, file: str, expected: int) -> None:
@@ -74,7 +74,7 @@ def segment_name(first: int, last: int) -> str:
 
 
 def piece_of(name: str) -> Piece | None:
-    """Return what a file holds, by its name; `None` for one that is none of a journal's."""
+    """Parse a file name; `None` if it is not one of a journal's files."""
     if match := _SINGLE.fullmatch(name):
         return Piece(int(match[1]), int(match[1]), name)
     if match := _SEGMENT.fullmatch(name):
@@ -83,25 +83,25 @@ def piece_of(name: str) -> Piece | None:
 
 
 def pieces(folder: Path) -> list[Piece]:
-    """Return the files that together are the journal in `folder`, in order; without those that a segment covers."""
-    names = (
-        [entry.name for entry in os.scandir(folder) if entry.is_file(follow_symlinks=False)] if folder.is_dir() else []
-    )  # no pipe
-    found = [piece for piece in map(piece_of, names) if piece]
+    """Return the files of the journal in `folder`, in order, without those that a segment covers."""
+    # Regular files only: someone else may have put a link or a pipe of that name into the folder.
+    entries = [*os.scandir(folder)] if folder.is_dir() else []
+    listed = [piece_of(entry.name) for entry in entries if entry.is_file(follow_symlinks=False)]
     kept: list[Piece] = []
-    for piece in sorted(found, key=lambda each: (each.first, -each.last, each.name)):
+    # A segment before the single files that it covers, which begin at the same number at the earliest.
+    for piece in sorted(filter(None, listed), key=lambda piece: (piece.first, -piece.last, piece.name)):
         if not (kept and kept[-1].sealed and piece.last <= kept[-1].last):
             kept.append(piece)
     return kept
 
 
 def last_sequence(folder: Path) -> int:
-    """Return the number of the newest record in `folder`; -1 where there is none."""
+    """Return the number of the newest record in `folder`; -1 without records."""
     return max((piece.last for piece in pieces(folder)), default=-1)
 
 
 def contents(folder: Path, after: int = -1) -> Iterator[Content]:
-    """Yield the records above `after`, in order, unchecked. Raises GapError where one is missing."""
+    """Yield the records above `after`, in order, without checking them. Raises GapError if one is missing."""
     expected, patience = after + 1, LISTINGS
     while True:
         begun, vanished = expected, False
@@ -110,7 +110,7 @@ def contents(folder: Path, after: int = -1) -> Iterator[Content]:
             if piece.last < begun:
                 continue
             if piece.last < expected:
-                raise GapError(piece.name, expected)  # two of one number
+                raise GapError(piece.name, expected)  # two files of one number
             if piece.first > expected:
                 gap = GapError(piece.name, expected)
                 break
@@ -124,7 +124,7 @@ def contents(folder: Path, after: int = -1) -> Iterator[Content]:
                 expected = content.sequence + 1
         if gap is None:
             return
-        # Joined while it was read, perhaps: then another listing has the segment.
+        # Perhaps the file was joined while it was read; then another listing has the segment.
         patience = LISTINGS if expected > begun else patience - 1
         if not patience:
             raise gap
@@ -133,29 +133,30 @@ def contents(folder: Path, after: int = -1) -> Iterator[Content]:
 
 
 def split(piece: Piece, data: bytes, begin: int = 0) -> Iterator[Content]:
-    """Yield the records of a file from number `begin` on; where the file is cut off, empty ones."""
+    """Yield the records of a file from number `begin` on; empty ones where the file is truncated."""
     if not piece.sealed:
         yield Content(piece.first, piece.name, data)
         return
-    lines = data.split(b"\n")
+    lines = data.split(b"\n")  # two per record: JSON on one line contains no line break
     for sequence in range(max(piece.first, begin), piece.last + 1):
         place = 2 * (sequence - piece.first)
         yield Content(sequence, piece.name, b"\n".join(lines[place : place + 2]), sealed=True)
 
 
 def joined(records: Sequence[bytes]) -> bytes:
-    """Return the content of a segment, given each record's two lines."""
+    """Return the content of a segment from each record's two lines."""
     return b"\n".join(records) + b"\n"
 
 
 def covered(folder: Path) -> list[str]:
-    """Return the files whose records are all in a segment: who joined them was killed before it removed them."""
+    """Return the files whose records are all in a segment; their writer was killed before it removed them."""
     kept = {piece.name for piece in pieces(folder)}
     return [name for name in os.listdir(folder) if piece_of(name) is not None and name not in kept]
 
 
 def trailing_singles(folder: Path) -> list[Piece]:
-    """Return the files of one record each, without gaps, that follow the last segment."""
-    found = [piece for piece in pieces(folder) if piece.first == piece.last]
-    gaps = [place for place, (one, other) in enumerate(pairwise(found), 1) if other.first != one.first + 1]
-    return found[gaps[-1] if gaps else 0 :]
+    """Return the single-record files after the last segment and after the last gap."""
+    # A segment must not bridge a gap: its name promises every number in between.
+    singles = [piece for piece in pieces(folder) if piece.first == piece.last]
+    gaps = [place for place, (one, other) in enumerate(pairwise(singles), 1) if other.first != one.first + 1]
+    return singles[gaps[-1] if gaps else 0 :]

@@ -1,4 +1,4 @@
-"""The state of every trial: a fold of the journal's records in order. No I/O."""
+"""The state of every trial, folded from the journal's records in order. No I/O."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ from trainables.worker.trial_reports import Failure, Row, TrialReport
 
 WAITING, RUNNING, COMPLETED, EARLY_STOPPED, FAILED, INTERRUPTED = STATUSES
 
-#: The states that a trial does not leave on its own; `resume --failed` retries failed ones.
+#: The final statuses; only `resume --failed` reopens failed trials.
 ENDED = frozenset({COMPLETED, EARLY_STOPPED, FAILED})
 
 
 @dataclass
 class Progress:
-    """Where a trial stands, or one of its replicates that is trained in processes of its own.
+    """The progress of a trial, or of one of its replicates with separate processes.
 
     Attributes:
-        status: `waiting`, `running`, `completed`, `early_stopped`, `failed` or `interrupted`; a replicate is `waiting`
-            also between a rung and the scheduler's decision on all of them.
-        epochs: epochs reported so far.
-        sound_epochs: the same, without a report that failed: what runs again is judged again after these.
-        last_evaluation_epoch: the epoch of its last evaluation.
-        wall_seconds: time spent in it by its workers.
-        failure: why it failed last.
-        attempt: the driver's attempt that touched it last.
-        failures: how often it has failed in a way that counts against its retries.
-        fruitless: how often it has failed in another way since its last report.
-        share: the share of a GPU that its next try needs, after it ran out of memory.
+        status: `waiting`, `running`, `completed`, `early_stopped`, `failed` or `interrupted`; a replicate also waits
+            between a rung and the scheduler's decision on all replicates.
+        epochs: number of reported epochs.
+        sound_epochs: number of epochs without a failed report, after which a new try continues.
+        last_evaluation_epoch: epoch of its last evaluation.
+        wall_seconds: time that workers have spent on it.
+        failure: its last failure.
+        attempt: number of the driver that changed it last.
+        failures: number of failures that count against its retries.
+        fruitless: number of other failures since its last report.
+        share: GPU fraction for its next try, after it ran out of memory.
     """
 
     status: str = WAITING
@@ -64,11 +64,11 @@ class Progress:
     share: float | None = None
 
     def reopen(self) -> None:
-        """Be tried again, from the last sound report, with all retries."""
+        """Try again from the last sound report, with all retries."""
         self.status, self.epochs, self.failures, self.fruitless = WAITING, self.sound_epochs, 0, 0
 
     def count_failure(self, body: Failed) -> None:
-        """Take in that a process died."""
+        """Record that a process died."""
         self.share = body.share if body.share is not None else self.share
         self.failures += body.failure.counts
         self.fruitless += not body.failure.counts
@@ -77,11 +77,11 @@ class Progress:
 
 @dataclass
 class ReplicateState(Progress):
-    """Where one replicate stands that is trained in processes of its own; without them a trial has none of these.
+    """The progress of a replicate with separate processes; other trials have no such states.
 
     Attributes:
-        failed_in: the epoch from which it is left out of its configuration's mean.
-        epoch_rows, evaluations: what it has reported beyond its configuration's last report.
+        failed_in: epoch from which it is left out of its configuration's mean.
+        epoch_rows, evaluations: rows that it has reported since its configuration's last report.
     """
 
     failed_in: int | None = None
@@ -89,9 +89,9 @@ class ReplicateState(Progress):
     evaluations: list[Row] = field(default_factory=list)
 
     def report(self, report: TrialReport, *, pauses: bool) -> None:
-        """Take in what its process reports."""
+        """Record a report of its process."""
         self.epochs, self.wall_seconds, self.device = report.epoch, report.wall_seconds, report.device
-        self.fruitless = 0
+        self.fruitless = 0  # a report shows that tries get somewhere
         self.epoch_rows += report.epochs
         self.evaluations += report.evaluations
         if report.failure:
@@ -101,18 +101,19 @@ class ReplicateState(Progress):
         self.status = WAITING if pauses else RUNNING
 
     def give_up(self, failure: Failure, epoch: int) -> None:
-        """Be left out from `epoch` on."""
+        """Leave it out of its configuration's mean from `epoch` on."""
         self.status, self.failure, self.failed_in = FAILED, failure, epoch
 
     def hand_over(self, epoch: int) -> None:
-        """Let go of the rows up to `epoch`: a report of its configuration has them now, and the tables from there."""
+        """Drop the rows up to `epoch`, which a report of its configuration now contains."""
+        # The tables are written from the configuration's report; keeping the rows would make memory grow with records.
         handed = [row["epoch"] for row in self.evaluations if row["epoch"] <= epoch]
         self.last_evaluation_epoch = max(handed, default=self.last_evaluation_epoch)
         self.epoch_rows = [row for row in self.epoch_rows if row["epoch"] > epoch]
         self.evaluations = [row for row in self.evaluations if row["epoch"] > epoch]
 
     def reopen(self) -> None:
-        """Be tried again, from the last sound report."""
+        """Try again from the last sound report."""
         super().reopen()
         self.failure = self.failed_in = None
         self.epoch_rows = [row for row in self.epoch_rows if row["epoch"] <= self.epochs]
@@ -120,18 +121,18 @@ class ReplicateState(Progress):
 
 @dataclass
 class TrialState(Progress):
-    """Where one trial stands.
+    """The state of a trial.
 
     Attributes:
-        configuration: the index of its configuration.
-        decision: the scheduler's that ended it.
+        configuration: index of its configuration.
+        decision: the scheduler's decision that ended it.
         packing: how its replicates share their process.
-        objective: the last judged value of the sweep's objective (mean over replicates).
-        paused: whether it waits at a rung for the scheduler to promote or to stop it.
-        replicate_errors: replicates that failed while the others went on.
-        config_hash: of its configuration's values when it reported first; `None` where the journal does not say.
-        replicates: those that are trained in separate processes, by number; all others have none.
-        added: what was added, of a seed that joined the sweep; `None` for a configuration that was drawn.
+        objective: last judged value of the sweep's objective (mean over replicates).
+        paused: whether it waits at a rung to be promoted or stopped.
+        replicate_errors: failures of replicates, by number, while the others continued.
+        config_hash: hash of its configuration's values at its first report; `None` before.
+        replicates: states of replicates with separate processes, by number; empty without these.
+        added: the added seed; `None` for a drawn configuration.
     """
 
     configuration: int = field(kw_only=True)
@@ -146,31 +147,32 @@ class TrialState(Progress):
 
     @property
     def stop_kind(self) -> str | None:
-        """Why it ended, in a word: the kind of its failure, or of the decision."""
+        """Kind of the failure or of the decision that ended it."""
         return self.failure.kind if self.failure else self.decision.kind if self.decision else None
 
     @property
     def stop_rung(self) -> int | None:
-        """The rung at which the scheduler stopped it."""
+        """Rung at which the scheduler stopped it."""
         return self.decision.rung if self.decision and self.decision.kind == "stop" else None
 
     @property
     def constrained(self) -> Mapping[str, float] | None:
-        """What it measured of the constraints' metrics when it was complete; `None` without constraints."""
+        """Its metrics under constraints when it was complete; `None` without constraints."""
         return self.decision.constrained if self.decision else None
 
     @property
     def epochs_trained(self) -> float:
-        """Epochs, mean over replicates: where these have separate processes, they are ahead of `epochs`."""
+        """Trained epochs, mean over replicates."""
+        # Replicates with separate processes are ahead of `epochs`, which counts what all of them have reported.
         trained = [replicate.epochs for replicate in self.replicates.values() if replicate.failed_in is None]
         return max(self.epochs, sum(trained) / len(trained)) if trained else self.epochs
 
     def replicate(self, number: int) -> ReplicateState:
-        """Return where a replicate with processes of its own stands."""
+        """Return the state of a replicate with separate processes."""
         return self.replicates.setdefault(number, ReplicateState())
 
     def reopen(self) -> None:
-        """Let a failed trial run again: from its last sound report, with all its retries.
+        """Reopen a failed trial from its last sound report, with all its retries.
 
         Replicates that were left out before that report stay out.
         """
@@ -181,29 +183,29 @@ class TrialState(Progress):
                 self.replicate_errors.pop(number, None)
 
     def follow_replicates(self) -> None:
-        """Let the status of a trial that has not ended follow from its replicates'."""
+        """Derive the status of a trial that has not ended from its replicates'."""
         statuses = {replicate.status for replicate in self.replicates.values()}
         if statuses and self.status not in ENDED:
             self.status = next((s for s in (RUNNING, INTERRUPTED) if s in statuses), WAITING)
 
 
 class SweepState:
-    """All trials of a sweep, and how far the driver has come. `apply` folds one record in.
+    """The state of all trials of a sweep and of its driver. `apply` adds one record.
 
     Attributes:
-        trials: by configuration; those that were drawn, then added seeds.
-        round: the last round of added seeds that the sweep chose; 0 before the first.
-        attempt: the driver that is at work, counted from 1; 0 before the first.
-        sequence: of the newest record.
-        started_at, updated_at: when the first and the newest record were written, Unix time in seconds.
-        outcome: how the last driver ended; `None` while one is at work, or died.
-        configurations: configuration → its values: those that were drawn, or chosen by a searcher, so far.
-        touched: configurations whose trials have changed, in that order and as often: who counts them looks at these.
-        last_reported: the configuration of the latest report; `None` before the first.
+        trials: state by configuration; drawn configurations, then added seeds.
+        round: last round of added seeds that the sweep chose; 0 before the first.
+        attempt: number of the current driver, from 1; 0 before the first.
+        sequence: number of the newest record.
+        started_at, updated_at: Unix times in seconds of the first and the newest record.
+        outcome: how the last driver ended; `None` while one works, or if it died.
+        configurations: configuration → values, as drawn or chosen by a searcher so far.
+        touched: configurations in the order of their changes, with repetitions, so that counters need not look at all.
+        last_reported: configuration of the latest report; `None` before the first.
     """
 
     def __init__(self, configurations: int) -> None:
-        """Start with `configurations` waiting trials."""
+        """Begin with `configurations` waiting trials."""
         self.trials = {index: TrialState(configuration=index) for index in range(configurations)}
         self.round = 0
         self.attempt = 0
@@ -216,9 +218,9 @@ class SweepState:
         self.last_reported: int | None = None
 
     def apply(self, record: Record) -> None:
-        """Fold one record in. Records must come in order.
+        """Add one record. Records must come in order.
 
-        Raises SweeperError for a record of a configuration that there is not.
+        Raises SweeperError for a record of an unknown configuration.
         """
         self.sequence = record.sequence
         self.updated_at = record.time
@@ -226,7 +228,7 @@ class SweepState:
             case Attempt() as body:
                 self.attempt, self.outcome = body.attempt, None
                 self.started_at = self.started_at if self.started_at is not None else record.time
-                self._interrupt_running()
+                self._interrupt_running()  # the driver before may have died without a record
             case Suggested() as body:
                 self.configurations[body.configuration] = body.values
             case Drawn() as body:
@@ -255,19 +257,19 @@ class SweepState:
             self.touched.append(configuration)
 
     def unfinished(self, *, failed_too: bool = False) -> list[int]:
-        """Return the configurations that still have to run, in order."""
+        """Return the configurations that have not ended, in order."""
         done = ENDED - {FAILED} if failed_too else ENDED
         return [index for index, trial in self.trials.items() if trial.status not in done]
 
     def reopen_failed(self) -> None:
-        """Let all failed trials run again."""
+        """Reopen all failed trials."""
         for index, trial in self.trials.items():
             if trial.status == FAILED:
                 trial.reopen()
                 self.touched.append(index)
 
     def count(self) -> dict[str, int]:
-        """Return how many trials are in each status, without added seeds."""
+        """Count the trials in each status, without added seeds."""
         counted = Counter(trial.status for trial in self.trials.values() if trial.added is None)
         return {status: counted[status] for status in STATUSES}
 
@@ -277,7 +279,7 @@ class SweepState:
         return [trial for trial in self.trials.values() if trial.added is not None]
 
     def values_of(self, index: int) -> Mapping[str, Any] | None:
-        """Return a configuration's values, or an added seed's, as the journal has them; `None` where it has none."""
+        """Return the journal's values of a configuration or added seed; `None` if it has none."""
         trial = self.trials.get(index)
         return self.configurations.get(index) if trial is None or trial.added is None else trial.added.values
 
@@ -289,14 +291,14 @@ class SweepState:
     def _known(self, index: int) -> TrialState:
         if index not in self.trials:
             raise SweeperError(
-                f"the journal has records of configuration {index}, and the search space has {len(self.trials)} "
+                f"the journal has records of configuration {index}, but the search space has only {len(self.trials)} "
                 "configurations",
                 "restore sweep.yaml as it was when the sweep was driven",
             )
         return self.trials[index]
 
     def _started(self, trial: TrialState, body: Started) -> None:
-        if trial.status == FAILED:
+        if trial.status == FAILED:  # `resume --failed`
             trial.reopen()
         if trial.status in (WAITING, INTERRUPTED):
             trial.status = RUNNING
@@ -315,7 +317,7 @@ class SweepState:
         report, decision = body.report, body.decision
         self.last_reported = trial.configuration
         trial.status = body.status
-        trial.config_hash = trial.config_hash or body.config_hash
+        trial.config_hash = trial.config_hash or body.config_hash  # only the first report has it
         trial.fruitless = 0
         trial.epochs = report.epoch
         trial.paused = decision is not None and decision.kind == "pause"
@@ -324,7 +326,7 @@ class SweepState:
         trial.wall_seconds = report.wall_seconds
         trial.device = report.device
         trial.packing = report.packing
-        if report.objective is not None:
+        if report.objective is not None:  # between rungs an objective from evaluations is not measured
             trial.objective = report.objective
         if report.evaluations:
             trial.last_evaluation_epoch = report.epoch
@@ -339,7 +341,7 @@ class SweepState:
 
     def _judged(self, trial: TrialState, body: Judged) -> None:
         trial.status, trial.paused = body.status, False
-        if body.status in ENDED:
+        if body.status in ENDED:  # a promotion is no ending, and `decision` is what ended the trial
             trial.decision = body.decision
 
     def _failed(self, trial: TrialState, body: Failed) -> None:
@@ -365,7 +367,12 @@ class SweepState:
 
 
 def fold(records: Iterable[Record], configurations: int) -> SweepState:
-    """Return the state that `records`, in order, add up to."""
+    """Fold `records`, in order, into a state.
+
+    Args:
+        records: records of the journal.
+        configurations: number of drawn configurations.
+    """
     state = SweepState(configurations)
     for record in records:
         state.apply(record)

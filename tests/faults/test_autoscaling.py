@@ -190,6 +190,6 @@ def test_a_trial_that_no_node_type_holds_ends_the_sweep_in_words(tmp_path: Path)
         timeline = cluster.timeline()
     assert done.returncode == 1, done.stdout + done.stderr
     assert "the autoscaler has no node type for 4 CPU" in done.stderr
-    assert "stopped: no node type of the cluster can hold a trial: one needs 4 CPU" in done.stdout
+    assert "stopped: no node type of the cluster is large enough for a trial, which needs 4 CPU" in done.stdout
     assert "sweeper resume small" in done.stdout
     assert {sample["workers"] for sample in timeline} == {0}, "nothing was started that could not help"

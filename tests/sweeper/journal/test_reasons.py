@@ -73,14 +73,14 @@ FAILURES = {
     "(and could not be interrupted: SIGKILL)": Failure(
         "hung", {"step": 9.0, "times": 3.0, "limit": 6.0, "killed": "SIGKILL"}
     ),
-    "its node is about to be removed: it continues from its checkpoint on another": Failure(
+    "its node is about to be removed; it continues from its checkpoint on another one": Failure(
         "preempted", {"leaving": "node"}
     ),
     "its node died": Failure("preempted", {"died": "node"}),
     "its node was taken away: spot": Failure("preempted", message="spot"),
     "the cohort's memory ran out: it continues with 4 lanes": Failure("out_of_memory", {"lanes": 4}),
-    "the node's memory ran out: it held 3.5 GiB when 96% of 99.0 GiB was taken (it held little of it, so it "
-    "waits 20 s for others to give memory back)": Failure(
+    "the node's memory ran out: it held 3.5 GiB when 96% of 99.0 GiB was taken (it used little of it, so it "
+    "waits 20 s for others to release memory)": Failure(
         "out_of_memory", {"gib": 3.5, "taken": 0.96, "total": 99.0, "held": 0.04, "pause": 20.0}
     ),
     "the node's memory ran out: MemoryError": Failure("out_of_memory", message="MemoryError"),
@@ -94,7 +94,7 @@ FAILURES = {
     "its process was ended by SIGKILL (it shared the process with 3 more; each is tried alone)": Failure(
         "crash", {"signal": "SIGKILL", "shared_with": 3, "then": "alone"}
     ),
-    "its process ended by itself with exit code 1 (after 3 tries)": Failure("crash", {"exit_code": 1, "tries": 3}),
+    "its process exited with code 1 (after 3 tries)": Failure("crash", {"exit_code": 1, "tries": 3}),
     "its process died (try 11 in a row that ended before an epoch was reported: from now on they count)": Failure(
         "crash", {"fruitless": 11}
     ),
@@ -104,11 +104,11 @@ FAILURES = {
     "the store is out of reach": Failure("store", message="the store is out of reach"),
     "`sweeper stop` was called": Reason("asked"),
     "SIGTERM was received": Reason("signal", {"name": "SIGTERM"}),
-    "the budget is reached: gpu_hours 1 of 1; go on with `sweeper resume … --set budget.gpu_hours=2`": Reason(
+    "the budget is reached: gpu_hours 1 of 1; continue with `sweeper resume … --set budget.gpu_hours=2`": Reason(
         "budget", {"name": "gpu_hours", "spent": 1.0, "limit": 1.0, "twice": 2.0}
     ),
-    "no node type of the cluster can hold a trial: one needs 1 CPU": Reason("no_node_type", {"needs": "1 CPU"}),
-    "no node that holds a trial came in 60 s: no capacity": Reason("no_node", {"patience": 60.0}, "no capacity"),
+    "no node type of the cluster is large enough for a trial, which needs 1 CPU": Reason("no_node_type", {"needs": "1 CPU"}),
+    "no node large enough for a trial appeared within 60 s: no capacity": Reason("no_node", {"patience": 60.0}, "no capacity"),
     "of my own": Reason("of_my_own", {"name": 3}),
 }  # fmt: skip
 

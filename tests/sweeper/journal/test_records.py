@@ -115,7 +115,7 @@ def test_what_older_journals_lack_is_filled_in() -> None:
 
 
 def test_an_unknown_kind_and_a_missing_field_are_errors() -> None:
-    with pytest.raises(ValueError, match="'moved' is no kind of record"):
+    with pytest.raises(ValueError, match="does not know the record kind 'moved'"):
         body_from_json("moved", {})
     with pytest.raises(ValueError, match="its field 'outcome' is missing"):
         body_from_json("ended", {"attempt": 1})
