@@ -1,14 +1,14 @@
 """Generations of tables: folders that are built aside and published by renaming one symbolic link.
 
-Readers come through the link `tables` and may list files before a swap and open them after it. So a name that has
-been visible once stays, with the same rows, in every later generation; a swap only repairs and completes.
+Readers use the link `tables`, and may list files before a swap and open them after it. So a file name that was visible
+once stays, with the same rows, in every later generation; a swap only repairs and completes.
 
-What trials wrote cannot be rebuilt from the journal. A generation is removed only once another is known to have
-all such files of it; and where copying has lost the link, or has made a folder of it, what lies there is taken up.
+Files that trials wrote cannot be rebuilt from the journal. A generation is removed only once another one is known to
+have all of them. If copying a sweep lost the link, or replaced it by a folder, its files are recovered.
 
-The table `recalibrations` lies outside of them, in `<sweep>/recalibrations/`: a file holds the answer to one request
-and is a function of the sweep's predictions and that request alone. Each generation shows that folder by a symbolic
-link of the table's name, so readers find it at `<sweep>/tables/recalibrations/**/*.parquet` and no rebuild can lose it.
+The table `recalibrations` is stored outside the generations, in `<sweep>/recalibrations/`: a file contains the result
+of one request and depends on the sweep's predictions and that request alone. Each generation links to that folder by
+the table's name, so readers find it at `<sweep>/tables/recalibrations/**/*.parquet`, and no rebuild can lose it.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ from trainables.files.sealed import require_sound
 from trainables.metrics import METRIC_NAMES
 from trainables.worker.trial_tables import COUNT, NUMBER, TEXT, evaluation_schema, write_parquet
 
-#: One row an evaluation, split and request. `options` is JSON of what differs from the method's defaults, `parameters`
-#: JSON of everything that was fitted, `samples` the size of the split, `unavailable` why the row has no values,
-#: `metrics` JSON of what was measured besides, `metrics->>'smooth_ece'` in SQL, null where nothing was asked for.
+#: One row per evaluation, split and request. `options`: JSON of the options that differ from the method's defaults;
+#: `parameters`: JSON of all fitted values; `samples`: size of the split; `unavailable`: why the row has no values;
+#: `metrics`: JSON of further metrics (`metrics->>'smooth_ece'` in SQL), null if none were requested.
 RECALIBRATIONS_SCHEMA = evaluation_schema(
     split=TEXT, method=TEXT, bins=COUNT, options=TEXT, samples=COUNT, temperature=NUMBER, gamma=NUMBER, parameters=TEXT,
     unavailable=TEXT, **dict.fromkeys(METRIC_NAMES, NUMBER), metrics=TEXT,
 )  # fmt: skip
 
-#: A part without rows, so that readers find a schema before the first recalibration.
+#: A file without rows, so that readers find a schema before the first recalibration.
 EMPTY_PART = "empty.parquet"
 
-#: The Parquet metadata key with a file's digest and the time it was written.
+#: Key of the Parquet metadata with a file's digest and the time it was written.
 _FACTS = b"recalibration"
 
 
 @dataclass(frozen=True)
 class RecalibrationPart:
-    """One file of the table: where it is, a digest of its rows, and when these rows were first written (ms, UTC)."""
+    """One file of the table: its path, a digest of its rows, and the time these rows were first written (ms, UTC)."""
 
     path: Path
     digest: str
@@ -61,19 +61,20 @@ class RecalibrationPart:
 
 
 def link_recalibrations(paths: SweepPaths, generation: Path) -> None:
-    """Show the folder of recalibrations in `generation`; create it, with a part without rows, where it is missing."""
+    """Link the folder of recalibrations into `generation`; create it, with a file without rows, if it is missing."""
     if not (paths.recalibrations / EMPTY_PART).exists():
         write_parquet(paths.recalibrations / EMPTY_PART, RECALIBRATIONS_SCHEMA, [])
     link = generation / RECALIBRATIONS
     if not link.exists():
+        # Relative, so that a sweep's folder can be moved.
         link.symlink_to(Path("..") / ".." / paths.recalibrations.name, target_is_directory=True)
 
 
 @contextmanager
 def writing(paths: SweepPaths) -> Iterator[None]:
-    """Hold the right to write recalibrations; what a writer that died left unfinished is removed.
+    """Hold the lock of recalibrations, and remove unfinished files of dead writers.
 
-    Raises SweeperError when another process has it, or the folder cannot be written to.
+    Raises SweeperError if another process holds the lock, or the folder cannot be written to.
     """
     with ExitStack() as guard:
         try:
@@ -92,10 +93,11 @@ def writing(paths: SweepPaths) -> Iterator[None]:
 
 
 def write_part(paths: SweepPaths, name: str, batches: Sequence[pa.RecordBatch]) -> None:
-    """Write the rows of one request, in place of those of the same request; equal rows leave the file as it is.
+    """Write the rows of one request, replacing earlier ones; equal rows leave the file unchanged.
 
-    Raises SweeperError when the file cannot be written.
+    Raises SweeperError if the file cannot be written.
     """
+    # An unchanged file keeps its time, by which trackers recognise points that they have.
     digest = _digest(batches)
     path = paths.recalibrations / name
     if path.exists() and (known := _facts(path)) is not None and known["digest"] == digest:
@@ -110,19 +112,19 @@ def write_part(paths: SweepPaths, name: str, batches: Sequence[pa.RecordBatch]) 
 
 
 def recalibration_parts(paths: SweepPaths) -> list[RecalibrationPart]:
-    """Return the files that hold recalibrations, by name."""
-    found = ((path, _facts(path)) for path in sorted(paths.recalibrations.glob("*.parquet")))
-    return [RecalibrationPart(path, facts["digest"], facts["written"]) for path, facts in found if facts is not None]
+    """Return the files of recalibrations, sorted by name."""
+    files = ((path, _facts(path)) for path in sorted(paths.recalibrations.glob("*.parquet")))
+    return [RecalibrationPart(path, facts["digest"], facts["written"]) for path, facts in files if facts is not None]
 
 
 def state_of_recalibrations(parts: Sequence[RecalibrationPart]) -> str:
-    """Return a digest of all files: equal as long as no recalibration was added or has changed; empty without any."""
+    """Return a digest of all files, which changes with every new or changed recalibration; empty without any."""
     whole = " ".join(f"{part.path.name}:{part.digest}" for part in parts)
     return hashlib.sha256(whole.encode()).hexdigest()[:16] if whole else ""
 
 
 def _facts(path: Path) -> Mapping[str, Any] | None:
-    """Return a file's digest and time; None for a part without rows, a damaged one or one of another's."""
+    """Return a file's digest and time; None for a file without rows, a damaged one or one that is not ours."""
     try:
         require_sound(path)
         facts: Mapping[str, Any] = json.loads((pq.read_schema(path).metadata or {}).get(_FACTS, b"{}"))
@@ -132,43 +134,43 @@ def _facts(path: Path) -> Mapping[str, Any] | None:
 
 
 def _digest(batches: Sequence[pa.RecordBatch]) -> str:
-    sink = hashlib.sha256()
+    sink = hashlib.sha256()  # of the rows, since the bytes of a Parquet file depend on the release of pyarrow
     for batch in batches:
         for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
             sink.update(repr(row).encode())
     return sink.hexdigest()
 
 
-#: Where trials leave their tables until the evaluation is journaled; no reader's pattern leads there.
+#: Folder of trials' tables until their evaluation is journaled; no reader's pattern matches it.
 INCOMING = "incoming"
 
-#: Where files that cannot be read are kept for inspection instead of being deleted.
+#: Folder of damaged files, which are kept for inspection.
 DAMAGED = "damaged"
 
 _NUMBER = re.compile(r"\d{4,}")
 
 
 class Generations:
-    """The folder `generations/` of one sweep and the link that points into it."""
+    """The folder `generations/` of one sweep, and the link that points into it."""
 
     def __init__(self, paths: SweepPaths) -> None:
         self._paths = paths
         self.incoming = paths.generations / INCOMING
         self.damaged: list[Path] = []
         self.unproven: list[Path] = []
-        self.found: list[str] = []
+        self.recovered: list[str] = []
 
     @property
     def current(self) -> Path | None:
         """The published generation, or `None` before the first."""
-        folder = Path(os.path.realpath(self._paths.tables))  # takes a link to itself, where `resolve` does not
+        folder = Path(os.path.realpath(self._paths.tables))  # `resolve` raises for a link to itself
         return folder if self._paths.tables.is_symlink() and folder.is_dir() else None
 
     def clean(self) -> None:
-        """Remove what a driver that is gone left behind: older and unpublished generations, unfinished files.
+        """Remove leftovers of dead drivers: older and unpublished generations, unfinished files.
 
-        A generation with trial-written files that the current one lacks stays, and is named in `unproven`, until
-        `remove_superseded`. Only the holder of the sweep's lease may call this.
+        A generation with files of trials that the current one lacks stays until `remove_superseded`, and is listed in
+        `unproven`. Only the holder of the sweep's lease may call this.
         """
         root = self._paths.generations
         root.mkdir(parents=True, exist_ok=True)
@@ -179,7 +181,7 @@ class Generations:
             if current is not None and folder != current and _trial_files(folder) <= _trial_files(current):
                 shutil.rmtree(folder)
         self.unproven = [folder for folder in self._numbered() if folder != current]
-        # A linked folder is not the driver's: someone may be writing recalibrations there at this moment.
+        # A linked folder does not belong to the driver: `sweeper recalibrate` may be writing there now.
         folders = (folder for folder in root.glob("*/*") if folder.is_dir() and not folder.is_symlink())
         for folder in (self._paths.journal, *folders, *self._paths.checkpoints.glob("**/")):
             clear_leftovers(folder)
@@ -187,17 +189,17 @@ class Generations:
         for table in TABLES:
             (self.incoming / table).mkdir(parents=True, exist_ok=True)
             if current is not None:
-                # A store, or an archive, may have kept no folder that was empty.
+                # Object stores and some archives do not keep empty folders.
                 (current / table).mkdir(exist_ok=True)
 
     def remove_superseded(self) -> None:
-        """Remove the generations in `unproven`, once the current one has every file of them that is worth keeping."""
+        """Remove the generations in `unproven`, once the current one has all their sound files."""
         for folder in self.unproven:
             shutil.rmtree(folder)
         self.unproven = []
 
     def create(self) -> Path:
-        """Return a new folder for the next generation, with an empty folder a table; readers do not see it."""
+        """Create the folder of the next generation, with an empty folder for each table; readers do not see it."""
         generation = self._next()
         for table in TABLES:
             (generation / table).mkdir(parents=True)
@@ -205,12 +207,13 @@ class Generations:
         return generation
 
     def publish(self, generation: Path) -> None:
-        """Let readers see `generation` from now on; the one before stays until the sweep is opened again."""
+        """Make `generation` visible to readers; the one before stays until the sweep is opened again."""
+        # By renaming a new link over the old one: in between, readers would find no tables.
         with replacing(self._paths.tables) as link:
             link.symlink_to(generation.relative_to(self._paths.root), target_is_directory=True)
 
     def set_aside(self, part: Path) -> Path:
-        """Move a damaged file out of the readers' sight, keep it, and return where it is now."""
+        """Move a damaged file to a folder that readers do not see, and return its new path."""
         folder = self._paths.generations / DAMAGED / part.parent.name
         folder.mkdir(parents=True, exist_ok=True)
         target = folder / part.name
@@ -228,34 +231,34 @@ class Generations:
         return self._paths.generations / f"{newest + 1:04d}"
 
     def _take_up(self) -> None:
-        """Publish what there is of tables where no link leads to them: a copied folder, or a generation."""
+        """Publish existing tables that no link points to: a copied folder, or a generation."""
         tables, own = self._paths.tables, self._paths.tables / RECALIBRATIONS
         if tables.is_dir() and not tables.is_symlink():
             if own.is_dir() and not own.is_symlink() and not self._paths.recalibrations.exists():
                 own.rename(self._paths.recalibrations)
             chosen = self._next()
             tables.rename(chosen)
-            said = "was a folder, probably because a copy followed the link"
+            cause = "was a folder, probably because a copy followed the link"
         else:
             numbered = self._numbered()
             if not numbered:
                 return
             chosen = max(numbered, key=lambda folder: (len(_trial_files(folder)), int(folder.name)))
-            said = "was missing or led nowhere"
+            cause = "was missing or broken"
         for table in TABLES:
             (chosen / table).mkdir(exist_ok=True)
         self.publish(chosen)
         files = len(_trial_files(chosen))
-        self.found.append(f"the link {tables.name} {said}: {files} files that trials wrote were recovered from there")
+        self.recovered.append(f"the link {tables.name} {cause}: recovered {files} files that trials wrote")
 
 
 def _trial_files(generation: Path) -> set[tuple[str, str]]:
-    """Return (table, name) of the files of a generation that trials wrote: nothing else begins with a trial's name."""
+    """Return (table, name) of the files that trials wrote; only their names begin with a trial's name."""
     return {(table, part.name) for table in TABLES for part in (generation / table).glob("c*.parquet")}
 
 
 def carry(part: Path, folder: Path) -> None:
-    """Give `folder` the same file under the same name: a hard link where the file system has them, else a copy."""
+    """Put the same file into `folder`: as a hard link if the file system has them, else as a copy."""
     target = folder / part.name
     try:
         target.hardlink_to(part)

@@ -1,6 +1,6 @@
 """The tables that trials write themselves: published once their evaluation is journaled, carried over on a rebuild.
 
-In a folder that all machines share trials leave them in `incoming`; from a store `StoreArrivals` brings them there.
+In a shared folder, trials write them to `incoming`; from a store, `StoreArrivals` downloads them there.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from trainables.files.sealed import require_sound
 from trainables.files.stores.object_store import Store
 from trainables.worker.trial_tables import part_name, write_parquet
 
-#: The tables whose rows never travel through the journal. A sweep may leave one of them without any file.
+#: The tables whose rows do not pass through the journal. A sweep may have no file of some of them.
 LARGE_TABLES = ("predictions", "reliability", "spectra", "blocks")
 
-#: Those that trials write at every evaluation: where the journal has one and no file is there, the file was lost.
+#: The tables that trials write at every evaluation: if the journal has one without a file, the file was lost.
 ALWAYS_WRITTEN = ("predictions", "reliability")
 
-#: So many evaluations are published as the files they came in; a thousand files take pyarrow 1 s to read.
+#: The first evaluations are published as separate files; pyarrow takes 1 s to read a thousand files.
 SINGLE_PARTS = 1000
 
-#: From then on this many are merged into one file before they are published.
+#: Later ones are merged before they are published, this many into one file.
 MERGED_PARTS = 64
 
-#: Files of this size are published as they are; merging stops before it would exceed it, which bounds its memory.
+#: Largest size of a merged file, which bounds the memory for merging.
 MERGED_BYTES = 32 * 2**20
 
-#: A file that is not there yet (a network file system may show it late) is looked for at so many more flushes.
+#: Number of flushes for which a missing file is looked for: a network file system may show it late.
 LOOKS = 3
 
-#: The Parquet metadata key under which a merged file lists the names of the files it was made of.
+#: Key of the Parquet metadata in which a merged file lists the files it was made of.
 MERGED_KEY = b"evaluations"
 
 
@@ -54,41 +54,44 @@ _FILE = re.compile(rf"tables/{KEPT}/(c\d{{5,}}[A-Za-z0-9_.-]{{0,199}}\.parquet)"
 _ONE_EVALUATION = re.compile(r"c\d{5,}-r\d+-e\d{5,}\.parquet")
 _TABLE_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}\.parquet")
 
-#: A table, and the name of a file of it.
+#: A table and the name of one of its files.
 _Name = tuple[str, str]
 
 
 def kept_file(name: str) -> str | None:
-    """Return the file of an object that is a published file of that table; `None` for any other object."""
+    """Return the file name of an object that is a published file of `KEPT`; `None` for any other object."""
     match = _FILE.fullmatch(name)
     return match[1] if match else None
 
 
 def trial_of(file: str) -> str | None:
-    """Return the trial whose evaluation a file holds; `None` where it holds several."""
+    """Return the trial of a file with one evaluation; `None` if it has several."""
     return file.partition("-")[0] if _ONE_EVALUATION.fullmatch(file) else None
 
 
 def is_table_file(table: str, name: str) -> bool:
-    """Return whether `name` can be a file of the table `table`: one file name, of a table that sweeps have."""
+    """Return whether `name` can be a file of the table `table`."""
+    # The journal may be someone else's, and a name such as `../x` would be downloaded outside the folder.
     return table in (*TABLES, RECALIBRATIONS) and _TABLE_FILE.fullmatch(name) is not None
 
 
 class StoreArrivals:
-    """Trials' tables in a store: small ones are fetched, those of `KEPT` published where they are. Safe from threads.
+    """Trials' tables in a store: small ones are downloaded, those of `KEPT` are published in the store. Thread-safe.
 
-    No driver ever reads a file of `KEPT`: they are too large to pass through it. A trial puts one below `incoming`;
-    once its evaluation is journaled the store gives it its final name, below `tables`; the content stays where it is.
+    Files of `KEPT` are too large to pass through the driver. A trial uploads one below `incoming`; once its evaluation
+    is journaled, the store renames it to its final name below `tables`, without a download.
     """
 
     def __init__(self, store: Store, incoming: Path) -> None:
-        """Begin with nothing.
+        """Begin without requests.
 
         Args:
-            store: of the sweep.
-            incoming: the folder, here, into which files are fetched, and of those that the driver itself brings.
+            store: store of the sweep.
+            incoming: local folder of downloaded files, and of those that the driver itself provides.
         """
         self._store, self._folder = store, incoming
+        # `_lock` guards the sets for moments, so the driver never waits for the store; `_working` is held during
+        # transfers.
         self._lock, self._working = threading.Lock(), threading.Lock()
         self._published: set[str] = set()
         self._wanted: set[str] = set()
@@ -98,11 +101,11 @@ class StoreArrivals:
         self._fetched: set[_Name] = set()
 
     def request(self, table: str, name: str) -> None:
-        """Request a file of a table that a trial has uploaded. Raises SweeperError when it is no table's file."""
+        """Request a file that a trial has uploaded. Raises SweeperError if it is not a table's file."""
         if not is_table_file(table, name):
             raise SweeperError(
                 f"the journal names a file that is not a table file: {table}/{name}",
-                "nothing was fetched; a record that says so was not written by a sweep",
+                "nothing was downloaded; a sweep does not write such a record, so find out who changed the journal",
             )
         with self._lock:
             self._requested.add((table, name))
@@ -112,63 +115,62 @@ class StoreArrivals:
         return (table, name) in self._requested
 
     def forget(self, table: str, name: str) -> None:
-        """Cancel a request for a file that is here already."""
+        """Cancel the request for a file that exists already."""
         with self._lock:
             self._requested.discard((table, name))
 
     def fetch(self) -> None:
-        """Fetch what was requested. Raises StoreError."""
+        """Download the requested files. Raises StoreError."""
         with self._lock:
             wanted = {*self._requested}
-        self._store.download_all({_waiting(*each): self._folder / each[0] / each[1] for each in wanted})
+        self._store.download_all({_waiting(t, name): self._folder / t / name for t, name in wanted})
         with self._lock:
             self._fetched |= wanted
             self._requested -= wanted
 
     def taken_in(self) -> set[_Name]:
-        """Return what was fetched and is no longer in `incoming`: it is in a table, or nobody wants it."""
+        """Return the downloaded files that have left `incoming`, because they were published or discarded."""
         with self._lock:
-            return {each for each in self._fetched if not (self._folder / each[0] / each[1]).exists()}
+            return {(table, name) for table, name in self._fetched if not (self._folder / table / name).exists()}
 
     def remove(self, done: Collection[_Name]) -> None:
-        """Remove from the store what trials put there, once the tables that have it are there. Raises StoreError."""
-        self._store.delete([_waiting(*each) for each in done])
+        """Remove trials' uploads from the store, once the published tables are there. Raises StoreError."""
+        self._store.delete([_waiting(table, name) for table, name in done])
         with self._lock:
             self._fetched.difference_update(done)
 
-    def begin(self, found: Iterable[str]) -> None:
-        """Learn what is published from a listing of the store."""
-        self._published.update(filter(None, map(kept_file, found)))
+    def begin(self, listing: Iterable[str]) -> None:
+        """Note the published files in a listing of the store."""
+        self._published.update(filter(None, map(kept_file, listing)))
 
     def publish(self, names: Collection[str], *, only: bool) -> None:
-        """Have the files of journaled evaluations published soon; with `only`, have all others withdrawn."""
+        """Schedule files of journaled evaluations for publication; with `only`, withdraw all others."""
         with self._lock:
             self._wanted.update({*names} - self._published)
             if only:
                 self._withdrawn |= self._published.difference(names)
 
     def lost(self) -> list[str]:
-        """Return the files of journaled evaluations that were found nowhere."""
+        """Return the files of journaled evaluations that are missing from the store."""
         with self._lock:
             return sorted(self._lost)
 
     def work(self) -> None:
-        """Do what is asked for. Raises StoreError; the rest is done the next time.
-
-        One thread at a time: the driver at its end and the mirror would both bring the same file, and one of them
-        remove it while the other reads it.
-        """
+        """Publish and withdraw the scheduled files. Raises StoreError; the next call then does the rest."""
+        # One thread at a time: the driver at its end and the mirror would both upload the same file, and one of them
+        # remove it while the other reads it.
         with self._working:
             with self._lock:
                 wanted, withdrawn = {*self._wanted}, {*self._withdrawn}
-            self._store.move_all({_final(each): _waiting(KEPT, each) for each in withdrawn})
+            self._store.move_all({_final(name): _waiting(KEPT, name) for name in withdrawn})
             for name in wanted:
                 path = self._folder / KEPT / name
                 if path.exists():
                     self._store.put(_waiting(KEPT, name), path)
                     path.unlink()
-            absent = self._store.move_all({_waiting(KEPT, each): _final(each) for each in wanted})
-            lost = {each for each in wanted if _waiting(KEPT, each) in absent and not self._store.exists(_final(each))}
+            absent = self._store.move_all({_waiting(KEPT, name): _final(name) for name in wanted})
+            # A file without its waiting name may have been moved by an earlier call that was interrupted.
+            lost = {n for n in wanted if _waiting(KEPT, n) in absent and not self._store.exists(_final(n))}
             with self._lock:
                 self._wanted -= wanted
                 self._withdrawn -= withdrawn
@@ -188,9 +190,9 @@ _log = logging.getLogger(__name__)
 
 
 class LargeTables:
-    """Moves trial-written files from `incoming` into the tables readers see.
+    """Moves files of trials from `incoming` to the published tables.
 
-    A file becomes visible only after its evaluation was journaled, and keeps its name and content from then on.
+    A file becomes visible once its evaluation is journaled, and keeps its name and content from then on.
     """
 
     def __init__(
@@ -198,28 +200,26 @@ class LargeTables:
     ) -> None:
         self._generations, self._schemas, self._arrivals = generations, schemas, arrivals
         self._kept: set[str] = set()
-        here = [table for table in LARGE_TABLES if arrivals is None or table != KEPT]
-        self._waiting: dict[str, dict[str, int]] = {table: {} for table in here}
+        tables = [table for table in LARGE_TABLES if arrivals is None or table != KEPT]
+        self._waiting: dict[str, dict[str, int]] = {table: {} for table in tables}
         self._published = dict.fromkeys(self._waiting, 0)
         self._lost: dict[str, list[str]] = {table: [] for table in ALWAYS_WRITTEN if table in self._waiting}
 
     def missing(self) -> dict[str, list[str]]:
-        """Return, by table, the names of the files of journaled evaluations that are not there, nor on their way."""
-        found = {KEPT: names} if self._arrivals is not None and (names := self._arrivals.lost()) else {}
+        """Return, by table, the files of journaled evaluations that neither exist nor are being downloaded."""
+        missing = {KEPT: names} if self._arrivals is not None and (names := self._arrivals.lost()) else {}
         for table, lost in self._lost.items():
             present = {path.name for path in (self._generations.incoming / table).iterdir()}
             awaited = (name for name in self._waiting[table] if name not in present and not self._comes(table, name))
             if names := sorted({*lost, *awaited}):
-                found[table] = names
-        return found
+                missing[table] = names
+        return missing
 
     def expect(self, evaluations: Iterable[Mapping[str, Any]]) -> None:
-        """Note the files of newly journaled evaluations, given as rows of `evaluations`.
-
-        Seeds of the final stage are measured without curvature, so they write no file of its tables.
-        """
+        """Expect the files of newly journaled evaluations, given as rows of `evaluations`."""
         for row in evaluations:
             name = part_name(row["trial"], row["replicate"], row["epoch"])
+            # Seeds of the final stage are measured without curvature, so they write no file of its tables.
             for table in self._lost if row.get("stage") == FINAL else self._waiting:
                 self._waiting[table][name] = LOOKS
                 if self._arrivals is not None:
@@ -227,17 +227,17 @@ class LargeTables:
             self._kept.add(name)
 
     def publish_kept(self, *, only: bool = False) -> None:
-        """Have what was expected published where it stays; with `only`, what was not is taken away from there."""
+        """Schedule expected files of `KEPT` for publication in the store; with `only`, withdraw all others."""
         if self._arrivals is not None:
             self._arrivals.publish(self._kept, only=only)
         self._kept.clear()
 
     def publish(self, generation: Path, *, everything: bool = False) -> None:
-        """Rename what has arrived into `generation`; large numbers of small files are merged first.
+        """Move arrived files into `generation`; many small files are merged first.
 
         Args:
-            generation: the published one.
-            everything: also publish what would otherwise wait for more to be merged with.
+            generation: the published generation.
+            everything: also publish files that would otherwise wait for more to be merged with.
         """
         self.publish_kept()
         for table in self._waiting:
@@ -251,13 +251,13 @@ class LargeTables:
             self._give_up(table)
 
     def carry_over(self, before: Path, after: Path) -> None:
-        """Give the unpublished generation `after` every sound file of journaled evaluations that `before` shows.
+        """Copy every sound file of journaled evaluations from generation `before` to the unpublished `after`.
 
-        Evaluations passed to `expect` are journaled; those carried over are no longer waited for. A merged
-        file is carried whole. Damaged files are quarantined with a warning.
+        Journaled are the evaluations passed to `expect`; those carried over are no longer expected. A merged file is
+        carried as a whole. Damaged files are quarantined with a warning.
         """
         for table, waiting in self._waiting.items():
-            # Merged files first: a single one that is inside a merged one as well must not count twice.
+            # Merged files first: a file that is also inside a merged one must not be published twice.
             for part in sorted((before / table).glob("c*.parquet"), key=lambda part: trial_of(part.name) is not None):
                 if not waiting or (after / table / part.name).exists():
                     continue
@@ -276,7 +276,8 @@ class LargeTables:
         """Remove files of evaluations that were never journaled; no trial may be running."""
         for table in self._waiting:
             for leftover in (self._generations.incoming / table).iterdir():
-                # A file that the mirror of a store is fetching has a temporary name, and another a moment later.
+                # The mirror of a store may be downloading a file under a temporary name, which it renames a moment
+                # later.
                 if leftover.name not in self._waiting[table] and not leftover.name.startswith(own_temporary_names()):
                     leftover.unlink(missing_ok=True)
 
@@ -304,8 +305,9 @@ class LargeTables:
             del self._waiting[table][name]
             if table in self._lost:
                 self._lost[table].append(name)
+            # Without any published file, the table was not requested, or the sweep writes none.
             if self._published[table]:
-                _log.warning("%s of %s were journaled as written but are missing", table, name)
+                _log.warning("the journal says that %s of %s was written, but the file is missing", table, name)
 
     def _merge(self, group: Sequence[Path], generation: Path) -> None:
         if len(group) == 1:
@@ -326,9 +328,9 @@ class LargeTables:
             del self._waiting[table][part.name]
 
     def _split(self, part: Path, wanted: set[str]) -> None:
-        """Put the evaluations `wanted` of a merged file back into `incoming`, a file each.
+        """Split the evaluations `wanted` off a merged file, into one file each in `incoming`.
 
-        The rest of the file is of evaluations that the journal does not have any more.
+        The rest of the file belongs to evaluations that the journal no longer has.
         """
         table = self._read(part)
         if table is None:
@@ -350,7 +352,7 @@ class LargeTables:
             return None
 
     def _sound(self, part: Path) -> set[str] | None:
-        """Return the names of the evaluations a file holds; set it aside and return `None` when it is damaged."""
+        """Return the names of a file's evaluations; quarantine a damaged file and return `None`."""
         try:
             require_sound(part)
             with pq.ParquetFile(part) as file:
@@ -361,12 +363,12 @@ class LargeTables:
             return None
         return set(listed.decode().split()) if listed is not None else {part.name}
 
-    def _require_columns(self, part: Path, found: pa.Schema) -> None:
-        """Raise ValueError for a column that the table lacks: somebody else has written the file."""
+    def _require_columns(self, part: Path, schema: pa.Schema) -> None:
+        """Raise ValueError for a column that the table lacks, since the file is then not a trial's."""
         expected = self._schemas[part.parent.name]
-        for field in found:
+        for field in schema:
             if expected.get_field_index(field.name) < 0 or expected.field(field.name).type != field.type:
-                raise ValueError(f"its column {field.name!r} ({field.type}) is not in the table")
+                raise ValueError(f"its column {field.name!r} ({field.type}) is not a column of the table")
 
     def _warn(self, part: Path, reason: str) -> None:
         kept = self._generations.set_aside(part)
@@ -374,7 +376,7 @@ class LargeTables:
 
 
 def _first_group(parts: Sequence[Path]) -> list[Path]:
-    """Return the first files that together make one merged file."""
+    """Return the first files that fit into one merged file."""
     group: list[Path] = []
     size = 0
     for part in parts[:MERGED_PARTS]:

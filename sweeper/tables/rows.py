@@ -1,12 +1,12 @@
-"""Rows of the tables from the journal: those that a record adds, and the `trials` as its state is.
+"""Rows of the tables from the journal: those that a record adds, and `trials` from the journal's state.
 
-Every projection of the journal (Parquet, trackers) goes through `JournalRows`, so all of them show the same rows. A
-trial that went back to an older checkpoint measures some epochs a second time; the first row that was journaled is
-kept, because readers have seen it.
+Every projection of the journal (Parquet, trackers) uses `JournalRows`, so all of them show the same rows. A trial that
+went back to an older checkpoint measures some epochs again; the row that was journaled first is kept, because readers
+have seen it.
 
-`trials` has one row per trial and replicate, of all configurations, also those that still wait. Where a searcher
-chooses configurations, the hyperparameters of those that it has not chosen yet are null. A seed that was added to a
-trial is a further replicate of it, whose evaluation and decisions have the stage `final`.
+`trials` has one row per trial and replicate of all configurations, including waiting ones. If a searcher chooses
+configurations, the hyperparameters of those not chosen yet are null. A seed added to a trial is a further replicate,
+whose evaluation and decisions have the stage `final`.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from trainables.worker.trial_reports import Failure, Row
 #: The tables whose rows travel through the journal.
 SCALAR_TABLES = ("epochs", "evaluations", "decisions")
 
-#: The stage of what was measured of added seeds, and decided on them.
+#: The stage of evaluations of added seeds, and of decisions on them.
 FINAL = "final"
 
 
 class JournalRows:
-    """Turns records, in order, into rows, each row once. Its memory grows with trials, not with records."""
+    """Converts records, in order, to rows without repetitions. Its memory grows with trials, not with records."""
 
     def __init__(self) -> None:
         self._newest: dict[tuple[str, int, int, str | None], int] = {}
@@ -42,7 +42,7 @@ class JournalRows:
         self._added: dict[int, int] = {}
 
     def project(self, record: Record) -> dict[str, list[Row]]:
-        """Return the rows that `record` adds, by table; empty for a record that adds none."""
+        """Return the rows that `record` adds, by table; empty if it adds none."""
         body = record.body
         if isinstance(body, Added):
             self._added |= {seed.configuration: seed.trial for seed in body.seeds}
@@ -62,7 +62,7 @@ class JournalRows:
         final = {"stage": FINAL} if table == "evaluations" and configuration in self._added else {}
         for row in rows:
             key = (table, configuration, row["replicate"], row.get("split"))
-            if row["epoch"] > self._newest.get(key, 0):
+            if row["epoch"] > self._newest.get(key, 0):  # else measured again after an older checkpoint
                 self._newest[key] = row["epoch"]
                 yield {"trial": trial, **row, **final}
 
@@ -77,26 +77,27 @@ class JournalRows:
         return [self._decision_row(configuration, epoch, decision, time)]
 
     def _decision_row(self, configuration: int, epoch: int, decision: Decision, time: float) -> Row:
+        # UTC without a zone, as the schema has it.
         decided_at = datetime.datetime.fromtimestamp(time, datetime.UTC).replace(tzinfo=None)
-        # Constraints are not columns here: the rule says whether they are kept, and `evaluations` has their metrics.
-        said = {key: value for key, value in decision.to_json().items() if key != "constrained"}
+        # Constraints are not columns: the rule says whether they are satisfied, and `evaluations` has their metrics.
+        fields = {key: value for key, value in decision.to_json().items() if key != "constrained"}
         trial, added = self._added.get(configuration, configuration), configuration in self._added
         stage = FINAL if added else "end" if decision.kind == "complete" else "rung"
-        return {"trial": trial_name(trial), "epoch": epoch, "stage": stage, **said, "decided_at": decided_at}
+        return {"trial": trial_name(trial), "epoch": epoch, "stage": stage, **fields, "decided_at": decided_at}
 
 
-#: Columns that are the same for all replicates of a trial, and are called as in its state.
+#: Columns that all replicates of a trial share, named as in its state.
 _STATE_COLUMNS = (
     *("stop_kind", "stop_rung", "epochs", "last_evaluation_epoch", "device", "packing"),
     *("objective", "attempt"),
 )
 
-#: Columns in which replicates differ that are trained in separate processes.
+#: Columns in which replicates with separate processes differ.
 _OWN_COLUMNS = ("status", "epochs", "last_evaluation_epoch", "wall_seconds", "device", "attempt")
 
 
 class TrialsTable:
-    """Makes the whole table from the sweep's state; what never changes is converted once."""
+    """Makes the table `trials` from the sweep's state; constant columns are converted once."""
 
     def __init__(
         self,
@@ -105,9 +106,9 @@ class TrialsTable:
         configurations: Sequence[Mapping[str, object] | None],
         seeds: ReplicateSeeds,
     ) -> None:
-        """Convert the configurations; `None` stands for one that is not known yet, and comes with the state.
+        """Convert the configurations; `None` stands for one that is not known yet and comes with the state.
 
-        Raises ValueError when a configuration has a hyperparameter that the schema has no column for.
+        Raises ValueError if a configuration has a hyperparameter without a column in the schema.
         """
         self._sweep, self._schema, self._replicates = sweep, schema, seeds.count
         self._places = np.repeat(np.arange(len(configurations)), seeds.count)
@@ -116,7 +117,7 @@ class TrialsTable:
         self._texts = {field.name for field in schema if field.type == pa.string()}
         self._fixed_schema = pa.schema([schema.field(name) for name in dict.fromkeys(fixed) if name in schema.names])
         self._rows = [self._row(index, configuration) for index, configuration in enumerate(configurations)]
-        # Asked of the rows: configurations are drawn anew each time that they are looked at.
+        # From the rows, because every access to `configurations` draws them again.
         self._unknown = {index for index, row in enumerate(self._rows) if "config_hash" not in row}
         indices = range(len(self._rows))
         self._fixed = {
@@ -126,7 +127,7 @@ class TrialsTable:
         self._convert()
 
     def _row(self, index: int, configuration: Mapping[str, object] | None) -> dict[str, object]:
-        """Return what never changes of a trial, once its configuration is known."""
+        """Return the constant columns of a trial, as far as its configuration is known."""
         row: dict[str, object] = {"sweep": self._sweep, "trial": trial_name(index)}
         if configuration is None:
             return row
@@ -136,7 +137,7 @@ class TrialsTable:
 
     @property
     def config_hashes(self) -> list[str | None]:
-        """The digest of every configuration's values, by index; `None` for one that is not known yet."""
+        """Hash of every configuration's values, by index; `None` for one that is not known yet."""
         return [None if (digest := row.get("config_hash")) is None else str(digest) for row in self._rows]
 
     def _convert(self) -> None:
@@ -144,7 +145,7 @@ class TrialsTable:
         self._fixed |= {name: batch.column(name) for name in self._fixed_schema.names}
 
     def _take_suggestions(self, state: SweepState) -> None:
-        """Fill in the configurations that a searcher has chosen since the last time."""
+        """Fill in the configurations that a searcher has chosen since the last call."""
         known = self._unknown & state.configurations.keys()
         if known:
             for index in known:
@@ -153,7 +154,7 @@ class TrialsTable:
             self._convert()
 
     def batch(self, state: SweepState) -> pa.RecordBatch:
-        """Return the table as it is in `state`: the replicates of all configurations, then added seeds."""
+        """Return the table for `state`: replicates of all configurations, then added seeds."""
         rows = [self._added_row(trial, trial.added) for trial in state.added if trial.added is not None]
         batch = pa.concat_batches([self._drawn(state), record_batch("trials", self._schema, rows)])
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
@@ -162,7 +163,7 @@ class TrialsTable:
         return pa.RecordBatch.from_arrays([*columns.values()], schema=self._schema)
 
     def _added_row(self, trial: TrialState, added: AddedSeed) -> dict[str, object]:
-        for known in trial.replicates.values():  # in a process of its own, it is ahead of its last report
+        for known in trial.replicates.values():  # with a separate process, it is ahead of its last report
             trial = replace(trial, **{name: getattr(known, name) for name in _OWN_COLUMNS})
         same = {name: getattr(trial, name) for name in (*_STATE_COLUMNS, "status", "wall_seconds")}
         failure = _failure(trial, added.replicate)
@@ -171,11 +172,11 @@ class TrialsTable:
         return {name: value for name, value in row.items() if name in self._schema.names}
 
     def _drawn(self, state: SweepState) -> pa.RecordBatch:
-        """Return the rows of configurations that were drawn.
+        """Return the rows of drawn configurations.
 
-        A replicate that failed while the others went on is `failed` with its own error. `wall_seconds` is the
-        replicate's share of its trial's, so that sums over rows come out right. Replicates with separate processes
-        have their own epochs, times and attempts as well.
+        A replicate that failed while the others continued is `failed` with its own error. `wall_seconds` is the
+        replicate's share of its trial's time, so that sums over rows are right. Replicates with separate processes have
+        their own epochs, times and attempts.
         """
         self._take_suggestions(state)
         trials = [trial for trial in state.trials.values() if trial.added is None]
@@ -196,29 +197,29 @@ class TrialsTable:
     def _own_columns(
         self, replicates: Sequence[tuple[TrialState, int]], columns: Mapping[str, pa.Array]
     ) -> dict[str, pa.Array]:
-        """Return columns with each replicate's own values, where its trial has replicates with their own processes."""
-        never_begun, found = ReplicateState(), dict[str, pa.Array]()
+        """Return the columns in which replicates with separate processes differ."""
+        never_begun, own_columns = ReplicateState(), dict[str, pa.Array]()
         states = [trial.replicates.get(r, never_begun) if trial.replicates else None for trial, r in replicates]
         for name in _OWN_COLUMNS:
             shared = columns[name].to_pylist()
-            values = [each if own is None else getattr(own, name) for own, each in zip(states, shared, strict=True)]
-            found[name] = pa.array(values, self._schema.field(name).type)
-        return found
+            values = [cell if own is None else getattr(own, name) for own, cell in zip(states, shared, strict=True)]
+            own_columns[name] = pa.array(values, self._schema.field(name).type)
+        return own_columns
 
 
 def _failure(trial: TrialState, number: int) -> Failure | None:
-    """Return why a replicate failed, or its trial with it."""
+    """Return the failure of a replicate, or of its whole trial."""
     if trial.replicates:
         return trial.replicates[number].failure if number in trial.replicates else None
     return trial.replicate_errors.get(number, trial.failure)
 
 
 def _computed(asked: pa.Array, device: pa.Array) -> pa.Array:
-    """Return how training steps were computed: a CPU that is asked for TF32 takes float32 steps."""
+    """Return the arithmetic of training steps: a CPU computes in float32 where TF32 is requested."""
     on_cpu = pc.equal(device, pa.scalar("cpu", device.type)).fill_null(False)
     return pc.if_else(on_cpu, pc.replace_substring_regex(asked, "^tf32", "float32"), asked)
 
 
 def _as_text(value: object) -> str | None:
-    """Return a value for a column in which branches of the space disagree about the type."""
+    """Convert a value for a column whose type differs between branches of the space."""
     return value if value is None or isinstance(value, str) else str(value)

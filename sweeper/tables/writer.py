@@ -1,9 +1,9 @@
 """The Parquet projection of the journal: `<sweep>/tables/<table>/**/*.parquet`, readable at every moment.
 
-Rows become parts named after the journal records they come from. A part is written once, renamed into place and never
-changed, so no reader meets half a file, a row twice, or metadata that no longer fits the data; only `trials`, one
-file, is replaced as a whole. Large tables come from the trials' processes: each file waits in `incoming` until its
-evaluation is journaled and is then renamed into place.
+Rows become parts named after their journal records. A part is written once, renamed into place and never changed, so no
+reader meets half a file, a repeated row, or metadata that no longer fit the data; only `trials`, one file, is replaced
+as a whole. Large tables come from the trials' processes: each file waits in `incoming` until its evaluation is
+journaled, and is then renamed into place.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from sweeper.tables.large_tables import LargeTables, StoreArrivals
 from sweeper.tables.rows import SCALAR_TABLES, JournalRows, TrialsTable
 from trainables.worker.trial_tables import write_parquet
 
-#: A rebuilt part ends after so many values, which bounds the memory that rebuilding needs to some 50 MB.
+#: Largest number of values of a rebuilt part, which bounds the memory for rebuilding to some 50 MB.
 CELLS_A_PART = 500_000
 
 _NAME = re.compile(r"(\d{10})-(\d{10})\.parquet")
 
 
 def part_name(first: int, last: int) -> str:
-    """Return the name of the part that holds the rows of the records `first` … `last`."""
+    """Return the name of the part with the rows of the records `first` … `last`."""
     return f"{first:010d}-{last:010d}.parquet"
 
 
 class PartBuffer:
-    """Rows of one table that wait to become a part."""
+    """Rows of one table that are not written yet."""
 
     def __init__(self, table: str, schema: pa.Schema) -> None:
         self.table, self.schema = table, schema
@@ -47,57 +47,57 @@ class PartBuffer:
 
     @property
     def full(self) -> bool:
-        """Whether the rows should become a part now, for their number."""
+        """Whether there are enough rows for a part."""
         return len(self._rows) * len(self.schema) >= CELLS_A_PART
 
     def add(self, sequence: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Take in the rows of record `sequence`."""
+        """Add the rows of record `sequence`."""
         if not self._rows:
             self._first = sequence
         self._last = sequence
         self._rows += rows
 
     def write(self, generation: Path, name: str | None = None) -> None:
-        """Write the rows as one part below `generation`, if there are any, and forget them once they are there.
+        """Write the rows, if any, as one part below `generation`, and drop them once written.
 
-        Raises ValueError when a row does not fit the schema, OSError when the part cannot be written.
+        Raises ValueError if a row does not fit the schema, OSError if the part cannot be written.
         """
         if not self._rows:
             return
         batch = record_batch(self.table, self.schema, self._rows)
         write_parquet(generation / self.table / (name or part_name(self._first, self._last)), self.schema, [batch])
-        self._rows = []
+        self._rows = []  # only now: after an error, the next flush writes them
 
 
 class RebuiltParts:
-    """Writes a table's rows again, cut into the parts that readers know already, and new ones after them."""
+    """Writes a table's rows again, split into the parts that readers know, and new ones after them."""
 
     def __init__(self, buffer: PartBuffer, before: Path, after: Path) -> None:
-        """Cut as in the generation `before`; write into the folder `after`."""
+        """Split as in the generation `before`; write to the folder `after`."""
         self._buffer, self._after = buffer, after
         matches = (_NAME.fullmatch(part.name) for part in sorted((before / buffer.table).iterdir()))
         self._known = [(int(match[1]), int(match[2])) for match in matches if match]
-        self._known.reverse()
+        self._known.reverse()  # the first part last, so that `pop` is cheap
         self._open: tuple[int, int] | None = None
         self._newest = -1
 
     def add(self, sequence: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Take in the rows of record `sequence`; records come in order."""
+        """Add the rows of record `sequence`; records come in order."""
         while self._known and self._known[-1][1] < sequence:
             if self._known.pop() == self._open:
                 self._write()
                 self._open = None
-        here = self._known[-1] if self._known and self._known[-1][0] <= sequence else None
-        if here != self._open or (here is None and self._buffer.full):
+        known = self._known[-1] if self._known and self._known[-1][0] <= sequence else None
+        if known != self._open or (known is None and self._buffer.full):
             self._write()
-            self._open = here
+            self._open = known
         self._buffer.add(sequence, rows)
         self._newest = sequence
 
     def finish(self) -> None:
-        """Write what is left; the journal has ended."""
+        """Write the remaining rows at the journal's end."""
         if self._open and self._open[1] > self._newest:
-            # The journal lost its last records since this part was named: their numbers will be given again.
+            # Records of this part were quarantined; their numbers will be used again for other rows.
             self._open = self._open[0], self._newest
         self._write()
 
@@ -105,32 +105,32 @@ class RebuiltParts:
         self._buffer.write(self._after, part_name(*self._open) if self._open else None)
 
 
-#: Seconds between flushes at least: a flush of a quickstart takes 20 ms, so about 1 % of the time.
+#: Shortest time between flushes in seconds: a flush of the quickstart takes 20 ms, so about 1 % of the time.
 SHORTEST_INTERVAL = 2.0
 
-#: A flush may take this share of the time: after a slow one, the next waits twenty times as long.
+#: Largest share of time for flushes: after a slow one, the next waits twenty times as long.
 SHARE_OF_TIME = 0.05
 
-#: The interval grows with the sweep's age, so the number of parts with its logarithm: 140 a doubling.
+#: The interval grows with the sweep's age, so the number of parts grows with its logarithm: 140 per doubling.
 GROWTH = 1 / 200
 
-#: A part without rows in every table, so that readers find a schema before the first row exists.
+#: A part without rows in every table, so that readers find a schema before the first row.
 EMPTY_PART = "empty.parquet"
 
 
 class ParquetSink:
-    """Writes a sweep's tables. One a sweep, in the driver; trials write only below `incoming`.
+    """Writes a sweep's tables. There is one in the driver; trials write only below `incoming`.
 
     Args:
-        paths: of the sweep; the caller holds its lease.
-        schemas: of every table, see `sweeper.core.schemas.table_schemas`.
-        configurations: all of them, by index; `None` for each that a searcher chooses, which the journal has.
-        seeds: of the replicates of each configuration.
-        clock: seconds, for the time between flushes.
-        arrivals: brings the trials' tables here where they put them into a store.
+        paths: paths of the sweep; the caller holds its lease.
+        schemas: schema of every table, see `sweeper.core.schemas.table_schemas`.
+        configurations: all configurations by index; `None` for those that a searcher chooses, which the journal has.
+        seeds: seeds of the replicates.
+        clock: time in seconds, for the interval between flushes.
+        arrivals: downloads the trials' tables if they upload them to a store.
 
-    Opening creates the tables, without rows, when there are none, and removes what an earlier driver left
-    unfinished. An existing sweep is resumed by `rebuild`.
+    Opening creates the tables, without rows, if there are none, and removes unfinished files of an earlier driver. To
+    resume an existing sweep, call `rebuild`.
 
     Raises:
         SweeperError: the folder cannot be written to.
@@ -156,44 +156,44 @@ class ParquetSink:
 
     @property
     def incoming(self) -> Path:
-        """The folder that trials' processes write their tables below, see `trainables.worker.trial_tables`."""
+        """Folder below which trials write their tables, see `trainables.worker.trial_tables`."""
         return self._generations.incoming
 
     @property
     def config_hashes(self) -> Sequence[str | None]:
-        """The digest of every configuration's values, by index; `None` for one that a searcher chooses."""
+        """Hash of every configuration's values, by index; `None` for one that a searcher has not chosen yet."""
         return self._trials.config_hashes
 
     @property
     def notes(self) -> list[str]:
-        """What the user should know about the files that were found: a sentence each, or none."""
-        damaged, found = self._generations.damaged, [*self._generations.found]
+        """Sentences for the user about recovered, damaged and missing files."""
+        damaged, notes = self._generations.damaged, [*self._generations.recovered]
         if damaged:
             names = ", ".join(f"{path.parent.name} of {path.stem}" for path in damaged)
-            found.append(f"damaged table files were quarantined in {damaged[0].parent.parent}: {names}")
-        return [*found, *self.missing()]
+            notes.append(f"damaged table files were quarantined in {damaged[0].parent.parent}: {names}")
+        return [*notes, *self.missing()]
 
     def missing(self) -> list[str]:
-        """Return a sentence for each table that lacks files of evaluations that the journal has."""
+        """Return a sentence for each table without files of some journaled evaluations."""
         return [
             f"missing {table} of {len(names)} evaluation{'s' if len(names) > 1 else ''}, e.g. {names[0]}: trials wrote "
-            f"them, and they cannot be rebuilt from the journal; put the files back into tables/{table} from a "
+            f"these files, and they cannot be rebuilt from the journal; put the files back into tables/{table} from a "
             f"backup, then `sweeper resume {self._paths.in_commands}`"
             for table, names in self._large.missing().items()
         ]
 
     def append(self, record: Record) -> None:
-        """Take a journaled record in; it shows after the next flush. Raises ValueError on an unknown column."""
+        """Add a journaled record, visible after the next flush. Raises ValueError for an unknown column."""
         self._take(record, self._buffers)
         self._changed = True
 
     def flush_if_due(self) -> None:
-        """Flush when enough time has passed since the last flush; costs nothing otherwise."""
+        """Flush if enough time has passed since the last flush."""
         if self._changed and self._clock() - self._last_flush >= self._interval:
             self.flush()
 
     def flush(self) -> None:
-        """Make every record taken in visible. Raises SweeperError when the folder cannot be written to."""
+        """Make all added records visible. Raises SweeperError if the folder cannot be written to."""
         began = self._clock()
         self._guarded(self._flush)
         self._last_flush = self._clock()
@@ -201,11 +201,11 @@ class ParquetSink:
         self._interval = max(SHORTEST_INTERVAL, (self._last_flush - began) / SHARE_OF_TIME, age * GROWTH)
 
     def rebuild(self, records: Iterable[Record]) -> None:
-        """Make the tables again from the whole journal, as a new generation, and publish it by one rename.
+        """Rebuild the tables from the whole journal as a new generation, and publish it by one rename.
 
-        Rows come from the records alone. Files that trials wrote are carried over when their evaluation is journaled
-        and they are sound; damaged ones are kept aside, in `generations/damaged`, with a warning. Parts that readers
-        know keep their names and rows.
+        Rows come from the records alone. Sound files that trials wrote are carried over if their evaluation is
+        journaled; damaged ones are moved to `generations/damaged` with a warning. Parts that readers know keep their
+        names and rows.
 
         Args:
             records: every record of the journal, in order.
@@ -213,7 +213,7 @@ class ParquetSink:
         self._guarded(lambda: self._rebuild(records))
 
     def close(self) -> None:
-        """Flush; once every trial has ended, remove what trials left behind without its ever being journaled."""
+        """Flush; once every trial has ended, remove files of evaluations that were never journaled."""
         self.flush()
         self._guarded(lambda: self._large.publish(self._current(), everything=True))
         if all(trial.status in ENDED for trial in self._state.trials.values()):
@@ -242,6 +242,7 @@ class ParquetSink:
 
     def _flush(self) -> None:
         generation = self._current()
+        # Predictions before evaluations: a reader that finds a row finds its samples, too.
         self._large.publish(generation)
         for buffer in self._buffers.values():
             buffer.write(generation)
@@ -262,6 +263,7 @@ class ParquetSink:
         self._large.publish_kept(only=True)
         self._write_fixed_parts(generation)
         self._generations.publish(generation)
+        # After the swap: until then, readers use the old generation, and a kill leaves both.
         self._generations.remove_superseded()
         self._large.publish(generation)
 

@@ -107,8 +107,12 @@ FAILURES = {
     "the budget is reached: gpu_hours 1 of 1; continue with `sweeper resume … --set budget.gpu_hours=2`": Reason(
         "budget", {"name": "gpu_hours", "spent": 1.0, "limit": 1.0, "twice": 2.0}
     ),
-    "no node type of the cluster is large enough for a trial, which needs 1 CPU": Reason("no_node_type", {"needs": "1 CPU"}),
-    "no node large enough for a trial appeared within 60 s: no capacity": Reason("no_node", {"patience": 60.0}, "no capacity"),
+    "no node type of the cluster is large enough for a trial, which needs 1 CPU": Reason(
+        "no_node_type", {"needs": "1 CPU"}
+    ),
+    "no node large enough for a trial appeared within 60 s: no capacity": Reason(
+        "no_node", {"patience": 60.0}, "no capacity"
+    ),
     "of my own": Reason("of_my_own", {"name": 3}),
 }  # fmt: skip
 
