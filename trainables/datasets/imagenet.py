@@ -1,7 +1,7 @@
-"""ImageNet (ILSVRC 2012) as its users have it: class folders, Kaggle's archive, or tar shards; decoded as it is read.
+"""ImageNet (ILSVRC 2012) from class folders, Kaggle's archive, or tar shards, decoded as it is read.
 
-The 50,000 official validation images are divided into halves of 25 images a class: one for validation, on which
-post-hoc methods are fitted, one for testing (Guo et al. 2017, arXiv:1706.04599, section 5).
+The 50,000 official validation images are divided into two halves of 25 images per class: one for validation, on which
+post-hoc methods are fitted, and one for testing (Guo et al. 2017, arXiv:1706.04599, section 5).
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ def load_imagenet(folder: Folder = None, image_size: Annotated[int, "[1, inf)"] 
 
     Load ImageNet: 1,281,167 training images of 1,000 classes, 25,000 for validation, 25,000 for testing.
 
-    Classes are numbered by their WordNet id, as everywhere; names come from `imagenet_class_index.json`,
-    `LOC_synset_mapping.txt` or torchvision's `meta.bin`, where one of them is there.
+    Classes are numbered in the usual order of their WordNet ids; names come from `imagenet_class_index.json`,
+    `LOC_synset_mapping.txt` or torchvision's `meta.bin`, if present.
 
     Source: Guo et al. 2017, section 5: 1.3 million / 25k / 25k.
 
     Args:
-        folder: where it is; `imagenet` in `data_folder()` by default. Shards also in an object store.
+        folder: folder of the images, by default `imagenet` in `data_folder()`; shards can be in an object store.
         image_size: side of the network's input [He et al. 2016, section 3.4].
-        options: `Decoding`'s others.
+        options: other options of `Decoding`.
 
     Raises:
         DataSetUnavailableError: files are missing or broken.
@@ -85,7 +85,7 @@ def _from_folders(root: Path) -> tuple[StoredImages, StoredImages, list[str]]:
 
 
 def _solution(root: Path, ids: Sequence[str]) -> dict[str, int]:
-    """Return image → class of Kaggle's table of the validation images: `ImageId,PredictionString`."""
+    """Return image → class from Kaggle's table of validation images: `ImageId,PredictionString`."""
     path = root / SOLUTION
     number = {wnid: at for at, wnid in enumerate(ids)}
     rule, broken = "cannot be read as the validation images' classes", (OSError, KeyError, IndexError, AttributeError)
@@ -94,7 +94,7 @@ def _solution(root: Path, ids: Sequence[str]) -> dict[str, int]:
 
 
 def _names(root: Path, ids: Sequence[str]) -> list[str]:
-    """Return the classes' names, their ids where no file gives any; checked to be as many."""
+    """Return the names of the classes, or their ids if no file has names; their number is checked."""
     mapping = _mapping(root)
     names = class_names(root / CLASS_INDEX) or [mapping.get(wnid, wnid) for wnid in ids]
     if len(names) != len(ids):
@@ -104,7 +104,7 @@ def _names(root: Path, ids: Sequence[str]) -> list[str]:
 
 
 def _mapping(root: Path) -> dict[str, str]:
-    """Return WordNet id → name, by id: of `LOC_synset_mapping.txt` or torchvision's `meta.bin`; `{}` without either."""
+    """Return WordNet id → name, by id, from `LOC_synset_mapping.txt` or torchvision's `meta.bin`; `{}` without them."""
     if (root / MAPPING).is_file():
         lines = (line.partition(" ") for line in (root / MAPPING).read_text().splitlines() if line.strip())
         return dict(sorted((wnid, name.split(",")[0].strip()) for wnid, _, name in lines))

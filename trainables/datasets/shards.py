@@ -1,9 +1,9 @@
-"""Tar shards in the layout of webdataset: `key.jpg` beside `key.cls`, which holds the class as a number.
+"""Tar shards in the layout of webdataset: `key.jpg`, and `key.cls` with the class as a number.
 
-Python's `tarfile` reads every header once a node; afterwards an image is one read at a known offset, so that any order
-is as good as another. A shard in an object store is copied to the node's disk first, where all trials share the pages
-that the system caches. The `webdataset` library is not used: it reads shards from front to back and shuffles within a
-buffer, which gives no exact order to resume in.
+Python's `tarfile` reads all headers once per node; afterwards an image is one read at a known offset, in any order. A
+shard in an object store is copied to the node's disk first, where all trials share the cached pages. The `webdataset`
+library is not used: it reads shards from front to back and shuffles within a buffer, so a run could not resume in the
+exact order.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from trainables.files.stores.base import Entry, StoreError
 from trainables.files.stores.object_store import Store
 
 SUFFIX = ".tar"
-#: webdataset's: a member's name up to the first dot of its base name is the sample's key.
+#: As in webdataset, the key of a sample is a member's name up to the first dot of its base name.
 KEY = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]+)")
 
-#: Words in a shard's path that name its split.
+#: Words in the path of a shard that name its split.
 SPLIT_WORDS = {"train": {"train", "training"}, "val": {"val", "valid", "validation"}, "test": {"test", "testing"}}
 
-#: Of the shards copied from a store: the folder that has each once, and what the store said of those in a folder.
+#: For shards copied from a store: the folder with one copy of each, and the file with a folder's listing in the store.
 POOL, LISTING = "pool", ".listing.json"
 
-#: Folders of earlier states of a store are kept this long: trials of a sweep that began with one may read it.
+#: Folders of earlier states of a store are kept this long, because trials of a running sweep can read them.
 UNUSED_SECONDS = 7 * 86400.0
 
 LAYOUT = "write shards with an image (key.jpg) and its class as a number (key.cls) for each key"
@@ -56,9 +56,9 @@ def shard_paths(folder: Path) -> list[Path]:
 
 
 def shards_by_split(root: Path, paths: Sequence[Path]) -> dict[str, list[Path]]:
-    """Return split → its shards, by the words of their paths below `root`; all are `train` where no path names a split.
+    """Return split → shards, by the words of their paths below `root`; all are `train` if no path names a split.
 
-    Whole words count: `retrieval-train-0001.tar` is training data, though `val` is in it.
+    Only whole words count: `retrieval-train-0001.tar` contains `val`, but is training data.
 
     Raises:
         DataSetUnavailableError: a path names two splits, some name none, or none names training data.
@@ -73,24 +73,24 @@ def shards_by_split(root: Path, paths: Sequence[Path]) -> dict[str, list[Path]]:
         if len(splits) != 1:
             rule = f"names the splits {' and '.join(splits)}" if splits else "names no split, and other shards do"
             raise DataSetUnavailableError(path, rule, "name each shard, or its folder, after train, val or test")
-    found: dict[str, list[Path]] = {}
+    by_split: dict[str, list[Path]] = {}
     for path, (split,) in named.items():
-        found.setdefault(split, []).append(path)
-    if "train" not in found:
-        raise DataSetUnavailableError(root, f"has shards of {' and '.join(found)}, and none of train", LAYOUT)
-    return {split: found[split] for split in SPLIT_WORDS if split in found}
+        by_split.setdefault(split, []).append(path)
+    if "train" not in by_split:
+        raise DataSetUnavailableError(root, f"has shards of {' and '.join(by_split)}, and none of train", LAYOUT)
+    return {split: by_split[split] for split in SPLIT_WORDS if split in by_split}
 
 
 def indexed_shards(name: str, root: Path, paths: Sequence[Path]) -> StoredImages:
-    """Return the images of shards, in the order of the shards and of their members; indexed once a node.
+    """Return the images of shards, in the order of the shards and their members; indexed once per node.
 
     Args:
-        name: of the data set, for the folder that keeps the index.
+        name: name of the data set, for the folder that keeps the index.
         root: folder of the shards.
-        paths: of the shards, below it.
+        paths: paths of the shards below `root`.
 
     Raises:
-        DataSetUnavailableError: a shard is truncated, holds no images, or one without a class.
+        DataSetUnavailableError: a shard is truncated, has no images, or has one without a class.
     """
     return StoredImages(root, prepared_arrays(name, paths, "shards 1", lambda: _index(root, paths)))
 
@@ -102,7 +102,8 @@ def _index(root: Path, paths: Sequence[Path]) -> dict[str, NDArray[np.generic]]:
 
 
 def _origin(root: Path, names: Sequence[str]) -> dict[str, NDArray[np.generic]]:
-    """Return a digest of what a store said of shards copied from it: images of equal sizes show no change otherwise."""
+    """Return a digest of the store's listing of copied shards, empty for shards that were not copied."""
+    # part of the fingerprint: a shard whose images keep their sizes has the same index after a change
     try:
         listing = json.loads((root / LISTING).read_text("utf-8"))
     except FileNotFoundError:
@@ -111,10 +112,11 @@ def _origin(root: Path, names: Sequence[str]) -> dict[str, NDArray[np.generic]]:
 
 
 def _members(path: Path) -> list[tuple[int, int, int]]:
-    """Return offset, size and class of every image of a shard."""
+    """Return the offset, size and class of each image in a shard."""
     images: dict[str, tuple[int, int]] = {}
     targets: dict[str, int] = {}
     readable = refused(path, "cannot be read as a tar archive", "fetch it again", tarfile.TarError, OSError, EOFError)
+    # "r:" accepts no compression, in which an image has no offset
     with readable, tarfile.open(path, "r:") as archive:
         for member in archive:
             match = KEY.fullmatch(member.name) if member.isfile() else None
@@ -128,9 +130,9 @@ def _members(path: Path) -> list[tuple[int, int, int]]:
             elif kind in ("cls", "json"):
                 content = archive.extractfile(member)
                 assert content is not None
-                found = _class_of(kind, content.read())
-                if found is not None:
-                    targets[key] = found
+                label = _class_of(kind, content.read())
+                if label is not None:
+                    targets[key] = label
     unknown = next((key for key in images if key not in targets), None)
     if unknown is not None or not images:
         rule = "holds no images" if unknown is None else f"has no class for {unknown!r}"
@@ -139,50 +141,51 @@ def _members(path: Path) -> list[tuple[int, int, int]]:
 
 
 def _class_of(kind: str, content: bytes) -> int | None:
-    """Return the class in a `.cls` member, or under `label` in a `.json` one; `None` where there is none."""
+    """Return the class in a `.cls` member, or under `label` in a `.json` one; `None` if there is none."""
     try:
         value = json.loads(content)
     except ValueError:
         return None
     if kind == "json":
         value = value.get("label") if isinstance(value, dict) else None
+    # `true` is an int in Python, but no class
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
 def local_folder(folder: str) -> Path:
-    """Return a folder as a path, that of an object store as its `local_copy`."""
+    """Return the path of a folder; for an object store, that of its `local_copy`."""
     return local_copy(folder) if "://" in folder else Path(folder).expanduser()
 
 
 def local_copy(address: str) -> Path:
-    """Return the folder on this node's disk that has the shards that an object store has now, and no others.
+    """Return the folder on this node's disk with the shards that an object store has now, and no others.
 
-    Each state of the store, as names, sizes and tags tell it, has a folder of its own, so that a trial that reads an
-    earlier one keeps reading that. A shard is copied once; folders that have it link to it, and those that nobody
-    asked for in `UNUSED_SECONDS` are removed when the next is made.
+    Every state of the store (names, sizes and tags) has a separate folder, so a trial that reads an earlier state is
+    not disturbed. A shard is copied once, and folders link to it. Folders unused for `UNUSED_SECONDS` are removed when
+    the next one is made.
 
     Args:
         address: `s3://bucket/folder`, `gs://bucket/folder` or `az://container/folder`.
 
     Raises:
-        DataSetUnavailableError: there is none, the store or this disk does not do it, or a shard changes meanwhile.
+        DataSetUnavailableError: there are no shards, the store or the disk fails, or a shard changes during the copy.
     """
     try:
         store = Store(address)
-        found = {name: entry for name, entry in store.entries().items() if name.endswith((SUFFIX, ".json", ".txt"))}
+        entries = {name: entry for name, entry in store.entries().items() if name.endswith((SUFFIX, ".json", ".txt"))}
     except StoreError as error:
         raise DataSetUnavailableError(address, f"cannot be copied: {error.message}", error.remedy) from error
-    if not found:
+    if not entries:
         raise DataSetUnavailableError(address, "holds no shards", LAYOUT)
-    listing = {name: [entry.size, entry.tag or entry.written] for name, entry in sorted(found.items())}
+    listing = {name: [entry.size, entry.tag or entry.written] for name, entry in sorted(entries.items())}
     readable = re.sub(r"[^\w.-]+", "_", address.partition("://")[2].partition("?")[0]).strip("_")
     copies = data_folder() / "shards" / f"{readable}-{_digest(store.uri)}"
     folder = copies / _digest(listing)
     with refused(address, "cannot be copied to this node", "check credentials and disk space", OSError), locked(folder):
         if folder.is_dir():
-            os.utime(folder)
+            os.utime(folder)  # counts as a use
         else:
-            _copy(store, found, listing, folder, address)
+            _copy(store, entries, listing, folder, address)
             _remove_unused(copies)
     return folder
 
@@ -191,26 +194,29 @@ def _digest(value: object) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16]
 
 
-def _copy(store: Store, found: Mapping[str, Entry], listing: Mapping[str, object], folder: Path, address: str) -> None:
-    """Make the folder of a listing: of links to the shards copied so far, an interrupted time's among them."""
+def _copy(
+    store: Store, entries: Mapping[str, Entry], listing: Mapping[str, object], folder: Path, address: str
+) -> None:
+    """Make the folder of a listing: links to shards in the pool, downloading only those that it lacks."""
     pool = folder.parent / POOL
-    kept = {name: pool / _digest([name, listing[name]]) for name in found}
+    kept = {name: pool / _digest([name, listing[name]]) for name in entries}
     with temporary_beside(folder) as temporary:
-        places = {name: place_inside(temporary / "copy", name, address) for name in found}
+        # all names are checked before anything is downloaded
+        places = {name: place_inside(temporary / "copy", name, address) for name in entries}
         arrived = store.download_all({name: path for name, path in kept.items() if not path.exists()})
         for name, entry in arrived.items():
-            if entry is None or (entry.size, entry.tag) != (found[name].size, found[name].tag):
+            if entry is None or (entry.size, entry.tag) != (entries[name].size, entries[name].tag):
                 kept[name].unlink(missing_ok=True)
                 raise DataSetUnavailableError(address, f"changes while it is copied: {name}", "start again afterwards")
         for name, place in places.items():
             place.parent.mkdir(parents=True, exist_ok=True)
             os.link(kept[name], place)
         write_text(temporary / "copy" / LISTING, json.dumps(listing))
-        (temporary / "copy").rename(folder)
+        (temporary / "copy").rename(folder)  # complete or not at all
 
 
 def _remove_unused(copies: Path) -> None:
-    """Remove folders that nobody asked for lately, and the shards that no folder has any more."""
+    """Remove folders unused for `UNUSED_SECONDS`, and shards that no folder links to."""
     for folder in copies.iterdir():
         if folder.name != POOL and folder.is_dir() and time.time() - folder.stat().st_mtime > UNUSED_SECONDS:
             shutil.rmtree(folder, ignore_errors=True)
@@ -220,10 +226,16 @@ def _remove_unused(copies: Path) -> None:
 
 
 def place_inside(folder: Path, name: str, address: str) -> Path:
-    """Return the file that an object becomes below `folder`.
+    """Return the path of an object's copy below `folder`.
 
-    Raises DataSetUnavailableError for a name that would leave it: who can write to a store chooses the names in it.
+    Raises:
+        DataSetUnavailableError: the name would lead outside `folder`.
+
+    Example:
+        >>> place_inside(Path("copy"), "train/0001.tar", "s3://bucket").as_posix()
+        'copy/train/0001.tar'
     """
+    # anyone who can write to the store chooses the names in it
     if not {"", ".", ".."}.isdisjoint(name.split("/")) or "\\" in name or not name.isprintable():
         rule = f"holds an object whose name is no path below it: {name!r}"
         raise DataSetUnavailableError(address, rule, "remove it from the store, and find out who put it there")

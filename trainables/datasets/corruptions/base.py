@@ -1,4 +1,4 @@
-"""What every corruption shares: its form, its constants by severity, and pixels between 0 and 1."""
+"""The base of all corruptions: their signature, their constants by severity, and conversions of pixels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 #: [N, H, W, C], values 0 to 255.
 Images = NDArray[np.uint8]
 
-#: [N, H, W, C], values 0 to 255 where a corruption returns them, 0 to 1 within.
+#: [N, H, W, C], values 0 to 255 as the result of a corruption, 0 to 1 inside it.
 Floats = NDArray[np.float64]
 
 #: (images, severity 1 to 5, whether they are small, draws) → corrupted images, values 0 to 255.
@@ -23,30 +23,31 @@ Corruption = Callable[[Images, int, bool, np.random.RandomState], Floats]
 
 @functools.cache
 def _severities() -> Mapping[str, Mapping[str, Sequence[Any]]]:
-    """Return every corruption's constants, for `small` and `large` images, one or several for each severity."""
-    found: Mapping[str, Mapping[str, Sequence[Any]]] = yaml.safe_load(
+    """Return the constants of all corruptions for `small` and `large` images, one or several per severity."""
+    constants: Mapping[str, Mapping[str, Sequence[Any]]] = yaml.safe_load(
         Path(__file__).with_name("severities.yaml").read_text("utf-8")
     )
-    return found
+    return constants
 
 
 def constant(kind: str, severity: int, small: bool) -> Any:
-    """Return the benchmark's constant, or list of them, of a corruption at severity 1 to 5 of small or large images."""
+    """Return the benchmark's constant, or list of constants, of a corruption at severity 1 to 5."""
     return _severities()[kind]["small" if small else "large"][severity - 1]
 
 
 def shares(images: Images) -> Floats:
-    """Return pixels as shares of the largest value."""
+    """Return pixels divided by the largest value, 255."""
     return images / 255.0
 
 
 def levels(pixels: Floats) -> Floats:
-    """Return shares, cut to 0 … 1, as values from 0 to 255."""
+    """Return shares, clipped to [0, 1], as values from 0 to 255."""
     return np.asarray(np.clip(pixels, 0, 1) * 255)
 
 
 def grey(pixels: Floats) -> Floats:
-    """Return the luma [N, H, W, 1] of shares; that of one channel is itself."""
+    """Return the luma [N, H, W, 1] of shares; a single channel is returned as it is."""
+    # the weights of ITU-R BT.601, as OpenCV's in the reference
     if pixels.shape[-1] == 1:
         return pixels
     return np.asarray(pixels @ np.array([0.299, 0.587, 0.114]))[..., None]

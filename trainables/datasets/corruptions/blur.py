@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def disk(radius: float, deviation: float) -> NDArray[np.float64]:
-    """Return a disk's kernel [K, K] of sum 1, its edge smoothed by a Gaussian; borders of zeros are cut off."""
+    """Return the kernel [K, K] of a disk with sum 1 and an edge smoothed by a Gaussian, without borders of zeros."""
     from scipy import ndimage
 
     reach, window = (8, 3) if radius <= 8 else (int(radius), 5)
@@ -41,8 +41,8 @@ def defocus_blur(images: Images, severity: int, small: bool, draws: np.random.Ra
     pixels = torch.from_numpy(shares(images)).permute(0, 3, 1, 2)
     n, channels, height, width = pixels.shape
     planes = functional.pad(pixels.reshape(n * channels, 1, height, width), (reach,) * 4, mode="reflect")
-    found = functional.conv2d(planes, kernel[None, None]).reshape(n, channels, height, width)
-    return levels(found.permute(0, 2, 3, 1).numpy())
+    blurred = functional.conv2d(planes, kernel[None, None]).reshape(n, channels, height, width)
+    return levels(blurred.permute(0, 2, 3, 1).numpy())
 
 
 def smoothed(pixels: Floats, deviation: float, mode: str = "nearest", truncate: float = 4.0) -> Floats:
@@ -54,32 +54,32 @@ def smoothed(pixels: Floats, deviation: float, mode: str = "nearest", truncate: 
 
 
 def glass_blur(images: Images, severity: int, small: bool, draws: np.random.RandomState) -> Floats:
-    """Replace pixels by near ones, between two smoothings.
-
-    The reference means to swap them, but assigns through views of one array, which copies; benchmarks are made so.
-    """
+    """Replace pixels by near ones, between two smoothings."""
+    # The reference intends to swap pixels, but assigns through views of one array, which copies one of them. The
+    # benchmarks were made this way.
     deviation, reach, passes = constant("glass_blur", severity, small)
-    found = (smoothed(shares(images), deviation) * 255).astype(np.uint8)
+    pixels = (smoothed(shares(images), deviation) * 255).astype(np.uint8)
     n, height, width = images.shape[:3]
     places = [(h, w) for h in range(height - reach, reach, -1) for w in range(width - reach, reach, -1)]
     moves = np.stack([draws.randint(-reach, reach, size=(passes * len(places), 2)) for _ in range(n)])
     every = np.arange(n)
+    # one position after the other, because moves read pixels that earlier ones changed; all images at once
     for at, (h, w) in enumerate(places * passes):
-        found[:, h, w] = found[every, h + moves[:, at, 1], w + moves[:, at, 0]]
-    return levels(smoothed(shares(found), deviation))
+        pixels[:, h, w] = pixels[every, h + moves[:, at, 1], w + moves[:, at, 0]]
+    return levels(smoothed(shares(pixels), deviation))
 
 
 def motion_blurred(pixels: Floats, radius: int, deviation: float, angles: NDArray[np.float64]) -> Floats:
-    """Return [N, H, W, C] averaged along lines, one angle [N] in degrees each, by half a Gaussian; edges repeat.
+    """Return [N, H, W, C] averaged along lines at angles [N] in degrees, weighted by half a Gaussian; edges repeat.
 
-    Steps that would leave an image are left out, and their weight with them.
+    Steps that would leave an image are omitted with their weight, as in the reference.
     """
     length = 2 * radius + 1
     weights = np.exp(-(np.arange(length) ** 2) / (2 * deviation**2))
     weights /= weights.sum()
     n, height, width = pixels.shape[:3]
     sines, cosines = np.sin(np.deg2rad(angles)), np.cos(np.deg2rad(angles))
-    found, inside, every = np.zeros(pixels.shape), np.ones(n, dtype=bool), np.arange(n)[:, None, None]
+    total, inside, every = np.zeros(pixels.shape), np.ones(n, dtype=bool), np.arange(n)[:, None, None]
     for step, weight in enumerate(weights):
         down = -np.ceil(step * sines - 0.5).astype(np.int64)
         right = -np.ceil(step * cosines - 0.5).astype(np.int64)
@@ -87,8 +87,8 @@ def motion_blurred(pixels: Floats, radius: int, deviation: float, angles: NDArra
         rows = np.clip(np.arange(height)[None, :] - down[:, None], 0, height - 1)
         columns = np.clip(np.arange(width)[None, :] - right[:, None], 0, width - 1)
         shifted = pixels[every, rows[:, :, None], columns[:, None, :]]
-        found += (weight * inside)[:, None, None, None] * shifted
-    return found
+        total += (weight * inside)[:, None, None, None] * shifted
+    return total
 
 
 def motion_blur(images: Images, severity: int, small: bool, draws: np.random.RandomState) -> Floats:
@@ -99,12 +99,12 @@ def motion_blur(images: Images, severity: int, small: bool, draws: np.random.Ran
 
 
 def enlargement(side: int, factor: float, centred: bool) -> NDArray[np.float64]:
-    """Return the matrix [S, S] that enlarges the middle of a line of S values by `factor`, linearly, cut to S.
+    """Return the matrix [S, S] that enlarges the middle of a line of S values linearly by `factor` and crops it to S.
 
     Args:
         side: number of values S.
-        factor: at least 1.
-        centred: cut around the middle; otherwise at the beginning, as ImageNet-C does.
+        factor: factor of at least 1.
+        centred: whether to crop around the middle; if false, at the beginning, as ImageNet-C does.
     """
     kept = math.ceil(side / factor)
     first, size = (side - kept) // 2, round(kept * factor)
@@ -118,14 +118,14 @@ def enlargement(side: int, factor: float, centred: bool) -> NDArray[np.float64]:
 
 
 def zoomed(pixels: Floats, factor: float, centred: bool) -> Floats:
-    """Return the middle of [N, H, W], H = W, enlarged by `factor` and cut to H × W; see `enlargement`."""
+    """Return the middle of [N, H, W], H = W, enlarged by `factor` and cropped to H × W; see `enlargement`."""
     matrix = enlargement(pixels.shape[1], factor, centred)
     return np.asarray(matrix @ pixels @ matrix.T)
 
 
 @functools.lru_cache(maxsize=2)
 def _mean_enlargement(side: int, severity: int, small: bool) -> sparse.csr_array:
-    """Return the matrix [S², S²] that averages an image and its enlargements: few values far from 0 in each row."""
+    """Return the sparse matrix [S², S²] that averages an image and its enlargements."""
     from scipy import sparse
 
     factors = np.arange(1, *constant("zoom_blur", severity, small))
@@ -140,5 +140,5 @@ def zoom_blur(images: Images, severity: int, small: bool, draws: np.random.Rando
     """Average over enlargements."""
     n, side, _, channels = images.shape
     pixels = shares(images).transpose(1, 2, 0, 3).reshape(side * side, n * channels)
-    found = _mean_enlargement(side, severity, small) @ pixels
-    return levels(found.reshape(side, side, n, channels).transpose(2, 0, 1, 3))
+    mean = _mean_enlargement(side, severity, small) @ pixels
+    return levels(mean.reshape(side, side, n, channels).transpose(2, 0, 1, 3))

@@ -40,31 +40,31 @@ def contrast(images: Images, severity: int, small: bool, draws: np.random.Random
 
 
 def sampled(pixels: Floats, rows: Floats, columns: Floats, align: bool) -> Floats:
-    """Return [N, H, W, C] at fractional places [N, H, W], linearly; beyond the edges reflected.
+    """Return [N, H, W, C] interpolated linearly at fractional positions [N, H, W], reflected beyond the edges.
 
     Args:
-        pixels: the images.
-        rows: where to look, in pixels from the top.
-        columns: where to look, in pixels from the left.
-        align: reflect about the outermost pixels' centres, not about their outer edges.
+        pixels: images.
+        rows: positions in pixels from the top.
+        columns: positions in pixels from the left.
+        align: whether to reflect about the centres of the outermost pixels instead of their outer edges.
     """
     height, width = pixels.shape[1:3]
     if align:
         x, y = 2 * columns / (width - 1) - 1, 2 * rows / (height - 1) - 1
     else:
         x, y = (2 * columns + 1) / width - 1, (2 * rows + 1) / height - 1
-    found = functional.grid_sample(
+    sample = functional.grid_sample(
         torch.from_numpy(pixels).permute(0, 3, 1, 2),
         torch.from_numpy(np.stack([x, y], axis=-1)),
         mode="bilinear",
         padding_mode="reflection",
         align_corners=align,
     )
-    return np.asarray(found.permute(0, 2, 3, 1).numpy())
+    return np.asarray(sample.permute(0, 2, 3, 1).numpy())
 
 
 def elastic_transform(images: Images, severity: int, small: bool, draws: np.random.RandomState) -> Floats:
-    """Displace pixels by smooth random fields; small images are distorted by a random affine map before."""
+    """Displace pixels by smooth random fields; small images are distorted by a random affine map first."""
     strength, deviation, reach = constant("elastic_transform", severity, small)
     n, side = len(images), images.shape[1]
     affine = 6 if small else 0
@@ -119,9 +119,9 @@ def jpeg_compression(images: Images, severity: int, small: bool, draws: np.rando
 
 
 def _each(images: Images, change: Callable[[Any], Any]) -> Floats:
-    """Return every image changed as a picture of Pillow."""
+    """Return all images after applying `change` to them as Pillow images."""
     from PIL import Image
 
     shape = images.shape[1:]
     pictures = images[..., 0] if shape[-1] == 1 else images
-    return np.stack([np.asarray(change(Image.fromarray(each)), dtype=np.float64).reshape(shape) for each in pictures])
+    return np.stack([np.asarray(change(Image.fromarray(row)), dtype=np.float64).reshape(shape) for row in pictures])

@@ -1,7 +1,7 @@
-"""Weather: snow, fog, brightness, and frost, which lays parts of five photographs of frozen windows over images.
+"""Weather: snow, fog, brightness, and frost, which overlays parts of five photographs of frozen windows.
 
 The photographs belong to the benchmark and are not part of this project. They are read from `frost` in the folder of
-data files, or from the package `imagecorruptions` where that is installed (it is not imported).
+data files, or from the package `imagecorruptions` if it is installed (it is not imported).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trainables.datasets.corruptions.blur import motion_blurred, zoomed
 
 
 def snow(images: Images, severity: int, small: bool, draws: np.random.RandomState) -> Floats:
-    """Whiten, and add flakes that fall, and the same turned by half a circle."""
+    """Whiten, and add falling flakes and the same flakes turned by 180 degrees."""
     mean, deviation, size, least, radius, spread, share = constant("snow", severity, small)
     drawn = [
         (draws.normal(size=images.shape[1:3], loc=mean, scale=deviation), draws.uniform(-135, -45)) for _ in images
@@ -39,7 +39,7 @@ def snow(images: Images, severity: int, small: bool, draws: np.random.RandomStat
 
 
 def plasma(n: int, side: int, decay: float, draws: np.random.RandomState) -> Floats:
-    """Return n fractal height maps [n, S, S] from 0 to 1, S the power of two from `side` on, by diamonds and squares.
+    """Return n fractal height maps [n, S, S] from 0 to 1 by the diamond-square algorithm, S the next power of two.
 
     Source: Fournier, Fussell & Carpenter 1982, Computer rendering of stochastic models.
     """
@@ -67,7 +67,7 @@ def plasma(n: int, side: int, decay: float, draws: np.random.RandomState) -> Flo
 
 
 def _counts(size: int) -> NDArray[np.int64]:
-    """Return where the draws of one level end and the next begin: three parts of 1, 4, 16 … points each."""
+    """Return the boundaries between the draws of the levels: three parts of 1, 4, 16 … points each."""
     levels_of = [4**level for level in range(size.bit_length() - 1) for _ in range(3)]
     return np.cumsum(levels_of)[:-1]
 
@@ -83,7 +83,7 @@ def fog(images: Images, severity: int, small: bool, draws: np.random.RandomState
 
 
 def brightness(images: Images, severity: int, small: bool, draws: np.random.RandomState) -> Floats:
-    """Raise the value of HSV, its largest channel; hue and saturation stay, so that channels keep their ratios."""
+    """Raise the value of HSV, the largest channel, at constant hue and saturation: channels keep their ratios."""
     pixels = shares(images)
     value = pixels.max(axis=-1, keepdims=True)
     raised = np.clip(value + constant("brightness", severity, small), 0, 1)
@@ -92,14 +92,18 @@ def brightness(images: Images, severity: int, small: bool, draws: np.random.Rand
 
 FROST_KIND = "frost"
 
-#: The sixth of the benchmark is never drawn by its own code.
+#: The benchmark has a sixth photograph, but its code never draws it.
 PHOTOGRAPHS = ("frost1.png", "frost2.png", "frost3.png", "frost4.jpg", "frost5.jpg")
 
 REMEDY = "copy frost1.png … frost5.jpg of the package imagecorruptions there, install it, or leave out frost"
 
 
 def photographs_folder() -> Path:
-    """Return where the photographs are. Raises DataSetUnavailableError where they are not all there."""
+    """Return the folder of the photographs.
+
+    Raises:
+        DataSetUnavailableError: a photograph is missing.
+    """
     package = importlib.util.find_spec("imagecorruptions")
     candidates = [data_folder() / FROST_KIND]
     if package is not None and package.origin is not None:
@@ -112,26 +116,30 @@ def photographs_folder() -> Path:
 
 @functools.lru_cache(maxsize=2)
 def _photographs(folder: Path, side: int, small: bool) -> tuple[Images, ...]:
-    """Return the photographs [H, W, 3] at the size at which parts are cut from them for images of a side."""
+    """Return the photographs [H, W, 3] at the size from which parts for images of `side` are cut."""
     from PIL import Image
 
     pictures = [np.asarray(Image.open(folder / name).convert("RGB")) for name in PHOTOGRAPHS]
-    # A fifth in each direction is every fifth pixel, since the middle of five is a pixel.
+    # Shrinking to a fifth takes every fifth pixel, because the centre of five pixels is a pixel.
     return tuple(picture[2::5, 2::5] for picture in pictures) if small else tuple(_fitted(p, side) for p in pictures)
 
 
 def _fitted(picture: Images, side: int) -> Images:
-    """Return a photograph enlarged by a tenth beyond what covers `side`, cubically."""
+    """Return a photograph enlarged cubically to 1.1 times the size that covers `side`."""
     height, width = picture.shape[:2]
     factor = max(1.0, side / height, side / width) * 1.1
     pixels = torch.from_numpy(picture.copy()).permute(2, 0, 1)[None].to(torch.float32)
     size = (math.ceil(height * factor), math.ceil(width * factor))
-    found = functional.interpolate(pixels, size, mode="bicubic").round().clamp(0, 255)
-    return np.asarray(found[0].permute(1, 2, 0).to(torch.uint8).numpy())
+    enlarged = functional.interpolate(pixels, size, mode="bicubic").round().clamp(0, 255)
+    return np.asarray(enlarged[0].permute(1, 2, 0).to(torch.uint8).numpy())
 
 
 def frost(images: Images, severity: int, small: bool, draws: np.random.RandomState) -> Floats:
-    """Lay a random part of a random photograph over each image. Raises DataSetUnavailableError without photographs."""
+    """Overlay a random part of a random photograph on each image.
+
+    Raises:
+        DataSetUnavailableError: a photograph is missing.
+    """
     own, other = constant("frost", severity, small)
     side, channels = images.shape[1], images.shape[3]
     photographs = _photographs(photographs_folder(), side, small)

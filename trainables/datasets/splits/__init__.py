@@ -1,7 +1,7 @@
-"""Evaluation splits beyond a data set's own, by name; how one is added is said in `trainables.datasets.splits.base`.
+"""Evaluation splits beyond a data set's own, by name; `trainables.datasets.splits.base` explains how to add one.
 
-A search space asks for them in `evaluation.splits`, each a mapping of one of these names to its options. Networks are
-measured on them once, when they have finished.
+A search space lists them in `evaluation.splits`, each as a mapping from one of these names to its options. Finished
+networks are evaluated on them once.
 """
 
 from trainables.datasets.splits.base import EVALUATION_SPLITS, EvaluationSplit, build_split

@@ -1,7 +1,7 @@
-"""What an evaluation split beyond a data set's own is: data that the finished networks are measured on, by name.
+"""The base of evaluation splits beyond a data set's own: additional data on which finished networks are evaluated.
 
-Adding one: a file of this folder with a class that is an `EvaluationSplit`, under the decorator that describes it;
-its constructor's arguments are the options, and nothing else lists it. A search space asks for it in
+To add one, write a file in this folder with a class that is an `EvaluationSplit`, under the decorator that describes
+it; the arguments of its constructor are the options, and no other file lists splits. A search space asks for it in
 `evaluation.splits`, `[val, test, {mirrored: {}}]`.
 
     @EVALUATION_SPLITS.add("mirrored", "the test images mirrored")
@@ -14,8 +14,8 @@ its constructor's arguments are the options, and nothing else lists it. A search
         def split(self, dataset: DataSet, name: str) -> Split:
             return beside(dataset, dataset.test.inputs.flip(-1), dataset.test.targets)
 
-One that comes with a data set needs no file here: it is a `Split` in `DataSet.further`, named in `splits` of the data
-set's `Component`.
+A split that comes with a data set needs no file here: it is a `Split` in `DataSet.further`, named in `splits` of the
+data set's `Component`.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from torch import Tensor
 from trainables.datasets.base import DataSet, Split
 from trainables.registry import Registry
 
-#: One subset for all networks of all sweeps on a data set.
+#: One seed, so that all networks of all sweeps on a data set are evaluated on the same subset.
 SUBSET_SEED = 0
 
 
 class EvaluationSplit(Protocol):
-    """One entry of `evaluation.splits` that is not the data set's own; each of `names` is a row of an evaluation.
+    """An entry of `evaluation.splits` that is not the data set's own; each of `names` is a row of an evaluation.
 
     Attributes:
-        names: what its splits are called in the tables, lower-case letters, digits and _.
+        names: names of its splits in the tables: lower-case letters, digits and _.
         same_classes: whether its targets are classes of the data set; if not, only its distribution is compared.
-        detected: whether it is held against the test split as another distribution (columns `ood_…`).
-        samples: how many of its samples are measured, at most; `None` for all.
+        detected: whether it is compared with the test split as another distribution (columns `ood_…`).
+        samples: maximum number of samples to evaluate; `None` for all.
         logits: whether logits are kept in `predictions`.
     """
 
@@ -52,10 +52,10 @@ class EvaluationSplit(Protocol):
     logits: bool
 
     def fault(self, dataset: DataSet) -> str | None:
-        """Return why it cannot be had beside `dataset`, or `None`; asked before anything is trained."""
+        """Return the reason why it cannot be used with `dataset`, or `None`; called before training."""
 
     def split(self, dataset: DataSet, name: str) -> Split:
-        """Return the split called `name`, its inputs on the CPU, its targets on the device of the data set's.
+        """Return the split `name`, with inputs on the CPU and targets on the device of the data set's targets.
 
         Raises:
             DataSetUnavailableError: files are missing or broken.
@@ -66,19 +66,25 @@ EVALUATION_SPLITS = Registry("evaluation split")
 
 
 def build_split(entry: Mapping[str, Any]) -> EvaluationSplit:
-    """Return the split that a resolved entry of `evaluation.splits` names, without loading anything.
+    """Return the split named in a resolved entry of `evaluation.splits`, without loading anything.
 
     Raises:
         ValueError: unknown name or invalid options.
+
+    Example:
+        >>> from trainables.datasets.splits import build_split
+        >>> build_split({"name": "corrupted", "kinds": ["fog"], "severities": [1, 3]}).names
+        ('corrupted_fog_1', 'corrupted_fog_3')
     """
     # Built without `Registry.build`, which knows no option that names another component.
     component = EVALUATION_SPLITS[entry["name"]]
-    found: EvaluationSplit = component.build(**{key: value for key, value in entry.items() if key != "name"})
-    return found
+    split: EvaluationSplit = component.build(**{key: value for key, value in entry.items() if key != "name"})
+    return split
 
 
 def subset(count: int, samples: int | None) -> Tensor:
-    """Return which of `count` samples are measured, int64, rising: a random `samples` of them, or all."""
+    """Return the sorted indices of the samples to evaluate, int64: a random `samples` of `count`, or all."""
+    # a generator of its own: the subset depends on neither the sweep's seeds nor the order of evaluations
     if samples is None or samples >= count:
         return torch.arange(count)
     generator = torch.Generator().manual_seed(SUBSET_SEED)
@@ -86,7 +92,7 @@ def subset(count: int, samples: int | None) -> Tensor:
 
 
 def beside(dataset: DataSet, inputs: np.ndarray | Tensor, targets: np.ndarray | Tensor) -> Split:
-    """Return stored inputs and targets as a split that is prepared as the data set's test split and streamed to it."""
+    """Return stored inputs and targets as a streamed split with the preprocessing and device of the test split."""
     test = dataset.test
     stored, classes = torch.as_tensor(inputs), torch.as_tensor(targets)
     return Split(stored, classes, test.preprocessing).to(test.targets.device, streamed=True)

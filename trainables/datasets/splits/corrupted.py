@@ -1,4 +1,4 @@
-"""The test images corrupted: computed here, or read from the files of CIFAR-10-C or CIFAR-100-C."""
+"""Corrupted test images, computed or read from the files of CIFAR-10-C or CIFAR-100-C."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REMEDY = "unpack CIFAR-10-C.tar of https://zenodo.org/records/2535967 and name i
 
 
 def check_corrupted(values: Any) -> str | None:
-    """Return the rule that kinds or severities break, or `None`."""
+    """Return the error for invalid kinds or severities, or `None`."""
     kinds, severities = values.get("kinds", KINDS), values.get("severities", SEVERITIES)
     unknown = [kind for kind in kinds if kind not in KINDS]
     if unknown or not kinds or len(set(kinds)) < len(kinds):
@@ -41,8 +41,8 @@ class Corrupted:
 
     Source: Hendrycks & Dietterich 2019, arXiv:1903.12261.
 
-    A folder has CIFAR-10-C's files, one `<kind>.npy` a kind with the test images at severity 1, then at 2 …, and
-    `labels.npy`. `samples` are test images of each kind and severity; `None` takes all.
+    `folder` has the files of CIFAR-10-C: `<kind>.npy` with the test images at severity 1, then at 2 …, and
+    `labels.npy`. `samples` is the number of test images per kind and severity; `None` for all.
 
     Attributes:
         kinds: [Hendrycks & Dietterich 2019].
@@ -60,11 +60,11 @@ class Corrupted:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Each kind and severity, e.g. `corrupted_fog_3`."""
+        """Names of all kinds and severities, e.g. `corrupted_fog_3`."""
         return tuple(corrupted_name(kind, int(severity)) for kind in self.kinds for severity in self.severities)
 
     def fault(self, dataset: DataSet) -> str | None:
-        """Return why images cannot be corrupted or read."""
+        """Return the reason why images cannot be corrupted or read, or `None`."""
         stored = dataset.test.inputs
         wrong = image_fault(tuple(stored.shape), stored.dtype)
         if wrong is not None:
@@ -80,7 +80,11 @@ class Corrupted:
         return None
 
     def split(self, dataset: DataSet, name: str) -> Split:
-        """Return one kind at one severity. Raises DataSetUnavailableError where files are missing or broken."""
+        """Return one kind at one severity.
+
+        Raises:
+            DataSetUnavailableError: files are missing or broken.
+        """
         kind, severity = corruption_of(name)
         if self.folder is not None:
             images, targets = self._file(dataset, kind)
@@ -90,6 +94,7 @@ class Corrupted:
         chosen = subset(len(dataset.test), self.samples)
         clean = dataset.test.stored(chosen).cpu().numpy()
         classes = dataset.test.targets[chosen.to(dataset.test.targets.device)]
+        # by contents: equal images share a copy, whatever data set or options they come from
         digest = hashlib.sha256(f"{_VERSION} {kind} {severity} {clean.shape}\0".encode())
         digest.update(clean.data if clean.flags.c_contiguous else np.ascontiguousarray(clean).data)
 
@@ -99,7 +104,7 @@ class Corrupted:
         return beside(dataset, shared_arrays(f"corrupted-{digest.hexdigest()[:32]}", compute)["inputs"], classes)
 
     def _file(self, dataset: DataSet, kind: str) -> tuple[NDArray[np.uint8], NDArray[np.generic]]:
-        """Return images [5 N, H, W, C], mapped, and classes [5 N] of one kind's file."""
+        """Return the images [5 N, H, W, C], mapped, and classes [5 N] of one kind."""
         folder = Path(str(self.folder)).expanduser()
         images, targets = (_array(folder / name) for name in (f"{kind}.npy", LABELS))
         channels, height, width = dataset.test.inputs.shape[1:]
@@ -115,7 +120,7 @@ class Corrupted:
         return images, targets
 
 
-#: Of what is computed; a change of the images makes new copies.
+#: Version of the computation: increase it when the images change, and new copies are made.
 _VERSION = 1
 
 
@@ -125,7 +130,11 @@ def _planes(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def _array(path: Path) -> NDArray[Any]:
-    """Return a file's array, mapped. Raises DataSetUnavailableError where it is missing or broken."""
+    """Return the array in a file, mapped.
+
+    Raises:
+        DataSetUnavailableError: the file is missing or broken.
+    """
     if not path.exists():
         raise DataSetUnavailableError(path, "the file is missing", REMEDY)
     with refused(path, "cannot be read as .npy", REMEDY, OSError, ValueError, EOFError):

@@ -1,4 +1,4 @@
-"""Another data set: other data of the same classes, or what no class of the data set fits."""
+"""Another data set as an evaluation split: other data of the same classes, or data of other classes."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from trainables.registry.names import other_name
 class Other:
     """One split of another data set; see `EvaluationSplit`.
 
-    Images are resized and their channels made the data set's, and then prepared as the data set's own test images are,
-    as networks meet them in use.
+    Images are converted to the size and channels of the data set, and then preprocessed as its test images, as they
+    would be in use.
 
     Attributes:
-        dataset: its name and options.
-        taken: which of its splits.
-        label: what stands behind `other_` in the split's name.
-        same_classes: whether its classes are the data set's, in the same order, so that everything is measured on it.
-        samples: how many of its samples; `None` for all.
+        dataset: name and options of the other data set.
+        taken: name of its split.
+        label: part of the split's name after `other_`.
+        same_classes: whether its classes are those of the data set, in the same order, so that all metrics apply.
+        samples: number of samples; `None` for all.
         logits: whether logits are kept.
     """
 
@@ -46,11 +46,11 @@ class Other:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """E.g. `other_svhn`."""
+        """Name of the split, e.g. `other_svhn`."""
         return (other_name(self.label),)
 
     def fault(self, dataset: DataSet) -> str | None:
-        """Return why the other data cannot be loaded or made the inputs of the data set's networks."""
+        """Return the reason why the other data cannot be loaded or converted to the networks' inputs, or `None`."""
         try:
             _, _, classes = self._loaded(dataset)
         except (DataSetUnavailableError, KeyError, ValueError) as error:
@@ -60,7 +60,11 @@ class Other:
         return None
 
     def split(self, dataset: DataSet, name: str) -> Split:
-        """Return the other data. Raises DataSetUnavailableError where its files are missing or broken."""
+        """Return the other data.
+
+        Raises:
+            DataSetUnavailableError: files are missing or broken.
+        """
         inputs, targets, _ = self._loaded(dataset)
         return beside(dataset, inputs, targets)
 
@@ -74,7 +78,7 @@ class Other:
 def _loaded(
     named: str, taken: str, samples: int | None, dtype: str, shape: tuple[int, ...], images: bool
 ) -> tuple[Tensor, Tensor, int]:
-    """Return inputs [N, …] stored as the data set stores its own, targets [N], and the number of classes.
+    """Return inputs [N, …] in the stored form of the data set, targets [N], and the number of classes.
 
     Raises:
         DataSetUnavailableError: files are missing or broken.
@@ -90,8 +94,10 @@ def _loaded(
     if images and split.preprocessing is not None and inputs.dtype == torch.uint8 and inputs.ndim == 4:
         inputs = _as_images(inputs, shape)
     if (str(inputs.dtype), tuple(inputs.shape[1:])) != (dtype, shape) or (split.preprocessing is not None) != images:
-        found = f"{str(inputs.dtype).removeprefix('torch.')} {tuple(inputs.shape[1:])}"
-        raise ValueError(f"its inputs are {found}, not {dtype.removeprefix('torch.')} {shape}, and no images to resize")
+        actual = f"{str(inputs.dtype).removeprefix('torch.')} {tuple(inputs.shape[1:])}"
+        raise ValueError(
+            f"its inputs are {actual}, not {dtype.removeprefix('torch.')} {shape}, and no images to resize"
+        )
     return inputs.clone(), targets.clone(), other.classes
 
 
@@ -104,10 +110,11 @@ def _as_images(images: Tensor, shape: tuple[int, ...]) -> Tensor:
         images = grey.expand(-1, channels, -1, -1).round().to(torch.uint8)
     if tuple(images.shape[2:]) == (height, width):
         return images.contiguous()
-    found = functional.interpolate(
+    # antialiased, because the other images can be much larger
+    resized = functional.interpolate(
         images.to(torch.float32), (height, width), mode="bilinear", antialias=True, align_corners=False
     )
-    return found.round().clamp(0, 255).to(torch.uint8)
+    return resized.round().clamp(0, 255).to(torch.uint8)
 
 
 def _luma(pixels: Tensor) -> Tensor:
@@ -134,13 +141,13 @@ def _other(
 ) -> Other:
     """Another data set, distinguished from the test data by the networks' outputs.
 
-    Return another data set's samples.
+    Return a split of another data set as an evaluation split.
 
     Source: Hendrycks & Gimpel 2017, arXiv:1610.02136.
 
     Args:
         label: [the data set's name].
-        same_classes: then everything is measured, not detection alone.
+        same_classes: if true, all metrics are measured, not only detection.
     """
     named = {"name": dataset} if isinstance(dataset, str) else dict(dataset)
     return Other(named, split, label or column_label(named["name"]), same_classes, samples, logits)
