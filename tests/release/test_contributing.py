@@ -71,9 +71,9 @@ def draw(results: Results) -> Figure | None:
 
 COMMAND = '''
 
-def greet(name: str) -> Shown[str]:
+def greet(name: str) -> CommandResult[str]:
     """Greet somebody."""
-    return Shown(name, f"hello {name}")
+    return CommandResult(name, f"hello {name}")
 '''
 
 
