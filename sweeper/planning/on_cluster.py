@@ -254,11 +254,11 @@ def requested_nodes(trial: Mapping[str, float], trials: int, cluster: ClusterFil
     # Ray's autoscaler scores node types by how well they fit; the order of the file is a simplification.
     for group in cluster.workers:
         fits = [have / trial[name] for name, have in (("cpu", group.cpu), ("gpu", group.gpu)) if trial[name]]
-        each = int(min(fits) + _ROUNDING)
-        nodes = min(math.ceil(left / each), group.most, nodes_left) if each else 0
+        per_node = int(min(fits) + _ROUNDING)
+        nodes = min(math.ceil(left / per_node), group.most, nodes_left) if per_node else 0
         if nodes > 0:
-            asked.append(RequestedNodes(group.name, group.machine, nodes, each, group.gpu * nodes))
-            left, nodes_left = max(0, left - nodes * each), nodes_left - nodes
+            asked.append(RequestedNodes(group.name, group.machine, nodes, per_node, group.gpu * nodes))
+            left, nodes_left = max(0, left - nodes * per_node), nodes_left - nodes
     if not asked:
         groups = ", ".join(f"{g.name} has {g.cpu:g} CPU, {g.gpu:g} GPU" for g in cluster.workers) or "there are none"
         raise SweeperError(
@@ -288,8 +288,8 @@ def cluster_plan(spec: SweepSpec, cluster: Path) -> tuple[Plan, ClusterPlan]:
 
     # A measurement on this machine says nothing about the cluster's GPUs.
     planned = with_estimate(spec, plan(spec, workers=at_once({}))) if trial["gpu"] else measured_plan(spec, at_once)
-    each = trials_each(spec, planned.costs)
-    return planned, plan_on_cluster(planned, trial, described, math.ceil(limit / each), each)
+    per_process = trials_each(spec, planned.costs)
+    return planned, plan_on_cluster(planned, trial, described, math.ceil(limit / per_process), per_process)
 
 
 def trials_on(nodes: tuple[RequestedNodes, ...]) -> int:
@@ -298,7 +298,7 @@ def trials_on(nodes: tuple[RequestedNodes, ...]) -> int:
 
 
 def plan_on_cluster(
-    planned: Plan, trial: Mapping[str, float], cluster: ClusterFile, waiting: int | None = None, each: int = 1
+    planned: Plan, trial: Mapping[str, float], cluster: ClusterFile, waiting: int | None = None, per_process: int = 1
 ) -> ClusterPlan:
     """Return the plan of a sweep on a cluster.
 
@@ -307,7 +307,7 @@ def plan_on_cluster(
         trial: resources of one trial.
         cluster: cluster on which it would run.
         waiting: number of trials, or processes for several, that wait or run at once; all trials if `None`.
-        each: number of trials that a process trains at once.
+        per_process: number of trials that a process trains at once.
     """
     waiting = planned.trials if waiting is None else waiting
     nodes = requested_nodes(trial, waiting, cluster)
@@ -317,7 +317,7 @@ def plan_on_cluster(
     hours = (work[0] + NODE_START_HOURS[0], work[1] + NODE_START_HOURS[1]) if work else None
     if cluster.jobs is not None and hours is not None:
         notes += _jobs(hours, cluster.jobs, cluster.workers[0], sum(asked.nodes for asked in nodes))
-    return ClusterPlan(dict(trial), at_once, nodes, hours, tuple(notes), each)
+    return ClusterPlan(dict(trial), at_once, nodes, hours, tuple(notes), per_process)
 
 
 def _jobs(hours: tuple[float, float], jobs: tuple[int, float], group: NodeGroup, busy: int) -> Iterator[str]:
