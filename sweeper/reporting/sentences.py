@@ -314,10 +314,11 @@ def legend(screen: FirstScreen) -> str:
     rows = Counter((line.place, line.loss, line.network) for line in screen.lines)
     # Several rows of one loss on one network form a line, along the hyperparameter that their settings name.
     alone = {line.setting.split()[0] for line in screen.lines if rows[line.place, line.loss, line.network] > 1}
-    said = [
-        f"Finalists: the best of each loss on each network{', and each ' + listed(sorted(alone)) if alone else ''}.",
-        "Change: test ECE after minus before temperature scaling, its 95 % interval over seeds and test samples.",
-    ]
+    settings_too = f", and each {listed(sorted(alone))}" if alone else ""
+    said = [f"Finalists: the best of each loss on each network{settings_too}."] if len(screen.lines) > 1 else []
+    seeds = {line.change.verdict.seeds for line in screen.lines if line.change is not None and line.change.verdict}
+    over = "test samples, for this network alone" if seeds == {1} else "seeds and test samples"
+    said += [f"Change: test ECE after minus before temperature scaling, its 95 % interval over {over}."]
     said += ["≤ x: no difference larger than x (two tests of 5 %)."] if NO_DIFFERENCE in verdicts else []
     said += ["open: so many more seeds or test samples may decide."] if OPEN in verdicts else []
     return " ".join(said)

@@ -15,10 +15,12 @@ import numpy as np
 
 from sweeper.core.cells import Row, by_trial, float_of, grouped, int_of, text_of
 from sweeper.core.errors import SweeperError
+from sweeper.core.statistics.equivalence import of_one_network
 from sweeper.core.statistics.outliers import Outliers, outliers
 from sweeper.results import Results
 from sweeper.results.estimators import (
     ESTIMATORS,
+    GROUPS,
     MARGIN,
     SHOWN,
     Judgement,
@@ -159,7 +161,11 @@ def calibration(results: Results, rows: Sequence[Row], *, between: bool = False)
         if row["trial"] in trained.members
     }
     rows_of = {trial: row for trial, (before, after) in stages.items() if (row := measured(SHOWN, after, before))}
-    changes = dict(zip(rows_of, judged_together([*rows_of.values()], margin), strict=True))
+    together = judged_together([*rows_of.values()], margin)
+    if "imported" in results.manifest:  # one network alone: no further seed can be trained
+        pairs = [row.judgement(of_one_network(row.pair, GROUPS, margin)) for row in rows_of.values()]
+        together = [one if one.verdict is not None else other for one, other in zip(pairs, together, strict=True)]
+    changes = dict(zip(rows_of, together, strict=True))
     first_two = zip(*[*stages.values()][:2], strict=True) if between else ()
     pair = [judged(SHOWN, first, second, margin) for first, second in first_two]
     return Calibration(changes, (pair[0], pair[1]) if len(pair) == 2 and pair[0] and pair[1] else None)

@@ -174,6 +174,31 @@ def equivalences(pairs: Sequence[Pair], margin: float, level: float = LEVEL) -> 
     return verdicts
 
 
+def of_one_network(pair: Pair, groups: int, margin: float, level: float = LEVEL) -> Verdict | None:
+    """Return the verdict on one seed's difference over test samples alone; None for several seeds.
+
+    It is about this network, as for predictions whose training nobody can repeat: another seed's may differ.
+
+    Args:
+        pair: one seed with its variance over test samples.
+        groups: number of the jackknife's groups; Student's t has one degree of freedom less.
+        margin, level: as for `equivalences`.
+
+    Example:
+        >>> of_one_network(Pair({0: 0.064}, {0: 0.019}, Samples(4e-6, 0.0)), groups=20, margin=0.005).code
+        'lower'
+    """
+    from scipy.special import stdtrit  # `scipy.stats.t` takes half a second to import
+
+    if len(pair.differences) != 1 or pair.samples is None:
+        return None
+    (mean,) = pair.differences.values()
+    reach, nearer = math.sqrt(pair.samples.common) * stdtrit(groups - 1, [(1 + level) / 2, level])
+    low, high, largest = float(mean - reach), float(mean + reach), float(abs(mean) + nearer)
+    code = NO_DIFFERENCE if largest <= margin else LOWER if high < 0 else HIGHER if low > 0 else OPEN
+    return Verdict(code, mean, (low, high), largest, margin, 1, SAMPLES if code == OPEN else "")
+
+
 @dataclass(frozen=True)
 class _Row:
     """One pair among the spreads of all."""

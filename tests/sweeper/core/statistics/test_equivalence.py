@@ -15,8 +15,11 @@ from sweeper.core.statistics.equivalence import (
     Samples,
     equivalence,
     equivalences,
+    of_one_network,
     sample_parts,
 )
+from sweeper.results.estimators import Scored, measured
+from trainables.metrics.base import softmax64
 
 GROUPS = 20
 
@@ -173,3 +176,22 @@ def test_so_many_more_seeds_decide_in_four_of_five() -> None:
             asked += 1
             decided += later is not None and later.code != OPEN
     assert asked >= 60 and decided / asked >= 0.8, f"{decided} of {asked}"
+
+
+def test_of_one_network_alone_the_interval_covers_what_other_test_samples_would_show() -> None:
+    """The ECE of an overconfident network before and after a fixed temperature, over redrawn test sets."""
+    rng = np.random.default_rng(0)
+    changes, verdicts = [], []
+    for _ in range(300):
+        logits = rng.normal(0, 2, (600, 4))
+        p = softmax64(logits)
+        targets = (p.cumsum(axis=1) > rng.random((600, 1))).argmax(axis=1)
+        sides = [Scored.of(softmax64(2 * logits), targets), Scored.of(p, targets)]
+        found = measured("ECE, 15 bins", {0: sides[1]}, {0: sides[0]})
+        assert found is not None
+        changes.append(found.pair.differences[0])
+        verdicts.append(of_one_network(found.pair, GROUPS, margin=0.0))
+    missed = [not v.interval[0] <= np.mean(changes) <= v.interval[1] for v in verdicts]
+    assert np.mean(missed) < 0.09  # 5 %; the standard error of 300 draws is 1.3 %
+    assert np.mean([v.code == LOWER for v in verdicts]) > 0.9  # power: the change is about −0.10
+    assert of_one_network(Pair({0: 0.0, 1: 0.0}, {0: 1.0, 1: 1.0}, Samples(1.0, 0.0)), GROUPS, 0.0) is None
