@@ -76,5 +76,5 @@ def test_single_replicates_have_no_daggers(tmp_path):
 
 
 def test_another_format_is_refused(results):
-    with pytest.raises(sweeper.SweeperError, match="unknown format 'html'"):
+    with pytest.raises(sweeper.SweeperError, match="format 'html'"):
         paper_table(results, "html")
