@@ -1,8 +1,9 @@
 """Start processes in an environment from which they import installed code only.
 
-`python -m` puts the working directory before everything installed, so inside a folder from somebody else a `torch.py`
-in it would run in every process that imports PyTorch. `-P` leaves it out (Python 3.11), `PYTHONSAFEPATH` does so for
-the processes that such a process starts. Ray reads some variables only when it is imported, so they are set before.
+`python -m` puts the working directory before everything installed, so a `torch.py` in a
+folder from someone else would run in every process that imports PyTorch. `-P` leaves the directory out (Python 3.11),
+and `PYTHONSAFEPATH` does so for further processes that it starts. Ray reads some variables only when it is imported, so
+they are set before.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ LOWEST_PRIORITY = 19
 
 
 def set_niceness(process: int, level: int) -> None:
-    """Set a process's niceness, and its session's where it leads one of its own.
+    """Set a process's niceness, and its session's if it leads one.
 
-    With /proc/sys/kernel/sched_autogroup_enabled at 1, the kernel's default, niceness counts within a session only,
-    and a session's own among sessions. What gives way to trials is best in their session, in a `process_group` of its
-    own: in a session of its own, at 19, MLflow's follower took a fifth of the speed of 256 short trials, in theirs a
-    tenth. Linux's idle policy takes nothing, but where all cores are busy it wrote nothing for four minutes, and may
-    stop for as long while it holds the database.
+    With /proc/sys/kernel/sched_autogroup_enabled at 1, the kernel's default, a process's niceness counts only within
+    its session, and the session's niceness among sessions. So a process that must give way to trials belongs in their
+    session, in a separate process group: MLflow's follower at niceness 19 slowed 256 short trials by a fifth in a
+    separate session, by a tenth in theirs. Linux's idle policy slows nothing, but with all cores busy the follower
+    wrote nothing for four minutes, and it could pause as long while it holds the database.
     """
     # Only root can lower a niceness again. Without that right the process keeps its level; at a sweep's end, when this
     # is asked for, the cores are idle anyway.

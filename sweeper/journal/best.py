@@ -91,6 +91,7 @@ def best_trials(state: SweepState, judging: Judging, most: int) -> list[TrialSta
     """Return up to `most` trials that can be the best, best first."""
     against = against_constraints(state, judging)
     ranks = (rank_of(trial, judging.mode, against) for trial in state.trials.values())
+    # Not sorted as a whole: the live views ask for the best of many thousand trials at every refresh.
     best = heapq.nlargest(most, (rank for rank in ranks if rank is not None))
     return [state.trials[-rank[2]] for rank in best]
 

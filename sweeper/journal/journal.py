@@ -154,6 +154,7 @@ def _flush_folder(folder: Path) -> None:
         finally:
             os.close(descriptor)
     except OSError as error:
+        # Such a file system makes names durable by itself or not at all; there is nothing else to call.
         if error.errno not in (errno.EINVAL, errno.ENOTSUP):
             raise _not_writable(folder, error) from error
 

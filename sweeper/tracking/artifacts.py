@@ -1,6 +1,6 @@
-"""Files for a sweep's runs: tables and report for its own, a reliability diagram for each trial that has ended.
+"""Artifacts of a sweep's runs: tables and report for the sweep's run, a reliability diagram for each ended trial.
 
-The bins of the diagrams are no part of the journal: they are read from the table `reliability`.
+The journal does not contain the bins of the diagrams, so they are read from the table `reliability`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from sweeper.tracking.base import DIAGRAM
 from trainables.worker.trial_reports import Row
 from trainables.worker.trial_tables import write_parquet
 
+#: The split that diagrams show: the others were used to train or to select.
 SPLIT = "test"
 
-_SIDE, _MARGIN = 360, 45
+_SIDE, _MARGIN = 360, 45  # pixels
 
 Bins = Sequence[Row]
 
@@ -38,13 +39,13 @@ TABLES = ("trials", "epochs", "evaluations", "decisions", "reliability")
 def artifacts(
     paths: SweepPaths, state: SweepState, judging: Judging, folder: Path
 ) -> Iterator[tuple[Path, str | None]]:
-    """Make the files in `folder` and yield each with the artifact folder it belongs to.
+    """Write the files to `folder` and yield each with its artifact folder.
 
     Args:
-        paths: of the sweep.
-        state: of its trials, to find the best.
-        judging: the scheduler, which says what is better.
-        folder: for temporary files.
+        paths: paths of the sweep.
+        state: state of its trials, to find the best.
+        judging: the scheduler, which orders trials.
+        folder: folder for temporary files.
     """
     for table in (*TABLES, *([RECALIBRATIONS] if recalibration_parts(paths) else [])):
         source = ds.dataset(paths.tables / table, format="parquet")
@@ -63,10 +64,10 @@ def artifacts(
 
 
 def reliability_of(paths: SweepPaths, epochs: Mapping[str, int]) -> dict[str, Bins]:
-    """Return trial → bins of its evaluation at an epoch on the test split, counted together over its replicates.
+    """Return trial → bins of its evaluation at an epoch on the test split, pooled over its replicates.
 
     Args:
-        paths: of the sweep.
+        paths: paths of the sweep.
         epochs: trial → epoch.
 
     Raises:
@@ -79,26 +80,29 @@ def reliability_of(paths: SweepPaths, epochs: Mapping[str, int]) -> dict[str, Bi
 
 
 def missing_diagrams(paths: SweepPaths, state: SweepState, drawn: Mapping[int, str]) -> dict[int, tuple[int, Bins]]:
-    """Return configuration → (epoch, bins) of the ended trials whose runs lack the diagram of their last evaluation.
+    """Return configuration → (epoch, bins) of ended trials whose runs lack the diagram of their last evaluation.
 
-    `drawn` is configuration → epoch of the diagram that its run has. Nothing is returned while a file cannot be read:
-    the next process that opens the sweep quarantines a damaged one.
+    Args:
+        paths: paths of the sweep.
+        state: state of its trials.
+        drawn: configuration → epoch of the diagram that its run has.
     """
     last = {i: trial.last_evaluation_epoch for i, trial in state.trials.items()
             if trial.status in ENDED and trial.added is None and trial.last_evaluation_epoch is not None}  # fmt: skip
     lacking = {trial_name(i): epoch for i, epoch in last.items() if epoch is not None and drawn.get(i) != str(epoch)}
     try:
-        found = reliability_of(paths, lacking) if lacking else {}
+        diagrams = reliability_of(paths, lacking) if lacking else {}
     except (OSError, ValueError):
+        # The next process that opens the sweep quarantines a damaged file; diagrams are drawn after that.
         return {}
-    return {configuration_index(trial): (lacking[trial], bins) for trial, bins in found.items()}
+    return {configuration_index(trial): (lacking[trial], bins) for trial, bins in diagrams.items()}
 
 
 def merged(rows: Bins) -> Bins:
-    """Return bins counted together over replicates: `lower upper n confidence accuracy`, in order.
+    """Pool bins over replicates: `lower upper n confidence accuracy`, in order.
 
     Args:
-        rows: one per replicate and bin, with `bin` besides.
+        rows: one per replicate and bin, also with `bin`.
     """
     bins: list[dict[str, object]] = []
     for _, group in sorted(grouped(rows, itemgetter("bin")).items()):
@@ -111,7 +115,7 @@ def merged(rows: Bins) -> Bins:
 
 
 def calibration_error(bins: Bins) -> float:
-    """Return the expected calibration error that a diagram shows: Σ n/N · |accuracy − confidence| over its bins."""
+    """Return the expected calibration error of a diagram: Σ n/N · |accuracy − confidence| over its bins."""
     samples = sum(row["n"] for row in bins)
     gaps = (row["n"] * abs(row["accuracy"] - row["confidence"]) for row in bins if row["n"])
     return math.fsum(gaps) / samples if samples else math.nan
@@ -124,9 +128,9 @@ def said_of(bins: Bins) -> str:
 
 
 def reliability_diagram(bins: Bins, title: str, subtitle: str = "") -> str:
-    """Return a reliability diagram as SVG: accuracy against confidence, a bar a bin, the diagonal dashed.
+    """Draw a reliability diagram as SVG: accuracy against confidence, one bar per bin, the diagonal dashed.
 
-    The darker a bar, the more of the samples it holds.
+    Darker bars contain more samples.
     """
     filled = [row for row in bins if row["n"]]
     most = max((row["n"] for row in filled), default=0)

@@ -1,11 +1,11 @@
-"""What a tracker is: a place that shows a sweep's runs, filled from its journal by a process beside the driver.
+"""The protocol of a tracker, which shows a sweep's runs; a process beside the driver fills it from the journal.
 
-To add one, write `sweeper/tracking/<name>.py`, or a folder of that name; a sweep uses it by an address that begins with
-the name, `--tracking-uri lines:`. Addresses such as `sqlite:///…` and `https://…` are MLflow's::
+To add one, write `sweeper/tracking/<name>.py`, or a folder of that name; a sweep selects it by an address that begins
+with the name, `--tracking-uri lines:`. Addresses such as `sqlite:///…` and `https://…` belong to MLflow::
 
     class Lines(Tracker):
         def connect(self, sweep_id: str, generation: str) -> dict[int, int]:
-            return {}  # it remembers nothing, so everything is written
+            return {}  # it stores nothing, so everything is written
 
         def write(self, updates: Iterable[RunUpdate]) -> None:
             for update in updates:
@@ -13,7 +13,7 @@ the name, `--tracking-uri lines:`. Addresses such as `sqlite:///…` and `https:
 
     TRACKER = TrackerKind("lines", lambda address, sweep: Lines())
 
-What runs contain is decided in `sweeper.tracking.runs`; when it is written, in `sync` and `follower`.
+`sweeper.tracking.runs` decides what runs contain; `sync` and `follower` decide when it is written.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from typing import Any, NamedTuple
 from sweeper.core.ids import SweepPaths
 from sweeper.space.spec import SweepSpec
 
-#: The place of a sweep's own run, where a trial's has its configuration's index.
+#: The place of the sweep's own run; a trial's place is its configuration's index.
 SWEEP_RUN = -1
 
-#: A run's tag with the epoch of the evaluation that its diagram shows.
+#: The tag with the epoch of the evaluation that a run's diagram shows.
 DIAGRAM_TAG = "reliability_epoch"
 
-#: A diagram's file.
+#: File name of a diagram.
 DIAGRAM = "reliability_diagram.svg"
 
 
@@ -50,20 +50,20 @@ class Point(NamedTuple):
 
 @dataclass
 class RunUpdate:
-    """What one run still lacks.
+    """The data that one run still lacks.
 
     Attributes:
         place: the configuration's index, or `SWEEP_RUN`.
         name: the run's name.
-        identity: tags that the run is created with and found by; never changed.
-        start_time, end_time: milliseconds; `end_time` is `None` while it runs.
+        identity: constant tags by which the run is found.
+        start_time, end_time: Unix times in milliseconds; `end_time` is `None` while it runs.
         status: the trial's status, or the sweep's outcome.
         params: the varying hyperparameters.
-        tags: everything else that is known, as text.
+        tags: all other facts, as text.
         points: metric values to add.
-        sequence: the newest journal record that is in; stored with the run.
-        dataset: name and options of what a trial trains on; `None` for the sweep's run.
-        diagram: its reliability diagram as SVG, where that is new; `DIAGRAM_TAG` among the tags says of which epoch.
+        sequence: number of the newest journal record included; stored with the run.
+        dataset: name and options of the trial's data set; `None` for the sweep's run.
+        diagram: reliability diagram as SVG, if it is new; the tag `DIAGRAM_TAG` has its epoch.
     """
 
     place: int
@@ -82,14 +82,14 @@ class RunUpdate:
 
 @dataclass(frozen=True)
 class TrackedSweep:
-    """What is known of a sweep before its first record.
+    """The facts about a sweep that are known before its first record.
 
     Attributes:
         paths: its name and results folder.
         spec: its search space.
-        manifest: with what it was run; empty where that cannot be read.
-        configurations: nested values by index; those that a searcher chose are in the journal instead.
-        varying: the hyperparameter columns that are the first params, the most important ones first.
+        manifest: versions, hardware and command; empty if the file cannot be read.
+        configurations: nested values by index; the journal has those that a searcher chooses.
+        varying: columns of varying hyperparameters, the most important ones first.
     """
 
     paths: SweepPaths
@@ -100,32 +100,32 @@ class TrackedSweep:
 
 
 class Tracker(ABC):
-    """The runs of one sweep in one place, by `RunUpdate.place`. Any call may raise the errors of its kind."""
+    """The runs of one sweep in one tracker, by `RunUpdate.place`. Any call can raise the errors of its kind."""
 
-    #: Whether it keeps tables, report and diagrams.
+    #: Whether it stores tables, report and diagrams.
     takes_files = False
 
     def __init__(self) -> None:
-        #: Place → the epoch of the diagram that its run has, as `DIAGRAM_TAG` says.
+        #: Place → epoch of the diagram that its run has, from `DIAGRAM_TAG`.
         self.drawn: dict[int, str] = {}
         self._tags: dict[str, str] = {}
 
     def prepare(self) -> None:  # noqa: B027  (optional)
-        """Open the place; called before the journal has begun."""
+        """Open the tracker; called before the journal has its first record."""
 
     @abstractmethod
     def connect(self, sweep_id: str, generation: str) -> dict[int, int]:
-        """Find the runs of a sweep; return the newest journal record that each holds, by place.
+        """Find the runs of a sweep; return the newest journal record of each, by place.
 
-        Runs of another generation of its journal are no longer true, and are taken away.
+        Runs of another generation of the journal contain quarantined records and are removed.
         """
 
     @abstractmethod
     def write(self, updates: Iterable[RunUpdate]) -> None:
-        """Write updates, the sweep's first when there is one. Writing one twice changes nothing."""
+        """Write updates, the sweep's first if there is one. Writing an update twice changes nothing."""
 
     def parent_tag(self, key: str) -> str | None:
-        """Return a tag of the sweep's run, as it was found or set."""
+        """Return a tag of the sweep's run."""
         return self._tags.get(key)
 
     def set_parent_tag(self, key: str, value: str) -> None:
@@ -133,27 +133,27 @@ class Tracker(ABC):
         self._tags[key] = value
 
     def watch_machine(self) -> None:  # noqa: B027  (optional)
-        """Show how busy this machine is while this process lives; called once the sweep's run is there."""
+        """Log the use of this machine while this process lives; called once the sweep's run exists."""
 
     def describe(self, answer: str) -> None:
-        """Show the sweep's answer where its runs are listed; called only where `takes_files`."""
+        """Show the sweep's answer above its runs; called only if `takes_files`."""
         raise NotImplementedError
 
     def log_artifact(self, path: Path, folder: str | None = None) -> None:
-        """Attach a file to the sweep's run, in `folder`; called only where `takes_files`."""
+        """Attach a file to the sweep's run, in `folder`; called only if `takes_files`."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class TrackerKind:
-    """A kind of tracker, which its module calls `TRACKER`.
+    """A kind of tracker; its module assigns it to `TRACKER`.
 
     Attributes:
-        name: as users know it.
-        open: makes the tracker of a sweep, given the address; nothing is sent.
-        errors: what it raises when it is down, slow or broken.
-        fault: why an address cannot be one, and the remedy; `None` where it can.
-        is_there: whether what was written to an address can still be there.
+        name: name for users.
+        open: makes the tracker of a sweep for an address, without sending anything.
+        errors: exceptions that it raises if it is down, slow or broken.
+        fault: why an address is invalid, with the remedy; `None` if it is valid.
+        is_there: whether runs that were written to an address can still exist.
     """
 
     name: str
@@ -164,17 +164,18 @@ class TrackerKind:
 
 
 def default_address(output: Path) -> str:
-    """Return the tracker of the sweeps below `output` where none is named: MLflow, in a file beside them."""
+    """Return the default tracker of the sweeps below `output`: MLflow, in a file next to them."""
     return str(importlib.import_module(f"{__package__}.mlflow").default_address(output))
 
 
 def kind_of(address: str) -> TrackerKind:
-    """Return the kind of tracker that an address means: of the module that it begins with, else MLflow."""
+    """Return the kind of tracker of an address: the module whose name it begins with, else MLflow."""
+    # `lines://` would be a store of MLflow's, whose plugins choose their own schemes.
     name, colon, rest = address.partition(":")
     known = bool(colon) and not rest.startswith("//") and name.isidentifier()
     if known and importlib.util.find_spec(f"{__package__}.{name}") is not None:
-        found = getattr(importlib.import_module(f"{__package__}.{name}"), "TRACKER", None)
-        if isinstance(found, TrackerKind):
-            return found
+        kind = getattr(importlib.import_module(f"{__package__}.{name}"), "TRACKER", None)
+        if isinstance(kind, TrackerKind):  # this package also has modules that are not trackers, such as `sync`
+            return kind
     mlflow: TrackerKind = importlib.import_module(f"{__package__}.mlflow").TRACKER
     return mlflow

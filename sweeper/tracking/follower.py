@@ -1,8 +1,8 @@
-"""The process that fills a tracker while a sweep runs, seen from the driver: started, waited for, left behind.
+"""The process that fills a tracker while a sweep runs, as the driver starts and ends it.
 
-It is a separate process at the lowest priority, which reads the journal: a slow or dead server can hold up nothing
-but itself, and what it has not logged when the driver leaves, `sweeper manage sync` logs later. Killed, it is started
-once more: it finds in the runs themselves what they lack.
+It is a separate process at the lowest priority that reads the journal, so a slow or dead server delays nothing else.
+Data that it has not logged when the driver leaves is logged later by `sweeper manage sync`. If it is killed, it is
+started once more, and finds out from the runs what they lack.
 """
 
 from __future__ import annotations
@@ -16,23 +16,24 @@ from sweeper.core.processes import python_module, set_niceness, start_beside
 from sweeper.tracking.base import kind_of
 from trainables.files.regular import open_regular
 
-#: Tells the process the tracker's address, which may hold a password: arguments are public, the environment is not.
+#: Environment variable with the tracker's address, which can contain a password. Other users can see arguments, but not
+#: the environment.
 ADDRESS_VARIABLE = "SWEEPER_TRACKING_URI"
 
-#: The end of a sweep waits for its tracker for this share of the sweep's time, within these bounds in seconds.
+#: A sweep's end waits for its tracker for this share of the sweep's time, within these bounds in seconds.
 SHARE_OF_TIME, SHORTEST_PATIENCE, LONGEST_PATIENCE = 0.05, 30.0, 60.0
 
-#: Seconds that the process has to leave after an error of the driver's, and after SIGTERM.
+#: Seconds for the process to end after an error of the driver, and after SIGTERM.
 GRACE_SECONDS = 5.0
 
 
 def patience(seconds: float) -> float:
-    """Return how long the end of a sweep that ran for `seconds` may wait for its tracker."""
+    """Return the seconds for which the end of a sweep that ran for `seconds` waits for its tracker."""
     return min(max(SHARE_OF_TIME * seconds, SHORTEST_PATIENCE), LONGEST_PATIENCE)
 
 
 class Follower:
-    """Starts the process on entry; `wait` gives it time to finish; it never outlives the driver for long."""
+    """Starts the process on entry; `wait` gives it time to finish; it ends soon after the driver."""
 
     def __init__(self, paths: SweepPaths, address: str | None) -> None:
         """Prepare to fill the tracker at `address` with the sweep at `paths`; `None` fills nothing."""
@@ -50,24 +51,24 @@ class Follower:
     def _start(self) -> None:
         command = python_module("sweeper.tracking.sync", str(self._paths.root))
         with os.fdopen(open_regular(self._paths.tracking_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as log:
-            # Its standard input is closed when there is no more to come.
+            # Closing its standard input tells it that there is no more to come.
             self._process = start_beside(command, log, **{ADDRESS_VARIABLE: str(self._address)})
 
     def hurry(self) -> None:
-        """Have the process log what there is by now: trials have ended, and the driver writes tables and report."""
+        """Make the process log everything now, since trials have ended; the driver meanwhile writes the report."""
         if self._process is not None and self._process.stdin is not None:
-            set_niceness(self._process.pid, 0)
-            with suppress(OSError):  # it is dead: `wait` says so
+            set_niceness(self._process.pid, 0)  # no trial needs the cores any more
+            with suppress(OSError):  # it is dead, which `wait` reports
                 os.write(self._process.stdin.fileno(), b"\n")
 
     def keep_alive(self) -> None:
-        """Start the process once more if a signal has ended it: out of memory, or somebody's."""
+        """Start the process once more if a signal has ended it, such as the kernel's when memory runs out."""
         if self._process is not None and not self._killed and (self._process.poll() or 0) < 0:
             self._killed = True
             self._start()
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        """End the process if it is still there; after an error it has some seconds to say that trials ended."""
+        """End the process; after an error it has some seconds to log that trials ended."""
         if self._process is None or self._ended(GRACE_SECONDS if kind is not None else 0) is not None:
             return
         self._process.terminate()
@@ -76,7 +77,7 @@ class Follower:
             self._process.wait()
 
     def wait(self, seconds: float) -> list[str]:
-        """Give the process `seconds` to log what is left; return sentences, with the remedy if that was not enough."""
+        """Give the process `seconds` to log the rest; return sentences for the user, with a remedy if it needs more."""
         if self._process is None:
             return []
         code = self._ended(seconds)
@@ -92,7 +93,7 @@ class Follower:
         return [f"{again}; {remedy}" if again else remedy]
 
     def _ended(self, seconds: float) -> int | None:
-        """Close the pipe that the process reads, and wait for its end; return its status, `None` if it runs on."""
+        """Close the pipe that the process reads and wait for its end; return its status, `None` if it still runs."""
         assert self._process is not None and self._process.stdin is not None
         self._process.stdin.close()
         set_niceness(self._process.pid, 0)

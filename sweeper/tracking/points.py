@@ -1,7 +1,7 @@
-"""Points of metrics, from a journal's rows: names in the groups that pages show, means over replicates, their spread.
+"""Points of metrics from a journal's rows: grouped names, means over replicates and their standard deviations.
 
-A group is what stands before a slash; `finished/` has the objective and test metrics of trials that ran to the end, for
-rankings of these alone.
+A group is the part of a name before a slash. `finished/` contains the objective and test metrics of trials that ran to
+the end, to rank only these.
 """
 
 from __future__ import annotations
@@ -28,50 +28,49 @@ from trainables.worker.trial_reports import Row
 #: Metric, value and epoch of each point.
 Measured = Iterator[tuple[str, float, int]]
 
-#: What a post-hoc method can move; all other metrics are in the table.
+#: Metrics that a post-hoc method can change; the table has all others.
 RECALIBRATED = ("accuracy", "nll", "brier", "ece", "ada_ece", "mce", "cw_ece", "aurc")
 
 FITTED = ("temperature", "gamma")
 
-#: MLflow takes 250 characters; the metric and `_std` come after.
+#: Limit of a recalibration's prefix: MLflow allows 250 characters, and the metric and `_std` follow.
 LONGEST_KEY = 200
 
 _KEY_COLUMNS = frozenset({"trial", "replicate", "epoch", "split", "stage"})
 _EPOCH_METRICS = frozenset(EPOCHS_SCHEMA.names) - _KEY_COLUMNS
 
 
-#: Columns that say how a number was computed: no metrics; the tables have them.
+#: Columns about the computation of a number, which are not metrics; the tables have them.
 UNLOGGED = re.compile(r".*_(matvecs|residual|samples|converged|at_bound)")
 
 #: Sweeps of more trials log the `CORE` of an evaluation. MLflow's SQLite file takes 0.5 kB for a metric of a run (its
-#: primary key and two indexes repeat each row): 110 metrics of 10,000 trials were 577 MB, beside 404 MB of all else.
+#: primary key and two indexes repeat each row): 110 metrics of 10,000 trials took 577 MB, everything else 404 MB.
 MOST_TRIALS = 2000
 
-#: What is compared: columns of evaluations that the largest sweeps log, too; so are curvature's headlines and the
-#: objective.
+#: Columns of evaluations that the largest sweeps log, too, like curvature's headlines and the objective.
 CORE = re.compile(
     r"accuracy|nll|brier|ece|ada_ece|cw_ece|mce|aurc|(refinement|calibration)_nll"
     r"|posthoc_.*_(nll|temperature|gamma)|posthoc_.*(?<!_ada)(?<!_cw)_ece"
 )
 
-#: Points of one measurement in one run, but for those at evaluations: pages that compare a hundred runs fetch them all,
-#: and draw 320 of each at most. The tables have every epoch.
+#: Largest number of points of one metric in one run, besides those at evaluations: pages that compare a hundred runs
+#: fetch them all, and draw at most 320 of each. The tables have every epoch.
 MOST_EPOCHS = 1000
 
 
 def epochs_between_points(max_epochs: int) -> int:
-    """Return the distance in epochs at which a run of `max_epochs` has no more than `MOST_EPOCHS` points."""
+    """Return the distance in epochs at which a run of `max_epochs` has at most `MOST_EPOCHS` points."""
     return -(-max_epochs // MOST_EPOCHS)
 
 
 def thinned(rows: Iterable[Row], every: int, evaluations: Iterable[Row]) -> list[Row]:
-    """Return the epoch rows of a report that become points: each `every`-th epoch's, and those that were evaluated."""
+    """Return the epoch rows that become points: every `every`-th epoch, and all evaluated ones."""
     evaluated = {row["epoch"] for row in evaluations}
     return [row for row in rows if row["epoch"] % every == 0 or row["epoch"] in evaluated]
 
 
 def epoch_points(rows: Iterable[Row]) -> Measured:
-    """Yield (metric, value, epoch) of epoch rows: the mean over replicates and, of several, its `…_std`."""
+    """Yield (metric, value, epoch) of epoch rows: the mean over replicates and, for several, their `…_std`."""
     for epoch, group in grouped(rows, itemgetter("epoch")).items():
         yield from _mean_and_spread(group, "", epoch)
 
@@ -82,13 +81,15 @@ def is_core(column: str) -> bool:
 
 
 def evaluation_points(rows: Iterable[Row], logged: Callable[[str], bool] = lambda column: True) -> Measured:
-    """Yield (metric, value, epoch) of evaluation rows, named after their split except for the Hessian's.
+    """Yield (metric, value, epoch) of evaluation rows, named after their split, except for the Hessian.
 
-    Only columns that are `logged`, and of those that say how a number was computed none. Pages show a group for each
-    word before a slash: `calibration/test_mce`, `posthoc/test_posthoc_temperature_ece`; the rest is the column's name.
+    Columns in `UNLOGGED` are left out, as are columns that the epoch rows have (`val_nll` …). Pages show one group for
+    each word before a slash: `calibration/test_mce`, `posthoc/test_posthoc_temperature_ece`. Corrupted splits are
+    averaged over kinds for each severity, as `corrupted_3_ece`; the table has a row for each kind.
 
-    What the epoch rows measured on the validation split already (`val_nll` …) is not given a second time. Of corrupted
-    splits each severity's mean over kinds is given, as `corrupted_3_ece`: the table has a row for each kind.
+    Args:
+        rows: evaluation rows.
+        logged: whether a column becomes points.
     """
     rows = [*rows]
     means = _over_kinds(row for row in rows if is_corrupted(str(row.get("split"))))
@@ -98,12 +99,13 @@ def evaluation_points(rows: Iterable[Row], logged: Callable[[str], bool] = lambd
 
 
 def _over_kinds(rows: Iterable[Row]) -> Iterator[Row]:
-    """Yield a row for each replicate, epoch and severity: the means over kinds of what all kinds have."""
+    """Yield a row for each replicate, epoch and severity: means over kinds of the columns that all kinds have."""
     named = ({**row, "split": f"{CORRUPTED}{corruption_of(row['split'])[1]}"} for row in rows)
     for (replicate, epoch, split), group in grouped(named, itemgetter("replicate", "epoch", "split")).items():
         columns = [c for c in group[0] if c not in _KEY_COLUMNS]
         numbers = {c: [row[c] for row in group if isinstance(row.get(c), (int, float))] for c in columns}
-        means = {c: math.fsum(found) / len(found) for c, found in numbers.items() if len(found) == len(group)}
+        # A mean over some of the kinds only would not be comparable with other trials'.
+        means = {c: math.fsum(values) / len(values) for c, values in numbers.items() if len(values) == len(group)}
         yield {"replicate": replicate, "epoch": epoch, "split": split, **means}
 
 
@@ -116,7 +118,7 @@ def _mean_and_spread(
             yield from mean_and_spread(rows, (column,), before, epoch)
 
 
-#: The group in which pages show a column of evaluations, the first that matches; accuracy, NLL and ECE are in none.
+#: Groups for columns of evaluations; the first match counts. Accuracy, NLL and ECE have none, so pages show them first.
 GROUPS = {
     "": re.compile(r"accuracy|nll|ece"),
     "posthoc/": re.compile(r"posthoc_.*"),
@@ -127,45 +129,43 @@ GROUPS = {
 
 
 def before_column(split: str, column: str) -> str:
-    """Return what a metric's name has before the column's: its group, and its split except for the Hessian's."""
+    """Return the prefix of a metric's name: its group and, except for the Hessian, its split."""
     group = next(group for group, columns in GROUPS.items() if columns.fullmatch(column))
     return group if column.startswith("hessian_") else f"{group}{split}_"
 
 
-#: What trials that ran to the end have under `finished/` besides the objective, as far as it is measured.
+#: Metrics under `finished/` of trials that ran to the end, besides the objective, if they are measured.
 FINISHED = frozenset({"test_accuracy", "test_nll", "test_ece", "posthoc/test_posthoc_temperature_ece"})
 
 
 def mean_and_spread(rows: Sequence[Row], columns: Iterable[str], prefix: str, epoch: int) -> Measured:
-    """Yield (prefix + column, mean over the rows that have a value, epoch) and, of several values, its `…_std`.
-
-    A standard error's own spread, and that of the learning rate, which is everybody's, tell nothing.
-    """
+    """Yield (prefix + column, mean over rows with a value, epoch) and, for several values, their `…_std`."""
     for column in columns:
         values = [row[column] for row in rows if isinstance(row.get(column), (int, float))]
         if not values:
             continue
         mean = math.fsum(values) / len(values)
         yield prefix + column, mean, epoch
+        # The spread of standard errors says nothing, and all replicates share the learning rate.
         if len(values) > 1 and column != "lr" and not column.endswith("_se"):
             deviation = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
             yield f"{prefix}{column}_std", deviation, epoch
 
 
 def recalibration_points(part: RecalibrationPart) -> Iterator[tuple[int, list[Point]]]:
-    """Yield (configuration, points) of one file: means over replicates and, of several, their `…_std`.
+    """Yield (configuration, points) of one file: means over replicates and, for several, their `…_std`.
 
     Keys are `recalibrated_<method>_<options>_bins<n>/<split>_<metric>`, which MLflow's pages show as one group.
     """
-    table, found = pq.read_table(part.path).to_pylist(), dict[int, list[Point]]()
+    table, by_trial = pq.read_table(part.path).to_pylist(), dict[int, list[Point]]()
     for (trial, epoch, split), rows in grouped(table, itemgetter("trial", "epoch", "split")).items():
         prefix = _prefix(rows[0]["method"], json.loads(rows[0]["options"]), rows[0]["bins"])
         measured = [*mean_and_spread(rows, RECALIBRATED, f"{prefix}/{split}_", epoch)]
         if split == "val":
             measured += mean_and_spread(rows, FITTED, f"{prefix}/", epoch)
-        points = found.setdefault(configuration_index(trial), [])
+        points = by_trial.setdefault(configuration_index(trial), [])
         points += [Point(key, value, part.written, step) for key, value, step in measured]
-    yield from found.items()
+    yield from by_trial.items()
 
 
 def _prefix(method: str, options: Mapping[str, Any], bins: int) -> str:

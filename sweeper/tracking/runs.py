@@ -1,9 +1,9 @@
-"""What trackers show of a sweep, computed from its journal: runs, and their points. Knows nothing of any tracker.
+"""The runs of a sweep and their points, computed from its journal for any tracker.
 
-One parent run a sweep and one child run a trial; a run is known by its tags, so whoever looks next finds it again.
-Points of metrics are means over replicates, and their spread. A point's time is its journal record's, or when a
-recalibration's rows were first written: recalibrating to the same rows leaves the file alone. So a point that is sent
-twice is the same point, and changed values are newer ones.
+A sweep has one parent run and one child run for each trial. A run is identified by its tags, so any process can find
+it. Points of metrics are means over replicates and their standard deviations. A point's time is that of its journal
+record, or of the first writing of a recalibration's rows, whose file stays unchanged if the rows are equal. So a point
+that is sent twice is the same point, and changed values are newer ones.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from sweeper.tracking.points import (
 )
 from trainables.worker.trial_reports import Row, TrialReport, of_kept_weights
 
-#: The tag that distinguishes runs of a journal some of whose records were quarantined from earlier ones.
+#: The tag that separates runs of a journal with quarantined records from runs made before.
 GENERATION_TAG = "journal_generation"
 
 #: Longer tag values are cut: MLflow's servers refuse them (MLflow 3).
 LONGEST_TEXT = 5000
 
-#: Before the names of runs whose trials were stopped early: MLflow calls these finished, too.
+#: Prefix of the names of runs that were stopped early, since MLflow shows these as finished, too.
 STOPPED_SIGN = "○ "
 
-#: Longer names of runs are cut: no page shows more of them.
+#: Longer names of runs are cut; no page shows more.
 LONGEST_NAME = 120
 
-#: Tags of the sweep's run that its trials' carry, too.
+#: Tags of the sweep's run that its trials' runs have, too.
 EVERYWHERE = frozenset({REHEARSAL, "version", "own_code", "source", "source_type", "git_commit", "user"})
 
 #: Facts of a trial that are tags of its run under their own names.
@@ -57,15 +57,15 @@ FACTS = ("attempt", "epochs", "stop_kind", "stop_rung", "device", "packing")
 
 
 class RunProjection:
-    """Folds the journal and returns what each run lacks. Its memory grows with trials, not with records."""
+    """Folds the journal and returns the data that each run lacks. Its memory grows with trials, not with records."""
 
     def __init__(self, sweep: TrackedSweep, identity: Mapping[str, str], known: Mapping[int, int]) -> None:
         """Begin before the first record.
 
         Args:
-            sweep: whose journal it is.
-            identity: the tags that all its runs are found by, see `identity_of`.
-            known: place → newest record that the store's run holds already; its points are not logged again.
+            sweep: the sweep.
+            identity: tags of all its runs, see `identity_of`.
+            known: place → newest record that the tracker's run has; earlier points are not logged again.
         """
         self.state = SweepState(len(sweep.configurations))
         self._sweep, self._identity, self._known = sweep, identity, known
@@ -77,11 +77,11 @@ class RunProjection:
         self._points: dict[int, list[Point]] = {}
         self._texts: dict[int, dict[str, str]] = {}
         self._touched: set[int] = set()
-        #: How many points wait to be taken.
+        #: Number of points that wait to be taken.
         self.pending_points = 0
 
     def apply(self, record: Record) -> None:
-        """Fold one record in; records come in order."""
+        """Add one record; records come in order."""
         milliseconds = round(record.time * 1000)
         for place in self._places(record):
             self._began.setdefault(place, milliseconds)
@@ -104,7 +104,7 @@ class RunProjection:
             self._texts.setdefault(configuration, {}).update(unavailable_texts(evaluations))
 
     def _finished(self, report: TrialReport, measured: Iterable[tuple[str, float, int]]) -> Measured:
-        """Yield the objective and test metrics of a trial that has run to the end, for rankings of these alone."""
+        """Yield the objective and test metrics of a trial that ran to the end, to rank only these."""
         if self.state.trials[report.configuration].added is not None:
             return  # an added seed, whose configuration is ranked already
         if report.objective is not None and math.isfinite(report.objective):
@@ -114,24 +114,24 @@ class RunProjection:
                 yield f"finished/{key.rpartition('/')[2]}", value, step
 
     def _logged(self, column: str) -> bool:
-        """Return whether a column of evaluations becomes points: all of them, but for the largest sweeps."""
+        """Return whether a column of evaluations becomes points; the largest sweeps log only some."""
         if len(self._sweep.configurations) <= MOST_TRIALS or is_core(column):
             return True
         return self._sweep.spec.objective.metric.endswith(f"_{column}")
 
     def add(self, place: int, points: Sequence[Point]) -> None:
-        """Add points that are not in the journal to a run whose trial is; a trial that never began has no run."""
+        """Add points that are not in the journal to a trial's run; a trial that never started has none."""
         if points and place in self._began:
             self._points.setdefault(place, []).extend(points)
             self.pending_points += len(points)
             self._touched.add(place)
 
     def take(self, *, abandoned: bool = False, diagrams: Mapping[int, int] | None = None) -> list[RunUpdate]:
-        """Return what every run lacks, the parent first; afterwards nothing is lacking.
+        """Return an update for every run that lacks data, the parent first, and forget them.
 
         Args:
-            abandoned: the driver is gone without a word, so what seems to run is interrupted.
-            diagrams: the configurations that get a new one, with its epoch.
+            abandoned: whether the driver died, so that running trials are interrupted.
+            diagrams: configurations that get a new diagram, with its epoch.
         """
         diagrams = diagrams or {}
         self._touched |= diagrams.keys()
@@ -140,7 +140,7 @@ class RunProjection:
             self._touched |= {SWEEP_RUN, *running}
         updates = [
             self._sweep_update(abandoned) if place == SWEEP_RUN else self._trial_update(place, abandoned)
-            for place in sorted(self._touched)
+            for place in sorted(self._touched)  # `SWEEP_RUN` is −1: children need their parent's run
         ]
         self._touched.clear()
         self._points, self._texts, self.pending_points = {}, {}, 0
@@ -150,22 +150,22 @@ class RunProjection:
         return updates
 
     def _places(self, record: Record) -> list[int]:
-        """Return the runs that a record changes; a trial has one from its start on."""
+        """Return the places that a record changes; a trial has a run from its start on."""
         if isinstance(record.body, Suggested):
             return []
         configuration = configuration_of(record.body)
         if configuration is not None:
             return [configuration]
-        # Drivers that start or end change what was running to interrupted.
+        # A driver's start or end interrupts running trials.
         return [SWEEP_RUN, *(index for index, trial in self.state.trials.items() if trial.status == RUNNING)]
 
     def name_of(self, index: int) -> str:
-        """Return the name of a trial's run: the trial, and what distinguishes it from others, for charts' legends."""
+        """Return the name of a trial's run: the trial and its varying hyperparameters, for charts' legends."""
         flat = flatten_configuration(self._configuration(index))
         return f"{self._trial(index)} {describe(flat, self._sweep.varying)}"[:LONGEST_NAME]
 
     def _trial(self, index: int) -> str:
-        """Return the name of a trial; of an added seed with its number, for it has a run of its own."""
+        """Return the name of a trial; an added seed, which has a separate run, with its replicate's number."""
         added = self.state.trials[index].added if index in self.state.trials else None
         return trial_name(index) if added is None else f"{trial_name(added.trial)}-r{added.replicate}"
 
@@ -194,7 +194,7 @@ class RunProjection:
             },
             start_time=self._began[index],
             status=status,
-            # What a page calls its duration: without the time in which it paused.
+            # Pages show the difference as duration; the time in which the trial paused does not count.
             end_time=None if status in (RUNNING, WAITING) else self._began[index] + round(1000 * trial.wall_seconds),
             params={key: _text(flat[key]) for key in sorted(flat, key=lambda key: key not in self._sweep.varying)},
             tags=tags,
@@ -226,22 +226,20 @@ class RunProjection:
 
 
 def identity_of(paths: SweepPaths) -> dict[str, str]:
-    """Return the tags that all runs of a sweep have and are found by; its journal has a record at least."""
+    """Return the tags by which all runs of a sweep are found; its journal must have a record."""
     quarantined = generation(paths.journal)
     own = {GENERATION_TAG: quarantined} if quarantined else {}
     return {"sweep": paths.name, "sweep_id": sweep_id(paths.journal), **own}
 
 
 def sweep_id(journal: Path) -> str:
-    """Return what tells a sweep from others of its name, on any server; its journal has a record at least.
-
-    The first record names host, process and time.
-    """
+    """Return an id that separates a sweep from others of its name; its journal must have a record."""
+    # The first record contains host, process and time.
     return hashlib.sha256(next(contents(journal)).data).hexdigest()[:16]
 
 
 def _sweep_tags(sweep: TrackedSweep) -> dict[str, str]:
-    """Return the tags of the sweep's run, but for those that change."""
+    """Return the constant tags of the sweep's run."""
     spec, manifest = sweep.spec, sweep.manifest
     facts: dict[str, object] = {
         "dataset": spec.dataset.get("name"),
@@ -264,7 +262,7 @@ def _sweep_tags(sweep: TrackedSweep) -> dict[str, str]:
 
 
 def _in_short(sweep: TrackedSweep) -> str:
-    """Return what a sweep does, in one sentence."""
+    """Describe a sweep in one sentence."""
     spec = sweep.spec
     trials, seeds = plural(len(sweep.configurations), "configuration"), plural(spec.replicates.count, "seed")
     return (
@@ -273,14 +271,14 @@ def _in_short(sweep: TrackedSweep) -> str:
 
 
 def _source_name(manifest: Mapping[str, Any]) -> str:
-    """Return the search space that the command named, e.g. `quickstart`; else the program's name."""
+    """Return the search space in the command, e.g. `quickstart`, else the program's name."""
     words = [str(word) for word in manifest.get("command") or ()]
     named = [word for word in words[words.index("run") + 1 :] if not word.startswith("-")] if "run" in words else []
     return named[0] if named else "sweeper"
 
 
 def unavailable_texts(rows: Iterable[Row]) -> dict[str, str]:
-    """Return the reasons why something could not be measured, `posthoc_…_unavailable` and `hessian_unavailable`."""
+    """Return the reasons of unavailable measurements, `posthoc_…_unavailable` and `hessian_unavailable`."""
     return {
         column: _text(value)
         for row in rows

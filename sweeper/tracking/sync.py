@@ -1,10 +1,10 @@
-"""Filling a tracker from the journal: a process that follows a running sweep, and `sync` for any other time.
+"""Fill a tracker from the journal: by a process that follows a running sweep, or by `sync` at any other time.
 
-The journal is folded and what each run lacks is written. What a store holds already is read from the runs' own tags,
-once, so nothing is remembered anywhere else; after an error everything is read and folded again.
+The journal is folded, and data that runs lack is written. The runs' own tags say what the tracker has already, so no
+other state is stored; after an error everything is read and folded again.
 
-Nothing here can hold up a sweep: the follower is a separate process at low priority, the driver waits for it no
-longer than it chooses to, and what a dead or slow server kept it from writing is written by `sync`.
+Nothing here can delay a sweep: the follower is a separate process at low priority, the driver waits for it only for a
+limited time, and `sync` writes later what a dead or slow server prevented.
 """
 
 from __future__ import annotations
@@ -45,28 +45,28 @@ from sweeper.tracking.points import recalibration_points
 from sweeper.tracking.runs import GENERATION_TAG, RunProjection, identity_of
 from trainables.files.locks import LockHeldError, file_lock
 
-#: The follower reads the journal this often, or less often when a pass takes long.
+#: Seconds between two passes of the follower over new records; more if a pass takes long.
 PASS_SECONDS = 2.0
 
-#: A pass may take this share of the follower's time.
+#: Largest share of the follower's time that passes may take.
 SHARE_OF_TIME = 0.25
 
-#: After an error the follower waits 1, 2, 4 … seconds, and after any pass at most this long.
+#: Longest pause of the follower in seconds; after errors it waits 1, 2, 4 … seconds.
 LONGEST_PAUSE = 30.0
 
-#: So often `sync` tries to reach the store.
+#: Number of attempts of `sync` to reach the tracker.
 SYNC_TRIES = 4
 
-#: Once the sweep is over the follower leaves after so many failures in a row, those before the end included.
+#: After the sweep's end the follower gives up after this many failures in a row, including those before the end.
 LAST_TRIES = 2
 
-#: A pass over a long journal writes after so many points, which bounds its memory to some 50 MB.
+#: Points after which a pass over a long journal writes, which bounds its memory to some 50 MB.
 POINTS_A_PASS = 200_000
 
-#: While trials train, diagrams are drawn this often: a thousand files of the table take a second to read.
+#: Seconds between drawings of diagrams while trials train: reading a thousand files of the table takes a second.
 DIAGRAM_SECONDS = 30.0
 
-#: The parent's tag with the journal record at which its artifacts were made, and the state of recalibrations then.
+#: The parent's tag with the journal record and the state of recalibrations of its artifacts.
 ARTIFACTS_TAG = "artifacts_sequence"
 
 #: The parent's tag with the state of the recalibrations that are logged.
@@ -76,10 +76,10 @@ _log = logging.getLogger("sweeper.tracking")
 
 
 class Projection:
-    """One sweep's journal on one side, one store on the other."""
+    """Transfers one sweep's journal to one tracker."""
 
     def __init__(self, root: Path, address: str) -> None:
-        """Note where both are; nothing is read or sent before `prepare` and `begin`."""
+        """Prepare to transfer; nothing is sent before `prepare` and `begin`."""
         self.paths = SweepPaths(root.resolve())
         self.kind = kind_of(address)
         self._store = self.kind.open(address, tracked(self.paths))
@@ -88,11 +88,11 @@ class Projection:
         self._abandoned = False
 
     def prepare(self) -> None:
-        """Open the store: what takes seconds the first time, and can be done before the journal begins."""
+        """Open the tracker, which takes seconds the first time and does not need the journal."""
         self._store.prepare()
 
     def begin(self) -> bool:
-        """Start at the journal's beginning; `False` while the journal has no record yet."""
+        """Start at the journal's beginning; return `False` while it has no record."""
         if last_sequence(self.paths.journal) < 0:
             return False
         sweep, identity = tracked(self.paths), identity_of(self.paths)
@@ -104,7 +104,7 @@ class Projection:
         return True
 
     def advance(self, *, last: bool = False, abandoned: bool = False) -> None:
-        """Write everything that is in the journal by now; with `last`, diagrams too, which else are drawn rarely."""
+        """Write everything that is in the journal now; with `last`, also diagrams, which are otherwise drawn rarely."""
         self._abandoned = abandoned
         draw = last or abandoned or time.monotonic() - self._drawn_at >= DIAGRAM_SECONDS
         for record in self._tail.read():
@@ -116,13 +116,13 @@ class Projection:
         self._write(draw=draw)
 
     def watch_machine(self) -> None:
-        """Have the sweep's run show how busy this machine is, if the store does so."""
+        """Log the use of this machine to the sweep's run, if the tracker supports it."""
         self._store.watch_machine()
 
     def attach(self) -> None:
-        """Attach tables, report and reliability diagram to the parent run, unless those of this moment are there.
+        """Attach tables, report and reliability diagram to the parent run, unless it has the current ones.
 
-        Recalibrations, which are not in the journal, are logged before, and the last trials' diagrams drawn.
+        Before that, log recalibrations, which are not in the journal, and draw the last trials' diagrams.
         """
         self._write(draw=True)
         recalibrated = self._log_recalibrations()
@@ -138,7 +138,7 @@ class Projection:
         self._store.set_parent_tag(ARTIFACTS_TAG, sequence)
 
     def _log_recalibrations(self) -> str:
-        """Log the points of all recalibrations where one is new; return what identifies this state of them."""
+        """Log the points of all recalibrations if any is new; return the digest of their state."""
         parts = recalibration_parts(self.paths)
         state = state_of_recalibrations(parts)
         if state and self._store.parent_tag(RECALIBRATIONS_TAG) != state:
@@ -152,7 +152,7 @@ class Projection:
         return state
 
     def _write(self, *, draw: bool = False) -> None:
-        """Write what every run lacks; with `draw`, the diagrams of trials that have ended since are among it."""
+        """Write the data that runs lack; with `draw`, including diagrams of trials that have ended since."""
         due: dict[int, tuple[int, Bins]] = {}
         if draw and self._store.takes_files:
             self._drawn_at = time.monotonic()
@@ -165,7 +165,8 @@ class Projection:
             self.points += sum(len(update.points) for update in updates)
 
     def _illustrated(self, updates: Iterable[RunUpdate], due: Mapping[int, tuple[int, Bins]]) -> Iterator[RunUpdate]:
-        """Yield the updates, those in `due` with a diagram, drawn when it is sent: memory has one at a time."""
+        """Yield the updates, those in `due` with a diagram."""
+        # Drawn when it is sent, so that memory holds one at a time.
         for update in updates:
             if update.place in due:
                 epoch, bins = due[update.place]
@@ -175,9 +176,9 @@ class Projection:
 
     @contextmanager
     def alone(self, patience: float) -> Iterator[None]:
-        """Hold the sweep's lock of trackers: two writers at once would create runs twice.
+        """Hold the sweep's tracker lock, since two writers at once would create runs twice.
 
-        Raises SweeperError when another process still has it after `patience` seconds, or the folder cannot be written.
+        Raises SweeperError if another process still holds it after `patience` seconds, or the folder cannot be written.
         """
         with ExitStack() as guard:
             try:
@@ -198,7 +199,7 @@ def answer(root: Path) -> str:
             board = leaderboard(results)
             said = sentences(first_screen(results, board, overview(results)))
             return "\n\n".join([*said, headline(board)])
-    except SweeperError as error:  # damaged tables, of which the sweep itself tells
+    except SweeperError as error:  # damaged tables, which the sweep itself reports
         return str(error)
 
 
@@ -208,7 +209,7 @@ def sentence(error: Exception) -> str:
 
 
 def tracked(paths: SweepPaths) -> TrackedSweep:
-    """Return what a tracker may know of a sweep. Raises SweeperError when its folder cannot be read."""
+    """Return the facts about a sweep for trackers. Raises SweeperError if its folder cannot be read."""
     spec = spec_of(read_specification(paths.sweep_file, required=True), str(paths.sweep_file))
     manifest = read_manifest(paths.manifest, unknown_if_damaged=True)
     return TrackedSweep(paths, spec, manifest, configurations(spec), in_order(varying_columns(spec.space)))
@@ -216,7 +217,7 @@ def tracked(paths: SweepPaths) -> TrackedSweep:
 
 @dataclass(frozen=True)
 class SyncReport:
-    """What a `sync` did: runs written to, points sent, seconds it took, and the tracker's address without secrets."""
+    """The result of a `sync`: runs written, points sent, seconds taken, and the tracker's address without secrets."""
 
     sweep: str
     tracker: str
@@ -233,9 +234,9 @@ class SyncReport:
 
 
 def sync(root: Path, uri: str) -> SyncReport:
-    """Make a tracker equal to a sweep's journal and return what was done. Safe to repeat: points are never doubled.
+    """Bring a tracker up to date with a sweep's journal. It is safe to repeat: no point is written twice.
 
-    Raises SweeperError when it cannot be reached, the journal is damaged or empty, or a follower is at work.
+    Raises SweeperError if it cannot be reached, the journal is damaged or empty, or a follower is working.
     """
     began = time.monotonic()
     refuse_odd_files(SweepPaths(root))
@@ -262,11 +263,11 @@ def sync(root: Path, uri: str) -> SyncReport:
 
 
 def follow(root: Path, uri: str) -> bool:
-    """Follow a sweep until its driver closes our standard input, or dies; return whether everything was written.
+    """Follow a sweep until its driver closes our standard input or dies; return whether everything was written.
 
     Args:
         root: the sweep's folder.
-        uri: of the tracking store.
+        uri: address of the tracker.
     """
     projection = Projection(root, uri)
     newest_before = last_sequence(projection.paths.journal)
@@ -274,13 +275,14 @@ def follow(root: Path, uri: str) -> bool:
         failures, pause, ready, begun, troubled = 0, 0.0, False, False, False
         while True:
             woken = bool(select.select([sys.stdin], [], [], pause)[0])
-            leaving = woken and not os.read(sys.stdin.fileno(), 1)  # the pipe's end; else a byte: trials have ended
+            # End of file: the driver leaves. A byte: trials have ended.
+            leaving = woken and not os.read(sys.stdin.fileno(), 1)
             began = time.monotonic()
             try:
                 if not ready:
                     projection.prepare()
                     ready = True
-                # A request that timed out may have been carried out since: at the end the store is asked once more.
+                # A request that timed out may have succeeded since, so at the end the runs are looked up once more.
                 begun = (begun and not (leaving and troubled)) or projection.begin()
                 if begun:
                     projection.advance(last=woken)
@@ -304,7 +306,7 @@ def follow(root: Path, uri: str) -> bool:
 
 
 def main() -> int:
-    """Follow the sweep in the folder that is the argument; the environment has the tracker's address."""
+    """Follow the sweep in the folder given as argument; the environment has the tracker's address."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     try:
         return 0 if follow(Path(sys.argv[1]), os.environ[ADDRESS_VARIABLE]) else 1

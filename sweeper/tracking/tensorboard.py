@@ -1,10 +1,10 @@
-"""TensorBoard: event files with scalars and hyperparameters, a folder a trial, in `tensorboard/` of the sweep's folder.
+"""TensorBoard: event files with scalars and hyperparameters, one folder per trial, in `tensorboard/` of the sweep.
 
 `tensorboard --logdir results/quickstart/tensorboard` shows them; needs the extra `tensorboard`. The address
-`tensorboard:` means the sweep's own folder, `tensorboard:/mnt/runs` one with a folder for each sweep.
+`tensorboard:` means the sweep's own folder, `tensorboard:/mnt/runs` a folder with one sub-folder per sweep.
 
-An event file can only grow, and knows nothing of the journal. So each process that begins writes all files anew: their
-content follows from the journal alone, and a page that has read the half of one reads on in the next.
+An event file can only grow, and does not record how much of the journal it contains. So each new process writes all
+files again. Their content follows from the journal alone, so a page that has read half of one continues in the next.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 FOLDER = "tensorboard"
 
-#: One file a run: TensorBoard takes a file for events by the middle part of its name.
+#: One file per run. TensorBoard recognises event files by `tfevents` in their name.
 FILE = "events.out.tfevents.0.sweeper"
 
-#: hparams' numbers for a status (`api_pb2.Status`): success and failure; 3 is running.
+#: Statuses of the hparams plugin (`api_pb2.Status`): 1 is success, 2 failure, 3 running.
 ENDED = {"completed": 1, "early_stopped": 1, "finished": 1, "failed": 2, "interrupted": 2, "stopped": 2}
 
 
@@ -35,7 +35,7 @@ class TensorBoardTracker(Tracker):
     """The event files of one sweep."""
 
     def __init__(self, address: str, sweep: TrackedSweep) -> None:
-        """Take note; nothing is written before `connect`."""
+        """Prepare; nothing is written before `connect`."""
         super().__init__()
         place = address.partition(":")[2]
         self._folder = Path(place).expanduser() / sweep.paths.name if place else sweep.paths.root / FOLDER
@@ -48,16 +48,16 @@ class TensorBoardTracker(Tracker):
         self._folder.mkdir(parents=True, exist_ok=True)
 
     def connect(self, sweep_id: str, generation: str) -> dict[int, int]:
-        """Remove the event files that an earlier process wrote; nothing is held then."""
+        """Remove the event files of an earlier process, so that all runs lack everything."""
         for file in self._folder.glob(f"c*/{FILE}"):
             file.unlink()
-            with contextlib.suppress(OSError):  # something of the user's lies beside it
+            with contextlib.suppress(OSError):  # the folder has other files, which are the user's
                 file.parent.rmdir()
         self._begun, self._statuses, self._tags = set(), {}, {}
         return {}
 
     def write(self, updates: Iterable[RunUpdate]) -> None:
-        """Append what is new to the trials' files; the sweep's own run has nothing to draw."""
+        """Append updates to the trials' files; the sweep's run is written only if it has points."""
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         for update in updates:

@@ -139,6 +139,7 @@ def _elsewhere(module_name: str) -> str:
 
 
 def _imported(path: str, module_name: str) -> ModuleType:
+    # At every import, since user code may have changed `sys.path`.
     for root in _roots:
         _search_last(root)
     inside = _in_results(module_name)
@@ -202,8 +203,10 @@ def describe_error(error: BaseException, target: str) -> str:
         >>> describe_error(ValueError("gamma must be positive"), "my_losses:Tilted")
         'ValueError: gamma must be positive'
     """
+    # On one line and bounded: a message with a tensor in it can be pages long.
     words = " ".join(str(error).split()) or "no message"
     sentence = f"{type(error).__name__}: {words[:300]}"
+    # A syntax error has no frame in the file: its traceback ends in the import.
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}: {sentence}"
     frames = traceback.extract_tb(error.__traceback__)

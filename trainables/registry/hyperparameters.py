@@ -125,6 +125,7 @@ class Hyperparameter:
 
     def fault(self, value: Any) -> str | None:
         """Return the rule that `value` breaks as one sentence; `None` if it is valid."""
+        # `None` as default means that the component decides, so a search space may write it, too.
         if value is None and self.default is None and not self.required:
             return None
         if self.kind == "numbers":
@@ -260,6 +261,7 @@ def argument_texts(target: Callable[..., object]) -> dict[str, tuple[str, str]]:
 def _described(argument: inspect.Parameter, hint: object, said: tuple[str, str]) -> Hyperparameter:
     if argument.kind in (argument.VAR_POSITIONAL, argument.VAR_KEYWORD, argument.POSITIONAL_ONLY):
         raise ValueError(f"{argument} cannot be given in a search space; name each hyperparameter")
+    # A signature can have `None` as a default, so a missing one has its own mark.
     required = argument.default is argument.empty
     default = None if required else argument.default
     hint, *declared = typing.get_args(hint) if typing.get_origin(hint) is Annotated else (hint,)

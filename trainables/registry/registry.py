@@ -249,14 +249,16 @@ class Registry(Mapping[str, Family], Generic[Family]):
             raise ExtensionError(
                 f"{name}: this {self.kind} was not imported, because its code has not been approved; pass --trust"
             )
-        if name not in self._own:
+        if name not in self._own:  # imported once, so that equal names give the same class
             if self.own is None:
                 raise ExtensionError(f"{name}: your own {self.kind} is not supported; name a built-in one")
             own = self.own.component(name, self.installed().get(name, name))
+            # User code may give a plain `Component`, which lacks the attributes of the family's class.
             self._own[name] = own if isinstance(own, self._component) else self._component(**vars(own))
         return self._own[name]
 
     def __contains__(self, name: object) -> bool:
+        # `Mapping` would let the ExtensionError of broken user code out of `name in registry`.
         return isinstance(name, str) and self.fault(name) is None
 
     def __iter__(self) -> Iterator[str]:
@@ -267,6 +269,7 @@ class Registry(Mapping[str, Family], Generic[Family]):
 
     def register(self, component: Family) -> None:  # type: ignore[misc]  # filled before it is read
         """Add a component. Raises ValueError when the name is taken."""
+        # Silently replacing a member would make its meaning depend on the order of imports.
         if component.name in self._components:
             raise ValueError(f"the {self.kind} {component.name!r} is registered already")
         self._components[component.name] = component
@@ -296,6 +299,7 @@ class Registry(Mapping[str, Family], Generic[Family]):
         """
 
         def register(build: Built) -> Built:
+            # An argument that a `partial` fixes is no hyperparameter: two members can share one function.
             bound = build.keywords if isinstance(build, partial) else {}
             taken = hyperparameters_of(build, name, self._leading, {*apart, *bound})
             tags = {*declared.pop("tags", ()), *(tag for tag in TAGS if getattr(build, tag, False) is True)}

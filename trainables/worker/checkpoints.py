@@ -266,6 +266,7 @@ class CheckpointWriter:
         """
         if epoch is not None:
             self.epoch = epoch
+        # One at a time: the buffers of the copy are still being read until then.
         self.settle()
         copied, self._last = self._copy(state), self._clock()
         self._writing = self._thread.submit(self._write, epoch, copied)

@@ -310,6 +310,7 @@ class Trial:
         limit, taken = self.settings.timeout_seconds, self._wall_seconds - self._seconds_before + seconds
         if limit is None or taken <= limit or self.epoch >= self.settings.max_epochs:
             return None
+        # Checked after an epoch only, so a trial that has just trained its last one is complete.
         return Failure(TIMED_OUT, {"seconds": taken, "trial_timeout": limit, "epoch": self.epoch})
 
     def _evaluate(self) -> list[Row]:

@@ -319,7 +319,8 @@ class CohortWorker(Worker):
         return [self._slots[configuration] for configuration in sorted(self._slots)]
 
 
-#: Texts of RuntimeErrors of CUDA, cuBLAS and cuDNN for a full GPU memory; torch's allocator raises a type of its own.
+#: Texts of RuntimeErrors of CUDA, cuBLAS and cuDNN for a full GPU memory; torch's allocator has a separate exception
+#: type.
 _CARD_MEMORY = ("cuda out of memory", "cuda error: out of memory", "status_alloc_failed")
 
 

@@ -32,7 +32,7 @@ LOWER, HIGHER, NO_DIFFERENCE, OPEN = "lower", "higher", "no_difference", "open"
 SEEDS, SAMPLES = "seeds", "samples"
 
 #: A number of seeds is proposed if it decides with this predicted probability; the promise is 80 %, since the
-#: prediction has an error of its own.
+#: prediction itself has an error.
 CHANCE = 0.85
 
 _MORE_SEEDS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sweeper.tracking.base import TrackedSweep, Tracker, TrackerKind
 
-#: The kinds of stores that MLflow 3 has built in; others register themselves.
+#: The store schemes built into MLflow 3; plugins register others.
 SCHEMES = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "file", "databricks", "databricks-uc")
 
 PLUGINS = "mlflow.tracking_store"
@@ -22,13 +22,14 @@ def default_address(output: Path) -> str:
 
 
 def _open(address: str, sweep: TrackedSweep) -> Tracker:
+    # Imported late: MLflow takes more than a second, which commands that do not track should not spend.
     from sweeper.tracking.mlflow.client import MlflowTracker
 
     return MlflowTracker(address, sweep)
 
 
 def _errors() -> tuple[type[Exception], ...]:
-    if "mlflow" not in sys.modules:
+    if "mlflow" not in sys.modules:  # then it cannot have raised; importing it only to ask takes seconds
         return (OSError,)  # requests' exceptions are OSErrors
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
@@ -37,11 +38,11 @@ def _errors() -> tuple[type[Exception], ...]:
 
 
 def _fault(address: str) -> tuple[str, str] | None:
-    scheme, found, _ = address.partition("://")
-    kind = scheme.partition("+")[0]  # `mysql+pymysql`: the database, and who talks to it
-    if not found or kind in SCHEMES or scheme in {each.name for each in entry_points(group=PLUGINS)}:
+    scheme, separator, _ = address.partition("://")
+    kind = scheme.partition("+")[0]  # `mysql+pymysql`: database and driver
+    if not separator or kind in SCHEMES or scheme in {plugin.name for plugin in entry_points(group=PLUGINS)}:
         return None
-    known = ", ".join(f"{each}://" for each in SCHEMES)
+    known = ", ".join(f"{name}://" for name in SCHEMES)
     return f"{scheme}:// is not an MLflow tracking store", f"use one of {known}, or --no-mlflow"
 
 

@@ -1,7 +1,7 @@
-"""Writing runs through MLflow's public client: any store, and the only way to a server.
+"""Write runs through MLflow's public client, which reaches any store or server.
 
-A call that fails may have been carried out all the same. So after a failure the store is asked again what it holds,
-and where a creation turns out to have happened twice, the younger run is deleted.
+A call that fails may still have succeeded on the server. So after a failure the runs are looked up again, and if a run
+was created twice, the younger one is deleted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
     from mlflow.tracking import MlflowClient
 
-#: The tag with the newest journal record that a run holds.
+#: The tag with the newest journal record that a run contains.
 SEQUENCE_TAG = "journal_sequence"
 
 _NAMES = read_data("names.yaml")
@@ -32,7 +32,7 @@ _NAMES = read_data("names.yaml")
 #: MLflow's status for a trial's status and for a sweep's outcome.
 RUN_STATUS: Mapping[str, str] = _NAMES["run_status"]
 
-#: MLflow's own tags for some of ours.
+#: MLflow's tags for some of ours.
 OWN_TAGS: Mapping[str, str] = _NAMES["own_tags"]
 
 #: MLflow's own tag that makes a run a child of another.
@@ -41,26 +41,26 @@ PARENT_TAG = "mlflow.parentRunId"
 #: MLflow's own tag with the description that its pages show.
 DESCRIPTION_TAG = "mlflow.note.content"
 
-#: What makes MLflow's page of an experiment open on its runs, and not ask what kind it is.
+#: Tags that make MLflow open an experiment on its runs instead of asking for its kind.
 EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
 
-#: MLflow takes this many metrics, params and tags together in one batch.
+#: Limit of MLflow for metrics, params and tags together in one batch.
 BATCH_ENTITIES = 1000
 
-#: MLflow takes this many params, and as many tags, in one batch.
+#: Limit of MLflow for params, and for tags, in one batch.
 TEXTS_A_BATCH = 100
 
-#: MLflow's word for runs and experiments that are not deleted.
+#: MLflow's lifecycle stage of runs and experiments that are not deleted.
 ACTIVE = "active"
 
 
 class MlflowTracker(Tracker):
-    """The runs of one sweep in a tracking store, by place."""
+    """The runs of one sweep in an MLflow store, by place."""
 
     takes_files = True
 
     def __init__(self, uri: str, sweep: TrackedSweep) -> None:
-        """Take note; nothing is sent before `prepare` and `connect`."""
+        """Prepare; nothing is sent before `prepare` and `connect`."""
         super().__init__()
         for key, value in _NAMES["environment"].items():
             os.environ.setdefault(key, value)
@@ -75,7 +75,7 @@ class MlflowTracker(Tracker):
         self._sent: dict[int, dict[str, str]] = {}
 
     def prepare(self) -> None:
-        """Open the store, which creates it where it is a file, and the experiment."""
+        """Open the store and the experiment; a file is created if it is missing."""
         self._experiment_id = self._open_experiment()
 
     @cached_property
@@ -85,9 +85,9 @@ class MlflowTracker(Tracker):
         return MlflowClient(tracking_uri=self._uri)
 
     def connect(self, sweep_id: str, generation: str) -> dict[int, int]:
-        """Find the runs of sweep `sweep_id`; return the newest record that each place's run holds.
+        """Find the runs of sweep `sweep_id`; return the newest record of each place's run.
 
-        Runs of another generation of its journal are deleted, as MLflow deletes: they can be restored.
+        Runs of another generation of its journal are deleted; MLflow can restore deleted runs.
         """
         self._sweep_id, self._run_ids, self._statuses = sweep_id, {}, {}
         self.drawn, self._tags, self._sent = {}, {}, {}
@@ -111,14 +111,14 @@ class MlflowTracker(Tracker):
         return known
 
     def write(self, updates: Iterable[RunUpdate]) -> None:
-        """Send updates, the parent's first when there is one."""
+        """Send updates, the parent's first if there is one."""
         for update in updates:
             new = update.place not in self._run_ids or update.place in self._unfinished
             run_id = self._run_ids.get(update.place) or self._create(update)
             if new and update.dataset is not None:
                 self._log_dataset(run_id, used_dataset(update.dataset, self._sweep.manifest.get("dataset") or {}))
             self._unfinished.discard(update.place)
-            # The tag that says what a run holds goes last, so that it never promises too much.
+            # The tag with the newest record is written last: after an interruption it never claims too much.
             if self._statuses[update.place] != RUN_STATUS[update.status]:
                 self._set_status(run_id, update)
             if update.diagram is not None:
@@ -133,7 +133,7 @@ class MlflowTracker(Tracker):
         self._tags[key] = value
 
     def watch_machine(self) -> None:
-        """Have MLflow log its system metrics to the parent run, where its own switch asks for them."""
+        """Log MLflow's system metrics to the parent run, if its own environment variable enables them."""
         from mlflow.environment_variables import MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING
         from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
@@ -143,7 +143,7 @@ class MlflowTracker(Tracker):
             self._monitor.start()
 
     def describe(self, answer: str) -> None:
-        """Put the sweep's answer before the experiment's description."""
+        """Put the sweep's answer first in the experiment's description."""
         runs = f"[All trials]({address('', self._experiment_id).lstrip('/')})"
         text = f"{runs} · {answer}\n\n{self._questions()}"
         self._client.set_experiment_tag(self._experiment_id, DESCRIPTION_TAG, text)
@@ -158,30 +158,30 @@ class MlflowTracker(Tracker):
         from mlflow.exceptions import MlflowException
 
         name = self._sweep.spec.tracking.experiment or self._sweep.paths.name
-        found = self._client.get_experiment_by_name(name)
-        if found is None:
+        experiment = self._client.get_experiment_by_name(name)
+        if experiment is None:
             tags = {DESCRIPTION_TAG: self._questions(), **EXPERIMENT_TAGS, **self._experiment_tags}
             try:
                 return str(self._client.create_experiment(name, self._artifact_location(), tags))
             except MlflowException as error:
-                if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                if error.error_code != "RESOURCE_ALREADY_EXISTS":  # another sweep was first, or a lost answer repeated
                     raise
-                found = self._client.get_experiment_by_name(name)
-        if found.lifecycle_stage != ACTIVE:
-            self._client.restore_experiment(found.experiment_id)
+                experiment = self._client.get_experiment_by_name(name)
+        if experiment.lifecycle_stage != ACTIVE:
+            self._client.restore_experiment(experiment.experiment_id)
         for key, value in self._experiment_tags.items():
-            if found.tags.get(key) != value:
-                self._client.set_experiment_tag(found.experiment_id, key, value)
-        return str(found.experiment_id)
+            if experiment.tags.get(key) != value:
+                self._client.set_experiment_tag(experiment.experiment_id, key, value)
+        return str(experiment.experiment_id)
 
     def _questions(self) -> str:
-        """Return what to ask on the experiment's page, for its description."""
+        """Return the questions in the experiment's description."""
         spec = self._sweep.spec
         losses = named_components(spec.space.nodes["loss"])
         return as_markdown(questions(losses, spec.objective.metric, spec.schedule.rungs[0]))
 
     def _artifact_location(self) -> str | None:
-        """Return where a new experiment's artifacts are: beside the sweeps, or where a server puts them."""
+        """Return the folder of a new experiment's artifacts, next to the sweeps; `None` leaves it to a server."""
         root = self._sweep.paths.root
         return None if self._uri.startswith("http") else (root.parent / "mlartifacts" / root.name).as_uri()
 
@@ -216,7 +216,7 @@ class MlflowTracker(Tracker):
         return str(run.info.run_id)
 
     def _log_dataset(self, run_id: str, used: Dataset) -> None:
-        """Record what a run trains on; a second time changes nothing."""
+        """Log the data set of a run; repeating it changes nothing."""
         from mlflow.entities import DatasetInput, InputTag
 
         self._client.log_inputs(run_id, datasets=[DatasetInput(used, [InputTag(CONTEXT_TAG, CONTEXT)])])
@@ -237,11 +237,11 @@ class MlflowTracker(Tracker):
         params = [Param(key, value) for key, value in update.params.items()] if new else []
         named = {OWN_TAGS.get(key, key): value for key, value in update.tags.items()}
         sent = self._sent.setdefault(update.place, {})
-        # Each tag is a statement of its own to the database; most stay what they were.
+        # Each tag is a separate database statement, and most tags do not change.
         named = {key: value for key, value in named.items() if sent.get(key) != value}
         tags = [RunTag(key, value) for key, value in {**named, SEQUENCE_TAG: str(update.sequence)}.items()]
         metrics = [Metric(*point) for point in update.points]
-        # What is left over goes into the last batch, with the tag that says what the run holds: one call for most runs.
+        # The rest goes into the last batch with the tag of the newest record: one call for most runs.
         for kind, texts in (("params", params), ("tags", tags)):
             while len(texts) > TEXTS_A_BATCH:
                 self._client.log_batch(run_id, **{kind: texts[:TEXTS_A_BATCH]})
@@ -255,19 +255,19 @@ class MlflowTracker(Tracker):
 
 
 def _sequence(run: Run) -> int:
-    """Return the newest journal record that a run holds."""
+    """Return the newest journal record of a run."""
     return int(run.data.tags.get(SEQUENCE_TAG, -1))
 
 
 def _preference(run: Run) -> tuple[bool, int, int]:
-    """Order runs of one place: the one to keep, of several that a repeated creation made, comes first."""
+    """Sort key for runs of one place, of which a repeated creation made several: the one to keep comes first."""
     return run.info.lifecycle_stage != ACTIVE, -_sequence(run), run.info.start_time
 
 
-#: MLflow's own tag of an input; the same data set's held-out splits are in the profile.
+#: MLflow's tag of an input; the profile describes the data set's other splits.
 CONTEXT_TAG, CONTEXT = "mlflow.data.context", "training"
 
-#: MLflow's tables take up to 36.
+#: Length of a data set's digest; MLflow's tables allow 36.
 DIGEST_CHARACTERS = 16
 
 
@@ -276,7 +276,7 @@ def used_dataset(named: Mapping[str, Any], recorded: Mapping[str, Any]) -> Datas
 
     Args:
         named: its name and options.
-        recorded: what the manifest says of the sweep's own data set: name, options, `samples`, `classes`, `split_hash`.
+        recorded: the manifest's facts about the sweep's data set: name, options, `samples`, `classes`, `split_hash`.
     """
     from mlflow.entities import Dataset
 
@@ -291,7 +291,7 @@ def used_dataset(named: Mapping[str, Any], recorded: Mapping[str, Any]) -> Datas
 
 
 def _source(named: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the source's type and JSON: the folder of the data, else the code that loads them."""
+    """Return type and JSON of the source: the data's folder, else the code that loads them."""
     folder = named.get("folder")
     if isinstance(folder, str):
         return "local", json.dumps({"uri": Path(folder).expanduser().absolute().as_uri()})

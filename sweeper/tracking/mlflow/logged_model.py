@@ -1,6 +1,4 @@
-"""An exported model in MLflow: logged with the run it comes from, its metrics linked to it and to the data set, and,
-on request, registered.
-"""
+"""Log an exported model to MLflow with its run, metrics and data set, and on request register it."""
 
 from __future__ import annotations
 
@@ -37,16 +35,16 @@ VERSIONS_TAG = "mlflow.modelVersions"
 
 
 def log_model(folder: Path, name: str, output: Path, uri: str, register: str | None = None) -> str:
-    """Log an exported model with the run of its trial; return in a sentence where it is.
+    """Log an exported model to the run of its trial; return a sentence with its address.
 
-    Its metrics are called `calibrated_<split>_<metric>`.
+    Its metrics are named `calibrated_<split>_<metric>`.
 
     Args:
-        folder: of the export.
-        name: of the sweep that it comes from.
-        output: where that is, on this machine.
-        uri: of the tracking store.
-        register: a name in the registry, whose alias `best` then points to this model.
+        folder: folder of the export.
+        name: name of its sweep.
+        output: folder of the sweep.
+        uri: address of the MLflow store.
+        register: name in the registry, whose alias `best` then points to this model.
 
     Raises:
         SweeperError: the store cannot be reached, or has no run of the trial.
@@ -68,23 +66,23 @@ def log_model(folder: Path, name: str, output: Path, uri: str, register: str | N
 
 
 def _run_of(client: MlflowClient, paths: SweepPaths, trial: str, uri: str) -> Run:
-    """Return the run of a trial: of this sweep, not of another of its name, and with all that the journal has of it."""
+    """Return the up-to-date run of a trial of this sweep, not of another sweep of the same name."""
     state = fold(read_journal(paths.journal), len(tracked(paths).configurations))
     attempt = str(state.trials[configuration_index(trial)].attempt)
     wanted = {**identity_of(paths), "trial": trial, "attempt": attempt}
     filters = " AND ".join(f"tags.{key} = '{value}'" for key, value in wanted.items())
     experiment = client.get_experiment_by_name(paths.name)
-    found = client.search_runs([experiment.experiment_id], filters, max_results=1) if experiment is not None else []
-    if not found:
+    runs = client.search_runs([experiment.experiment_id], filters, max_results=1) if experiment is not None else []
+    if not runs:
         raise SweeperError(
             f"MLflow at {redact(uri)} has no run of {trial} of the sweep {paths.name!r} as it is now",
             f"complete it with `sweeper manage sync {paths.in_commands}`, then export again",
         )
-    return found[0]
+    return runs[0]
 
 
 def _logged(client: MlflowClient, run: Run, folder: Path, description: Mapping[str, Any]) -> LoggedModel:
-    """Make the logged model with its files, and link it to the run."""
+    """Create the logged model with its files, and link it to the run."""
     from mlflow.entities import LoggedModelOutput, LoggedModelStatus
 
     source, posthoc = description["source"], description["posthoc"]
@@ -103,7 +101,7 @@ def _logged(client: MlflowClient, run: Run, folder: Path, description: Mapping[s
     with tempfile.TemporaryDirectory() as made:
         copy = Path(made) / "model"
         shutil.copytree(folder, copy)
-        # MLflow's own `log_model` writes into the file what it is called in the store.
+        # MLflow's `log_model` also writes the model's id and location into this file, and its loaders read them.
         stated = yaml.safe_load((copy / "MLmodel").read_text("utf-8"))
         stated |= {"model_id": model.model_id, "run_id": run.info.run_id, "artifact_path": model.artifact_location}
         (copy / "MLmodel").write_text(yaml.safe_dump(stated, sort_keys=False), encoding="utf-8")
@@ -126,7 +124,7 @@ def _log_metrics(client: MlflowClient, run: Run, model: LoggedModel, description
 
 
 def _registered(client: MlflowClient, run: Run, model: LoggedModel, name: str) -> str:
-    """Make the model the newest version of a registered one, with the alias; return the version."""
+    """Register the model as a new version with the alias; return the version."""
     from mlflow.exceptions import MlflowException
 
     try:
@@ -145,7 +143,8 @@ def _registered(client: MlflowClient, run: Run, model: LoggedModel, name: str) -
 
 @contextlib.contextmanager
 def _default_store(uri: str) -> Iterator[None]:
-    """Make a store MLflow's default: it looks up `models:/<model_id>` there, wherever it is told to register."""
+    """Make a store MLflow's default within this context."""
+    # When it registers a model, MLflow looks up `models:/<model_id>` in the default store, whatever the client's store.
     import mlflow
 
     before = mlflow.get_tracking_uri() if mlflow.is_tracking_uri_set() else None

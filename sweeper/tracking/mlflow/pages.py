@@ -1,9 +1,8 @@
-"""MLflow's pages of a sweep: the view in which its experiment opens, questions to ask there, a server to browse them.
+"""MLflow's pages of a sweep: the view of its experiment, questions to ask there, and a server to browse them.
 
-MLflow keeps a view that somebody shares as a tag of the experiment, and opens it by a link that names the tag. The page
-unfolds a tree of runs only where runs are not ordered by their start, so this view orders them by the objective of
-trials that ran to the end; those that stopped early lack it and come after them. The server is MLflow's own, on this
-machine's loopback address only.
+MLflow stores a shared view as a tag of the experiment and opens it by a link with the tag's key. A page unfolds a tree
+of runs only if they are not sorted by start time, so this view sorts them by the objective of trials that ran to the
+end; trials that stopped early lack it and come last. The server is MLflow's own, by default on the loopback address.
 """
 
 from __future__ import annotations
@@ -38,23 +37,23 @@ KEY = "sweep"
 #: MLflow's own tag for shared views, and our key in it.
 TAG = f"mlflow.sharedViewState.{KEY}"
 
-#: Charts of more runs show the best twenty until the reader asks for others: MLflow fetches each run's points.
+#: Charts of more runs show only the best twenty at first, because MLflow fetches every shown run's points.
 MOST_SHOWN_RUNS = 100
 
 GAMMA = "config_loss_gamma"
 
-#: What makes the page one of model training, not of generative AI.
+#: Part of the address that opens the page for model training, not the one for generative AI.
 MODEL_TRAINING = "workflowType=machine_learning"
 
 
 def shared_view(metric: str, mode: str, varying: Sequence[str], trials: int) -> str:
-    """Return the tag's value.
+    """Return the value of the tag `TAG`.
 
     Args:
         metric: the objective.
         mode: `min` or `max`.
-        varying: the hyperparameter columns that are params, the most important ones first.
-        trials: how many runs there will be.
+        varying: columns of varying hyperparameters, the most important ones first.
+        trials: number of trials.
     """
     fixed = read_data("shared_view.yaml")
     state = {
@@ -62,8 +61,8 @@ def shared_view(metric: str, mode: str, varying: Sequence[str], trials: int) -> 
         "orderByKey": f"metrics.`finished/{metric}`",
         "orderByAsc": mode == "min",
         "selectedColumns": [
-            *(f"metrics.`{each}`" for each in dict.fromkeys((f"finished/{metric}", metric, *fixed["metrics"]))),
-            *(f"params.`{each}`" for each in varying[:6]),
+            *(f"metrics.`{key}`" for key in dict.fromkeys((f"finished/{metric}", metric, *fixed["metrics"]))),
+            *(f"params.`{key}`" for key in varying[:6]),
             *fixed["attributes"],
         ],
         "runsHiddenMode": "SHOW_ALL" if trials <= MOST_SHOWN_RUNS else "FIRST_20_RUNS",
@@ -77,7 +76,7 @@ def shared_view(metric: str, mode: str, varying: Sequence[str], trials: int) -> 
 
 
 def read_data(name: str) -> Any:
-    """Return what a file of this folder says."""
+    """Read a YAML file of this folder."""
     return yaml.safe_load(resources.files("sweeper.tracking.mlflow").joinpath(name).read_text("utf-8"))
 
 
@@ -86,9 +85,9 @@ def _charts(metric: str, varying: Sequence[str], trials: int) -> list[dict[str, 
         axes = {"xaxis": {"key": x, "type": kind}, "yaxis": {"key": y, "type": "METRIC"}}
         return {"type": "SCATTER", "runsCountToCompare": max(100, trials), **axes}
 
-    numbers = [each for each in varying if not each.endswith("_name")]
-    # MLflow leaves runs out that lack one of the params, and hides the chart if none has all.
-    everywhere = [each for each in varying if each.endswith("_name") or each.startswith("config_optimizer_")]
+    numbers = [column for column in varying if not column.endswith("_name")]
+    # MLflow omits runs that lack one of the params, and hides the chart if no run has all.
+    everywhere = [column for column in varying if column.endswith("_name") or column.startswith("config_optimizer_")]
     return [
         {
             "type": "PARALLEL",
@@ -111,12 +110,12 @@ def address(server: str, experiment_id: str) -> str:
 
 @dataclass(frozen=True)
 class Question:
-    """One question and how MLflow answers it.
+    """A question and how MLflow answers it.
 
     Attributes:
         words: the question.
-        filter: for the search box of the experiment's page; what MLflow's search API takes as well.
-        look: what to sort by, which column to show, or which chart to draw.
+        filter: filter for the search box of the experiment's page and for MLflow's search API.
+        look: sorting, column or chart that shows the answer.
     """
 
     words: str
@@ -128,32 +127,31 @@ def questions(losses: Sequence[str] = ("focal",), metric: str = "val_nll", rung:
     """Return the questions of a sweep.
 
     Args:
-        losses: the loss families in its space; one of them serves as the example.
+        losses: loss families in its space, one of which is the example.
         metric: its objective.
         rung: its first rung, in epochs.
     """
     family = next((name for name in losses if name == "focal"), losses[0])
-    said = {"family": family, "metric": metric, "rung": rung}
-    return [
-        Question(**{key: words.format_map(said) for key, words in each.items()}) for each in read_data("questions.yaml")
-    ]
+    facts = {"family": family, "metric": metric, "rung": rung}
+    templates = read_data("questions.yaml")
+    return [Question(**{key: text.format_map(facts) for key, text in template.items()}) for template in templates]
 
 
 def as_markdown(asked: Sequence[Question]) -> str:
-    """Return the questions as the experiment's description shows them."""
+    """Format the questions for the experiment's description."""
     lines = ["Filters for the search box of this experiment:", ""]
     lines += [f"- {question.words} `{question.filter}` ({question.look})" for question in asked]
     return "\n".join(lines)
 
 
 def as_lines(asked: Sequence[Question]) -> list[str]:
-    """Return the questions as lines for a terminal, filters ready to paste."""
+    """Format the questions as lines for a terminal, with filters ready to paste."""
     return [line for question in asked for line in (f"{question.words} ({question.look})", f"    {question.filter}")]
 
 
 @contextmanager
 def store(uri: str, refused: str, remedy: str) -> Iterator[MlflowClient]:
-    """Give the client of a store. Raises SweeperError of `refused`, why, and `remedy` where MLflow refuses it."""
+    """Yield the client of a store. Raises SweeperError with `refused`, the cause and `remedy` if MLflow fails."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     from mlflow.exceptions import MlflowException
     from mlflow.tracking import MlflowClient
@@ -165,29 +163,29 @@ def store(uri: str, refused: str, remedy: str) -> Iterator[MlflowClient]:
         raise SweeperError(f"{refused}: {redact(str(error).splitlines()[0])}", remedy) from error
 
 
-#: The newest experiments that are looked at.
+#: Limit of MLflow for one page of results; older experiments are ignored.
 MOST = 1000
 
 
 def experiments(uri: str, name: str | None = None) -> list[tuple[str, str]]:
-    """Return name and id of the experiments of sweeps in a store, the newest first; of the sweep `name` alone if given.
+    """Return name and id of the sweeps' experiments in a store, newest first; with `name`, only that sweep's.
 
     Raises:
         SweeperError: the store cannot be read, or has no such sweep.
     """
     refused = f"MLflow at {redact(uri)} cannot be read"
     with store(uri, refused, "correct --tracking-uri, or start the server") as client:
-        found = client.search_experiments(max_results=MOST, order_by=["creation_time DESC"])
-    sweeps = [(each.name, each.experiment_id) for each in found if TAG in each.tags]
+        stored = client.search_experiments(max_results=MOST, order_by=["creation_time DESC"])
+    sweeps = [(experiment.name, experiment.experiment_id) for experiment in stored if TAG in experiment.tags]
     if name is None:
         return sweeps
-    named = [each for each in sweeps if each[0] == name]
+    named = [sweep for sweep in sweeps if sweep[0] == name]
     if not named and is_sweep_name(name):  # `tracking.experiment` names it otherwise
         with store(uri, refused, "try again") as client:
-            runs = client.search_runs([each[1] for each in sweeps], f"tags.sweep = '{name}'", max_results=1)
-        named = [each for each in sweeps if runs and each[1] == runs[0].info.experiment_id]
+            runs = client.search_runs([sweep[1] for sweep in sweeps], f"tags.sweep = '{name}'", max_results=1)
+        named = [sweep for sweep in sweeps if runs and sweep[1] == runs[0].info.experiment_id]
     if not named:
-        known = tuple(each[0] for each in sweeps)
+        known = tuple(sweep[0] for sweep in sweeps)
         raise SweeperError(
             f"MLflow at {redact(uri)} has no sweep {name!r}{did_you_mean(name, known)}",
             f"complete it with `sweeper manage sync {name}`",
@@ -196,12 +194,12 @@ def experiments(uri: str, name: str | None = None) -> list[tuple[str, str]]:
 
 
 def delete_runs(uri: str, name: str, identity: str) -> int:
-    """Mark a sweep's runs in MLflow as deleted, which `mlflow gc` removes; return how many.
+    """Mark a sweep's runs in MLflow as deleted, and return their number; `mlflow gc` removes them.
 
     Args:
-        uri: of the store.
-        name: of the sweep.
-        identity: what tells it from others of its name, see `sweep_id`.
+        uri: address of the store.
+        name: name of the sweep.
+        identity: id that separates it from others of its name, see `sweep_id`.
 
     Raises:
         SweeperError: the store cannot be read, or has no such sweep.
@@ -210,19 +208,19 @@ def delete_runs(uri: str, name: str, identity: str) -> int:
     from mlflow.tracking import MlflowClient
 
     client, count = MlflowClient(tracking_uri=uri), 0
-    while found := client.search_runs([experiment], f"tags.sweep_id = '{identity}'", max_results=MOST):
-        for run in found:
+    while runs := client.search_runs([experiment], f"tags.sweep_id = '{identity}'", max_results=MOST):
+        for run in runs:
             client.delete_run(run.info.run_id)
-        count += len(found)
+        count += len(runs)
     if not client.search_runs([experiment], max_results=1):
         client.delete_experiment(experiment)
     return count
 
 
-#: How long the server's processes have to end by themselves.
+#: Seconds for the server's processes to end by themselves.
 GRACE_SECONDS = 5.0
 
-#: MLflow starts eight processes that carry out jobs of its generative AI; no sweep has any. The environment may ask.
+#: MLflow would start eight processes for jobs of generative AI, which sweeps do not have. The environment overrides it.
 NO_JOBS = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
 
 
@@ -235,11 +233,11 @@ def serve(tracking_uri: str, port: int, host: str = LOOPBACK) -> int:
     """Run MLflow's server until it is interrupted; return its exit status.
 
     Args:
-        tracking_uri: the store; an `http` address is a server already and needs none.
-        port: of this machine.
-        host: the address to listen on.
+        tracking_uri: the store; not an `http` address, which is a server already.
+        port: port on this machine.
+        host: address to listen on.
 
-    Raises SweeperError when the store is a server already, or the port is taken.
+    Raises SweeperError if the store is a server already, or the port is taken.
     """
     if tracking_uri.startswith("http"):
         raise SweeperError(f"{tracking_uri} is already a server", "open it in a browser")
@@ -249,7 +247,7 @@ def serve(tracking_uri: str, port: int, host: str = LOOPBACK) -> int:
     # Without a folder, uvicorn puts the working directory first on its path (`--app-dir`, uvicorn 0.3x).
     command += ["--port", str(port), "--workers", "1", "--uvicorn-opts", f"--app-dir {shlex.quote(str(OUR_ROOT))}"]
     with _ended_by_signals():
-        # The server starts processes of its own, which outlive it: they end together, as one group.
+        # The server starts further processes, which would outlive it; as one group they end together.
         process = subprocess.Popen(command, start_new_session=True, env={**NO_JOBS, **python_environment()})
         with ended_with_this_process(process.pid):
             try:
@@ -261,13 +259,13 @@ def serve(tracking_uri: str, port: int, host: str = LOOPBACK) -> int:
 
 
 def ended_with_this_process(group: int) -> AbstractContextManager[None]:
-    """Have the process group `group` killed if this process ends before the context does: killed, it cannot."""
+    """Kill the process group `group` if this process dies inside the context, also by SIGKILL."""
     return at_death('kill -s KILL -- "-$1" 2>/dev/null', str(group))
 
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Let SIGTERM and the end of the terminal do what Ctrl-C does."""
+    """Treat SIGTERM and SIGHUP like Ctrl-C."""
 
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
@@ -281,7 +279,7 @@ def _ended_by_signals() -> Iterator[None]:
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """End every process that the server has started; one that does not listen is killed."""
+    """End all processes of the server; those that ignore SIGTERM are killed."""
     for number in ENDING:
         # A second Ctrl-C must not leave processes behind.
         signal.signal(number, signal.SIG_IGN)
