@@ -105,6 +105,7 @@ def read_images(path: Path, label_key: bytes, classes: int) -> ImageArrays:
         raise DataSetUnavailableError(path, "does not contain rows of 3,072 uint8 pixels and a label for each", REMEDY)
     if len(labels) and not (labels.min() >= 0 and labels.max() < classes):
         raise DataSetUnavailableError(path, f"contains labels outside 0 to {classes - 1}", REMEDY)
+    # a row holds 1,024 red, then green, then blue pixels
     return ImageArrays(data.reshape(-1, 3, 32, 32), labels.astype(np.int64))
 
 

@@ -60,6 +60,7 @@ def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
     if content[:4] != bytes([0, 0, UNSIGNED_BYTE, dimensions]) or len(content) < start:
         raise DataSetUnavailableError(path, f"is not an IDX file of bytes in {dimensions} dimensions", REMEDY)
     shape = tuple(int(size) for size in np.frombuffer(content, ">u4", dimensions, 4))
+    # a complete gzip file can still contain too few images
     if len(content) - start != np.prod(shape):
         raise DataSetUnavailableError(path, f"contains {len(content) - start:,} bytes; the shape is {shape}", REMEDY)
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
@@ -114,6 +115,7 @@ def load_fashion_mnist(
         splits[part] = ImageArrays(images[:, None], labels)
     train = splits["train"]
     parts = held_out(train.targets, "stratified", class_fraction=samples / TRAINING_SAMPLES)
+    # a copy: the clean labels belong to the validation images, too
     targets = train.targets.copy()
     targets[parts[0]] = flip_labels(targets[parts[0]], label_noise, len(CLASS_NAMES))
     noisy, preprocessing = ImageArrays(train.images, targets), ImagePreprocessing(MEAN, STD, image_size)

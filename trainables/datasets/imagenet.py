@@ -79,6 +79,7 @@ def _from_folders(root: Path) -> tuple[StoredImages, StoredImages, list[str]]:
         raise DataSetUnavailableError(root, "does not contain train and val", REMEDY)
     ids = [path.name for path in class_folders(base / "train")]
     train = listed_folders("imagenet-train", base / "train", ids)
+    # Kaggle's archive has all validation images in one folder; others sort them by class
     if any(path.is_dir() for path in (base / "val").iterdir()):
         return train, listed_folders("imagenet-val", base / "val", ids), ids
     return train, listed_files("imagenet-val", base / "val", _solution(root, ids)), ids
@@ -113,5 +114,6 @@ def _mapping(root: Path) -> dict[str, str]:
     rule, remedy = "is not torchvision's table of classes", "remove it, or write it again with torchvision"
     broken = (OSError, RuntimeError, ValueError, TypeError, AttributeError, EOFError, pickle.UnpicklingError)
     with refused(root / META, rule, remedy, *broken, typed=True):
+        # `weights_only`: the file is a pickle, and must not run code
         classes, _ = torch.load(root / META, weights_only=True)
         return dict(sorted((wnid, name if isinstance(name, str) else name[0]) for wnid, name in classes.items()))

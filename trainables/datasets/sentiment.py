@@ -197,6 +197,7 @@ def load_sst2(
     if phrases:
         kept[0] = [node for tree in kept[0] for node in tree.post_order() if node.label != NEUTRAL]
     ids = {word: number for number, word in enumerate(words, start=UNKNOWN + 1)}
+    # a binary tree over n words has 2n − 1 nodes
     most = max(2 * len(tree.words()) - 1 for trees in kept for tree in trees)
     train, val, test = (_split(trees, ids, most, form, nodes) for trees in kept)
     shape = tuple(train.inputs.shape[1:])

@@ -136,6 +136,7 @@ def load_mukhoti_linear(
     clusters = random.randint(0, len(CORNERS), samples)
     normals = random.standard_normal((samples, 2))
     points = CORNERS[clusters] + np.einsum("nd,nde->ne", normals, factors[clusters])
+    # exclusive or: a flip turns 0 into 1 and 1 into 0
     targets = CORNER_CLASSES[clusters] ^ (random.uniform(size=samples) < flipped)
     shares = gaussian_posterior(points, CORNERS, factors)
     clean = np.stack([shares[:, label == CORNER_CLASSES].sum(1) for label in (0, 1)], 1)

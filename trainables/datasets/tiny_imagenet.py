@@ -26,7 +26,7 @@ SOURCE = Source(
 )
 MEMBER = "tiny-imagenet-200"
 SPLIT_SEED = 42
-STORED_SIDE = 64
+STORED_SIDE = 64  # of the published images
 REMEDY = "delete the folder and give the data set download: true"
 
 

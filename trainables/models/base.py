@@ -52,6 +52,7 @@ def _architecture(target: object, path: str, name: str) -> ArchitectureComponent
         raise ExtensionError(
             f"{path} is {described(target)}; an architecture is a class or function of (input_shape, classes)"
         )
+    # a user's class declares its tags itself, e.g. `text`, because no decorator registers it
     tags = frozenset(getattr(target, "TAGS", ()))
     taken = hyperparameters_of(target, path, ["input_shape", "classes"])
     return ArchitectureComponent(name, target, taken, tags=tags)
@@ -180,6 +181,7 @@ def fit_fault(dataset: DataSet, architecture: Mapping[str, HyperparameterValue])
     if weights is not None and not Path(str(weights)).expanduser().is_file():
         return f"there is no weights file {weights}; give the path of one, or pretrained: true"
     try:
+        # forked: building a network draws weights, and a check must not change the random numbers of what follows
         with torch.random.fork_rng(devices=[]):
             with _Undrawn():
                 model, data = _placed(dataset, architecture, "meta")
@@ -238,6 +240,7 @@ def _step_rule(
                 return _step_rule(dataset, architecture, samples, "cpu")
             with torch.device(device):
                 logits = model.train()(data.train.head(samples))
+            # torchvision's Inception and GoogLeNet return named tuples in training mode
             if not isinstance(logits, Tensor):
                 return f"in training it gives a {type(logits).__name__}; choose a network without auxiliary outputs"
             logits.sum().backward()
@@ -264,6 +267,7 @@ def _placed(
 
 def conv3x3(in_channels: int, channels: int, stride: int = 1) -> nn.Conv2d:
     """Return a 3x3 convolution without bias that keeps the size at stride 1."""
+    # no bias: the batch normalisation that follows (or precedes) has one
     return nn.Conv2d(in_channels, channels, 3, stride, padding=1, bias=False)
 
 

@@ -69,7 +69,7 @@ def convolution(in_channels: int, channels: int, kernel: int, stride: int = 1, g
     return nn.Sequential(
         nn.Conv2d(in_channels, channels, kernel, stride, kernel // 2, groups=groups, bias=False),
         nn.BatchNorm2d(channels),
-        nn.ReLU6(),
+        nn.ReLU6(),  # robust in low-precision arithmetic (Sandler et al. 2018)
     )
 
 
@@ -141,7 +141,7 @@ class DenseLayer(nn.Module):
         """Create a layer that adds `growth` channels."""
         super().__init__()
         self.bn1 = nn.BatchNorm2d(in_channels)
-        self.conv1 = conv1x1(in_channels, 4 * growth)
+        self.conv1 = conv1x1(in_channels, 4 * growth)  # the bottleneck of DenseNet-B (section 3)
         self.bn2 = nn.BatchNorm2d(4 * growth)
         self.conv2 = conv3x3(4 * growth, growth)
 
@@ -158,7 +158,7 @@ class Transition(nn.Module):
         """Create a transition from `in_channels` to half as many."""
         super().__init__()
         self.bn = nn.BatchNorm2d(in_channels)
-        self.conv = conv1x1(in_channels, in_channels // 2)
+        self.conv = conv1x1(in_channels, in_channels // 2)  # compression 0.5, as in DenseNet-C (section 3)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Map [N, C, H, W] to [N, C / 2, H / 2, W / 2]."""
@@ -171,7 +171,7 @@ class DenseNet(nn.Module):
     def __init__(self, in_channels: int, classes: int, blocks: Sequence[int], growth: int) -> None:
         """Create dense blocks of `blocks[i]` layers, with a transition between consecutive blocks."""
         super().__init__()
-        features = 2 * growth
+        features = 2 * growth  # Huang et al. 2017, section 3
         layers: list[nn.Module] = [conv3x3(in_channels, features)]
         for block, count in enumerate(blocks):
             if block > 0:

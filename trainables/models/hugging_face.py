@@ -99,7 +99,12 @@ def transformers_network(
             network = kind.from_config(settings, trust_remote_code=False)
         else:
             network = kind.from_pretrained(
-                place, config=settings, **LOCAL, ignore_mismatched_sizes=True, dtype=torch.float32
+                # the head of another number of classes is drawn anew instead of being an error
+                place,
+                config=settings,
+                **LOCAL,
+                ignore_mismatched_sizes=True,
+                dtype=torch.float32,
             )
         if lora_rank is not None:
             _adapt(network, lora_rank, lora_alpha or 2 * lora_rank, lora_targets)
@@ -116,12 +121,14 @@ def _checked(settings: Any, input_shape: tuple[int, ...], vocabulary: int | None
     """
     if len(input_shape) > 1:
         own = getattr(settings, "num_channels", input_shape[0]), *[getattr(settings, "image_size", None)] * 2
+        # a position embedding has one entry per patch: another size would fail in the first step only
         if own[0] != input_shape[0] or own[1] not in (None, input_shape[1]):
             raise ValueError(f"it takes images of {own}, and the data set's are {input_shape}; give image_size")
         return None
     if vocabulary is None or vocabulary > settings.vocab_size:
         rule = f"it has {settings.vocab_size} token ids, and the data {vocabulary or 'no texts'}"
         raise ValueError(f"{rule}; give a text_table the folder as its tokenizer")
+    # GPT-2 and Llama have none; without it, the logits are taken at the wrong token
     if settings.pad_token_id is None:
         raise ValueError("its config.json has no pad_token_id; write that of its tokenizer into it")
     longest = getattr(settings, "max_position_embeddings", input_shape[0])
@@ -137,6 +144,7 @@ def _adapt(network: Any, rank: int, alpha: int, targets: Sequence[str]) -> None:
     except ImportError as error:
         raise ValueError(f"the package peft is not installed; {REMEDY}") from error
     usual: Mapping[str, Sequence[str]] = peft.utils.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
+    # peft chooses layers by the type of the network; it has no entry for new types
     layers = [*(targets or usual.get(network.config.model_type, ()))]
     if not layers:
         raise ValueError(f"peft knows no layers of {network.config.model_type}; name them in lora_targets")

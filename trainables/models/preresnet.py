@@ -49,6 +49,7 @@ class PreActivationBlock(nn.Module):
         self.bn2 = nn.BatchNorm2d(channels)
         self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
         self.conv2 = conv3x3(channels, channels, stride if bottleneck else 1)
+        # identities keep the attributes of both kinds of block the same; they have no weights
         self.bn3: nn.Module = nn.BatchNorm2d(channels) if bottleneck else nn.Identity()
         self.conv3: nn.Module = conv1x1(channels, out_channels) if bottleneck else nn.Identity()
         self.bottleneck = bottleneck
@@ -149,7 +150,7 @@ ARCHITECTURES.add(
 )(partial(preresnet, depth=56, bottleneck=True))
 
 
-STEM_CHANNELS = 16
+STEM_CHANNELS = 16  # whatever the width (Zagoruyko & Komodakis 2016, Table 1)
 
 #: Stand-in for these networks in a rehearsal.
 SMALL_WIDE = {"name": "wide_resnet", "depth": 10, "width": 0.25}

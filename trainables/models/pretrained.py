@@ -61,6 +61,7 @@ def timm_network(
         ValueError: unknown model, or weights that are missing, cannot be fetched or do not fit.
     """
     channels, height, width = require_image(input_shape, minimum_side=1, network=model)
+    # before timm imports torchvision, which fails if its compiled operators cannot be loaded
     register_missing_operators()
     import timm
     from safetensors import SafetensorError
@@ -91,6 +92,7 @@ def _timm_from_file(model: str, classes: int, path: str, arguments: Mapping[str,
         network = create(num_classes=classes, pretrained_cfg_overlay={"file": path, "num_classes": classes})
     except RuntimeError:  # the head has another shape, or the weights belong to another network
         head = timm.get_pretrained_cfg_value(model, "classifier")
+        # the bias has one entry per class of the file
         published = len(timm.models.load_state_dict(path).get(f"{head}.bias", ())) or None
         overlay = {"file": path} if published is None else {"file": path, "num_classes": published}
         network = create(num_classes=published, pretrained_cfg_overlay=overlay)
@@ -123,6 +125,7 @@ def torchvision_network(
     import torchvision
     from timm.models import load_state_dict
 
+    # the names of this module alone: others list detection, segmentation and video
     names = torchvision.models.list_models(module=torchvision.models)
     if model not in names:
         raise ValueError(f"torchvision has no classification model {model!r}{nearest(model, names)}")

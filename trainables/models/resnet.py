@@ -165,6 +165,7 @@ def _identity_block(features: int, channels: int, stride: int) -> BasicBlock:
 
 def three_stages(width: float, blocks: int) -> list[tuple[int, int]]:
     """Return channels and blocks of three stages: `width` times 16, 32 and 64 channels, `blocks` blocks each."""
+    # at least one channel, whatever the width of a rehearsal
     return [(max(1, round(base * width)), blocks) for base in (16, 32, 64)]
 
 

@@ -112,6 +112,7 @@ class GlobalPoolingCNN(nn.Module):
         words = self.embedding(inputs).transpose(1, 2)
         features = functional.max_pool1d(functional.relu(self.conv1(words)), POOL, stride=1)
         features = functional.max_pool1d(functional.relu(self.conv2(features)), POOL, stride=1)
+        # the maximum over all positions: one vector, however long the text
         text = functional.relu(self.conv3(features)).amax(2)
         logits: Tensor = self.classifier(self.dropout(functional.relu(self.hidden(text))))
         return logits
@@ -156,6 +157,7 @@ class AveragingNetwork(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the logits of token ids [N, L]; the mean ignores padding."""
+        # divided by the number of words, at least 1: an empty text has mean 0, not NaN
         present = (inputs != 0).unsqueeze(2).to(self.embedding.weight.dtype)
         mean = (self.embedding(inputs) * present).sum(1) / present.sum(1).clamp(min=1)
         logits: Tensor = self.classifier(torch.relu(self.hidden(mean)))
@@ -170,6 +172,7 @@ def _require_tokens(input_shape: tuple[int, ...], minimum: int, network: str) ->
         )
 
 
+# columns of a node
 TOKEN, LEFT, RIGHT, HEIGHT, LABEL = range(5)
 
 
@@ -236,12 +239,14 @@ class TreeLSTM(nn.Module):
         self.left = nn.Linear(width, gates * width)
         self.right = nn.Linear(width, gates * width)
         self.dropout = nn.Dropout(dropout)
+        # one more class, neutral, for the inner nodes of annotated trees
         self.classifier = nn.Linear(width, classes + annotated)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the logits at the roots of trees [N, M, 4 or 5]; while training on annotated trees, at all nodes."""
         samples, nodes, columns = inputs.shape
         flat = inputs.reshape(samples * nodes, columns)
+        # children are numbered within their tree; adding its first row makes them rows of `flat`
         first = (torch.arange(samples, device=inputs.device) * nodes).repeat_interleave(nodes)
         cell, gate = self.leaf(self.embedding(flat[:, TOKEN])).chunk(2, 1)
         hidden = torch.sigmoid(gate) * torch.tanh(cell)

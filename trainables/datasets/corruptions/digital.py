@@ -27,6 +27,7 @@ def shot_noise(images: Images, severity: int, small: bool, draws: np.random.Rand
 
 def impulse_noise(images: Images, severity: int, small: bool, draws: np.random.RandomState) -> Floats:
     """Make some values black or white."""
+    # per image, which values change and then to what: scikit-image's order of draws
     drawn = draws.random((len(images), 2, *images.shape[1:]))
     flipped, salted = drawn[:, 0] <= constant("impulse_noise", severity, small), drawn[:, 1] <= 0.5
     return levels(np.where(flipped, salted.astype(np.float64), shares(images)))
