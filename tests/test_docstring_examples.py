@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import shutil
 from pathlib import Path
 
 import pytest
+
+import sweeper
 
 ROOT = Path(__file__).parents[1]
 MODULES = sorted(
@@ -17,12 +20,44 @@ MODULES = sorted(
 )
 
 
+EXAMPLE = """\
+dataset: {name: digits}
+scheduler: {name: none, max_epochs: 1}
+searcher: grid
+replicates: 2
+space:
+  loss: {choice: [{name: cross_entropy}, {name: focal, gamma: 2.0}]}
+  architecture: mlp
+  optimizer: {name: sgd, lr: 0.1}
+evaluation: {bootstrap: 0, curvature: false, posthoc: [temperature]}
+"""
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Train the sweep that examples read as `example`: two losses, two seeds, one epoch; seconds."""
+    folder = tmp_path_factory.mktemp("example")
+    (folder / "example.yaml").write_text(EXAMPLE)
+    done = sweeper.run(
+        folder / "example.yaml", name="example", output=folder / "results", mlflow=False, executor="local"
+    )
+    assert done.complete
+    return folder
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_of_a_module_print_what_they_say(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
 ) -> None:
-    monkeypatch.chdir(tmp_path)  # an example may write files
     module = importlib.import_module(name)
+    # An example may write files, so each module gets its own copy of the sweep.
+    monkeypatch.chdir(tmp_path)
+    if '("example' in Path(module.__file__ or "").read_text():
+        shutil.copytree(request.getfixturevalue("example"), tmp_path, dirs_exist_ok=True, symlinks=True)
 
     failed, tried = doctest.testmod(
         module, optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.FAIL_FAST

@@ -4,9 +4,10 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-#: Each command's function and the module of this folder that has it, by group, in the order of `sweeper --help`.
+#: Help group → command function → module of this folder, in the order of `sweeper --help`.
 #:
-#: A command has its function's name, `_` written as `-`; one at the end keeps a function apart from a module or a type.
+#: A command is named after its function, with `-` for `_`. A trailing `_` avoids a Python keyword or a module's name
+#: (`import_`, `results_`).
 GROUPS = {
     "Start": {
         **dict.fromkeys(("init", "spaces", "validate"), "housekeeping"),
@@ -19,7 +20,7 @@ GROUPS = {
     "Browse": dict.fromkeys(("serve", "ui", "mcp"), "exports"),
 }
 
-#: Commands with commands of their own: what they are for, and these.
+#: Commands with subcommands: name → (help text, subcommand function → module).
 SUBCOMMANDS = {
     "cluster": (
         "Submit a sweep to Ray or Slurm, or follow its log.",
@@ -39,6 +40,7 @@ COMMANDS = {
 
 
 def function_of(command: str) -> Callable[..., Any]:
-    """Return a command's function."""
+    """Return a command's function, imported on first use."""
+    # One module per command: `sweeper status` should not pay for the imports of `sweeper compare`.
     function: Callable[..., Any] = getattr(importlib.import_module(f"sweeper.api.{COMMANDS[command]}"), command)
     return function

@@ -1,4 +1,4 @@
-"""Commands as tools of an agent, over the Model Context Protocol on standard input and output."""
+"""An MCP server (Model Context Protocol, over standard input and output) that offers commands as tools to an agent."""
 
 from __future__ import annotations
 
@@ -22,12 +22,18 @@ from sweeper.space.user_code import own_names
 from trainables.files.stores.base import StoreError
 from trainables.registry import importing_nothing
 
-#: Parameters that a tool does not have: the server sets the output, and a tool writes no file and never waits.
+#: Parameters that tools omit: the server sets the output, and a tool writes no file and never waits.
 LEFT_OUT = {"output", "to", "page", "picture", "form", "address", "slurm", "cluster", "watch", "discard_damaged"}
 
 
 def tool(function: Callable[..., Any], output: str) -> Callable[..., Any]:
-    """Return a command's function as a tool: its answer as data, its errors as sentences."""
+    """Wrap a command's function as a tool that returns its answer as data and its errors as messages.
+
+    Args:
+        function: Function of `sweeper.api`.
+        output: Folder or store of the sweeps; the agent cannot choose another.
+    """
+    # The server builds the tool's JSON schema from signature and annotations, so both must be complete.
     hints, taken = get_type_hints(readable(function)), inspect.signature(function).parameters
     parameters = [
         parameter.replace(annotation=hints[name], kind=parameter.KEYWORD_ONLY)
@@ -39,7 +45,8 @@ def tool(function: Callable[..., Any], output: str) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(**given: Any) -> Any:
         try:
-            with contextlib.redirect_stdout(sys.stderr):  # standard output is the protocol's
+            # Standard output carries the protocol: anything else printed there would break the connection.
+            with contextlib.redirect_stdout(sys.stderr):
                 require_no_code(**given)
                 answer = function(**given, **fixed)
         except (SweeperError, StoreError) as error:
@@ -51,21 +58,31 @@ def tool(function: Callable[..., Any], output: str) -> Callable[..., Any]:
 
 
 def require_no_code(space: Space | None = None, set: Settings = None, **others: object) -> None:
-    """Raise SweeperError where a search space that a tool is given names code of somebody's own; import none."""
+    """Raise SweeperError if a search space names custom code; import none of it."""
+    # A space file can name any module. Importing it runs it, so an agent must not choose what is imported.
+    # `own_names` needs the parsed file only.
     with importing_nothing():
         names = [] if space is None else [name for _, name in own_names(load_spec(space, overrides(set)))]
     if names:
         raise SweeperError(
-            f"{space} names code: {', '.join(names)}", "a tool runs none: ask a person to run `sweeper plan`"
+            f"{space} names custom code: {', '.join(names)}",
+            "tools do not run custom code; ask a person to run `sweeper plan`",
         )
 
 
 def serve_tools(output: str, commands: Mapping[str, Callable[..., Any]], *, allow_run: bool) -> None:
-    """Offer `commands`, functions by their names, on the sweeps in `output` until the agent hangs up."""
+    """Serve tools until the agent disconnects.
+
+    Args:
+        output: Folder or store of the sweeps.
+        commands: Tool name → function.
+        allow_run: Also offer `run`, which starts sweeps.
+    """
 
     def run(space: str, name: str, settings: list[str] | None = None) -> str:
-        """Start a sweep in a process of its own, with settings such as samples=12. Follow it with `status`."""
+        """Start a sweep in a new process, with settings such as samples=12. Follow it with `status`."""
         words = ["run", space, "--name", name, "--output", output, *(f"--set={text}" for text in settings or [])]
+        # A new session: the sweep continues when the agent's terminal, and so this server, ends.
         process = subprocess.Popen(
             python_module("sweeper", *words), start_new_session=True, env=python_environment(),
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,

@@ -1,6 +1,6 @@
-"""What is asked of finished sweeps, as functions: comparisons, and what logits still tell.
+"""Commands that analyse finished sweeps: comparisons, and post-hoc analyses of stored predictions.
 
-Like `sweeper.api.commands`: same names, options, defaults and messages as on the command line.
+As in `sweeper.api.commands`, names, options, defaults and messages equal the command line's.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from sweeper.results.recalibrating import Recalibrated
     from sweeper.results.verdicts import Estimates
 
-#: The query that the end of a recalibration offers.
+#: SQL query that `recalibrate` suggests at its end.
 AFTERWARDS_SQL = (
     "select trial, method, options, bins, avg(ece), avg(nll), avg(temperature) from recalibrations "
     "where split = 'test' group by all order by all"
@@ -46,8 +46,9 @@ def compare(
 ) -> CommandResult[Comparison] | CommandResult[list[Estimates]]:
     """Compare two losses or trials of a sweep, or two sweeps, by every estimator of calibration.
 
-    Before and after each post-hoc method, from stored predictions: which is lower, whether there is no difference that
-    matters, or what would decide it. Of two sweeps first settings, versions, hardware, and metrics over paired trials.
+    Computed from stored predictions, before and after each post-hoc method: which is lower, whether they are
+    equivalent, or how much more data would decide. Two sweeps are first compared by settings, versions, hardware, and
+    metrics over paired trials.
 
     Args:
         first: Another sweep; with `second`, a loss or a trial. A loss stands for its best finished configuration.
@@ -55,10 +56,19 @@ def compare(
         network: Compare by estimators on this network only. (default: every one that both have)
 
     Returns:
-        Each estimator's differences on each network; of two sweeps, what differs, and each metric with its interval.
+        The differences by estimator on each network; for two sweeps also their differing settings and each metric's
+        difference with its interval.
 
     Raises:
-        SweeperError: a side has no finished configuration, or there are no predictions.
+        SweeperError: A side has no finished configuration, or there are no predictions.
+
+    Examples:
+        >>> import sweeper
+        >>> (mlp,) = sweeper.compare("example", "focal", "cross_entropy").value
+        >>> mlp.network, [trial for loss, trial in mlp.sides]
+        ('mlp', ['c00001', 'c00000'])
+        >>> [judgement.estimator for judgement in mlp.stages["uncalibrated"]][:2]
+        ['ECE, 10 bins', 'ECE, 15 bins']
     """
     from sweeper.reporting.first_screen import screen_changes
     from sweeper.reporting.summary import compared
@@ -75,8 +85,8 @@ def compare(
                 sides = estimates((results, None), (other, None), network)
             except SweeperError as error:
                 sides, notes = [], [f"not compared by estimators: {error}"]
-    look = Group(view(comparison), *([Text(), compared(sides)] if sides else []))
-    return CommandResult(comparison, look, json={"sweeps": comparison, "estimators": sides}, notes=notes)
+    rendered = Group(view(comparison), *([Text(), compared(sides)] if sides else []))
+    return CommandResult(comparison, rendered, json={"sweeps": comparison, "estimators": sides}, notes=notes)
 
 
 def recalibrate(
@@ -93,20 +103,26 @@ def recalibrate(
     """Fit post-hoc methods or recompute metrics on stored predictions.
 
     Nothing is retrained. Results are rows of the table `recalibrations`, next to the uncalibrated probabilities
-    (method `none`). What `--metric` asks for is in its column `metrics` as JSON: `metrics->>'smooth_ece'`.
+    (method `none`). Additional metrics are in its JSON column `metrics`: `metrics->>'smooth_ece'`.
 
     Args:
         method: Post-hoc method to fit (see `sweeper spaces --posthoc`); repeatable. (default: none)
         options: Option of a method: key=value, or method.key=value if several have it; repeatable.
         bins: Number of bins for calibration errors; repeatable. (default: the sweep's)
         metric: Additional metric (see `sweeper spaces --metrics`); repeatable. (default: none)
-        progress: gives for a sweep's name what is told how far it is.
+        progress: Context manager factory: sweep name → callback that receives the progress.
 
     Returns:
-        What was fitted, and where its rows are.
+        The fitted methods, their effects, and the suggested next commands.
 
     Raises:
-        SweeperError: with every fault of methods, options and bins, or why it cannot be computed.
+        SweeperError: Methods, options or bins are invalid (all faults at once), or predictions are missing.
+
+    Examples:
+        >>> import sweeper
+        >>> done = sweeper.recalibrate("example", method="isotonic").value
+        >>> [request.method for request in done.requests], done.evaluations
+        (['none', 'isotonic'], 4)
     """
     from sweeper.results.recalibrating import recalibrate_sweep
     from sweeper.storage.places import publish, split_name
@@ -115,7 +131,7 @@ def recalibrate(
     done = recalibrate_sweep(
         *local_sweep(name, place), listed(method), overrides(options), counts, listed(metric), progress, trust=trust
     )
-    publish(name, place)
+    publish(name, place)  # for a sweep in a store: the rows were written into the local copy
     marks = opened(name, output).marks
     sweep, where = Path(split_name(name, place)[0]).name, "" if place == RESULTS else f" --output {place}"
     words = (
@@ -136,18 +152,24 @@ def ensemble(
 ) -> CommandResult[list[EnsembleRow]]:
     """Average the predictions of finished networks.
 
-    Ensembles of replicates, and greedy ones. Nothing is retrained.
+    Evaluates ensembles of replicates and greedy ensembles. Nothing is retrained.
 
     Args:
         size: Members of the largest greedy ensemble.
-        candidates: Best configurations to choose members from.
+        candidates: Number of best configurations to choose members from.
         picture: Also write a figure, test NLL against members, to this .html, .pdf, .svg or .png file. (default: none)
 
     Returns:
         A row for each ensemble, with its metrics.
 
     Raises:
-        SweeperError: no finished trial has predictions, or they are of different samples.
+        SweeperError: No finished trial has predictions, or trials predicted different samples.
+
+    Examples:
+        >>> import sweeper
+        >>> rows = sweeper.ensemble("example", size=2, candidates=2).value
+        >>> rows[0].ensemble, rows[0].members, sorted(rows[0].metrics)
+        ('best single network', 1, ['accuracy', 'brier', 'ece', 'nll'])
     """
     from sweeper.results.predictive import ensembles, ensembles_view
 
@@ -170,18 +192,24 @@ def conformal(
 ) -> CommandResult[Conformal]:
     """Measure conformal prediction sets.
 
-    Coverage and size of the best configuration's THR, APS and RAPS.
+    Reports coverage and size of the THR, APS and RAPS sets of the best configuration.
 
     Args:
         alpha: Miscoverage rate, between 0 and 1.
         method: Post-hoc method to apply first (see `sweeper spaces --posthoc`). (default: none)
-        crosswise: Fit the method to all folds but one in turn (CV+), not on one half of validation data: smaller sets,
-            a weaker guarantee.
+        crosswise: Fit the method on all folds but one in turn (CV+) instead of on half of the validation data: smaller
+            sets, a weaker guarantee.
 
     Returns:
-        Coverage and size of the sets, by method.
+        Coverage and size of the sets, by score.
+
+    Examples:
+        >>> import sweeper
+        >>> sets = sweeper.conformal("example", alpha=0.2).value
+        >>> sorted({row.score for row in sets.rows})
+        ['aps', 'raps', 'thr']
     """
     from sweeper.results.predictive import conformal_sets, conformal_view
 
-    found = conformal_sets(opened(name, output), alpha=alpha, method=method, crosswise=crosswise)
-    return CommandResult(found, conformal_view(found))
+    sets = conformal_sets(opened(name, output), alpha=alpha, method=method, crosswise=crosswise)
+    return CommandResult(sets, conformal_view(sets))

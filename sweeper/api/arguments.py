@@ -1,8 +1,8 @@
-"""What commands take: parameters that several share, and what their functions have in common.
+"""Parameters that several commands share, and helpers of their functions.
 
 A command is one function of `sweeper.api`. cyclopts reads its signature for names, types and defaults, and its
-docstring for the help: the text before `Args:` is the command's, each argument's text that of its option. A `Parameter`
-in the annotation adds what neither can say. Arguments marked `HANDED` are not typed: the command line hands them over.
+docstring for the help: the text before `Args:` describes the command, each argument's text its option. A `Parameter` in
+the annotation adds the rest. Users do not type arguments marked `HANDED`: the command line supplies them.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ if TYPE_CHECKING:
     from sweeper.reporting.live import NotebookProgress, Progress
     from sweeper.results import Results
 
+#: Marks an argument that the command line supplies, such as how to print or to ask.
 HANDED = Parameter(parse=False)
 
+#: Default folder of results.
 RESULTS = "results"
 
 AtLeastOne = Annotated[int, Parameter(validator=Number(gte=1))]
@@ -40,11 +42,12 @@ AtLeastOne = Annotated[int, Parameter(validator=Number(gte=1))]
 #: One text or several; on the command line the option is repeated.
 Several = Annotated[str | Sequence[str], Parameter(metavar="TEXT")]
 
-#: Takes text about what happens; a command prints it.
+#: Callback for messages; the command line prints each on a line of standard error.
 Say = Annotated[Callable[[str], None], HANDED]
+#: Callback for text that is printed unchanged, such as a log.
 Write = Annotated[Callable[[str], object], HANDED]
 
-#: How rows and tables are written; an option of every command.
+#: Format of rows and tables. Every command has the option, so `sweeper.api.main` parses it once.
 Form = Annotated[str, HANDED]
 
 #: A search space: a file, the name of a shipped one, or its contents as a mapping.
@@ -58,7 +61,7 @@ Space = Annotated[
 
 
 def _texts(_: object, tokens: Sequence[Token]) -> list[str]:
-    """Take the values of a repeated option as they are typed."""
+    """Return the values of a repeated option as typed: YAML parses them later, not cyclopts."""
     return [token.value for token in tokens]
 
 
@@ -127,7 +130,8 @@ Trust = Annotated[bool, Parameter(help="Run the code that came with the sweep; r
 
 
 def readable(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function without the type that it returns, which may be imported for type checkers alone."""
+    """Return a function without its return annotation, which may name a type imported for type checkers only."""
+    # cyclopts evaluates all annotations; importing the returned types would make `--help` take seconds.
 
     @functools.wraps(function)
     def command(*given: Any, **named: Any) -> Any:
@@ -138,7 +142,13 @@ def readable(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def overrides(settings: Mapping[str, object] | Sequence[str] | None) -> list[str]:
-    """Return overrides as `--set` writes them: a mapping's values as JSON, which is YAML too."""
+    """Return overrides as `--set` writes them.
+
+    Examples:
+        >>> overrides({"samples": 12, "space.loss": {"name": "focal"}})
+        ['samples=12', 'space.loss={"name": "focal"}']
+    """
+    # JSON is YAML, which `--set` parses.
     if isinstance(settings, Mapping):
         return [f"{key}={json.dumps(value)}" for key, value in settings.items()]
     return [settings] if isinstance(settings, str) else list(settings or ())
@@ -150,25 +160,25 @@ def listed(texts: Several) -> list[str]:
 
 
 def output_folder(output: str | Path | None) -> str:
-    """Return the directory or store of results: as given, else that of SWEEPER_OUTPUT, else `results`."""
+    """Return the directory or store of results: `output`, else SWEEPER_OUTPUT, else `results`."""
     return str(output) if output is not None else os.environ.get("SWEEPER_OUTPUT", RESULTS)
 
 
 def progress_view() -> type[NotebookProgress] | type[Progress]:
-    """Return how progress is shown here: as a cell's output in a notebook, else in the terminal."""
+    """Return the class that shows progress: in a cell's output in a notebook, else in the terminal."""
     return NotebookProgress if in_notebook() else Progress
 
 
 def connect(address: str) -> Cluster:
-    """Return the cluster at `address`. Raises SweeperError when it does not answer, or refuses the token."""
-    # Importing Ray takes a second that commands on local sweeps save.
+    """Return the cluster at `address`. Raises SweeperError if it does not answer, or refuses the token."""
+    # Importing Ray takes a second, which commands on local sweeps save.
     from sweeper.execution.cluster.cluster import Cluster
 
     return Cluster(address)
 
 
 def remote_output(name: str, output: str, address: str | None) -> tuple[str, str]:
-    """Return a sweep's name and where its results are: as given, or as the cluster at `address` reports."""
+    """Return a sweep's name and output: as given, or as the cluster at `address` reports them."""
     if address is None or is_store_address(name):
         return name, output
     sweep = connect(address).sweep(name)
@@ -176,21 +186,21 @@ def remote_output(name: str, output: str, address: str | None) -> tuple[str, str
 
 
 def local_sweep(name: str, output: str, *, tables: bool = True) -> tuple[str, Path]:
-    """Return the name and the folder under which a sweep can be read on this machine; from a store it is fetched."""
+    """Return a sweep's name and local folder; fetch the sweep first if it is in a store."""
     from sweeper.storage.places import local_copy
 
     return local_copy(name, output, tables=tables)
 
 
 def opened(name: str, output: str | Path | None, address: str | None = None) -> Results:
-    """Return a sweep's results, read on this machine; from a store, or where a cluster put them, they are fetched."""
+    """Return a sweep's results; fetch them first from a store, or from where a cluster put them."""
     from sweeper.results import load
 
     return load(*local_sweep(*remote_output(name, output_folder(output), address)))
 
 
 def checked(address: str | None) -> str | None:
-    """Return the address of a tracker, if it can be one. Raises SweeperError where it cannot."""
+    """Return a tracker's address. Raises SweeperError if it is not valid."""
     fault = kind_of(address).fault(address) if address is not None else None
     if fault is not None:
         raise SweeperError(*fault)
@@ -198,20 +208,21 @@ def checked(address: str | None) -> str | None:
 
 
 def local_tracking(address: str | None, folder: Path) -> str:
-    """Return the tracker that was named, or the default one of the sweeps in `folder`."""
+    """Return the given tracker, or the default tracker of the sweeps in `folder`."""
     return checked(address) or default_address(folder)
 
 
 def tracking_address(address: str | None, output: str, name: str | None = None) -> str | None:
-    """Return the tracker of a sweep: as given, else that of MLFLOW_TRACKING_URI, else the default one of its folder.
+    """Return a sweep's tracker: `address`, else MLFLOW_TRACKING_URI, else the default of its folder.
 
-    A sweep in a store has no default one.
+    A sweep in a store has no default tracker.
     """
     from sweeper.storage.places import DRIVING, place_of
 
     address = address or os.environ.get("MLFLOW_TRACKING_URI")
     place = place_of(output, DRIVING)
     if place.store is not None and address is not None and address.endswith(":"):
+        # `tensorboard:` alone means the sweep's own folder, which a store does not have.
         raise SweeperError(f"{address} means a folder beside the sweep, which is in a store", f"write {address}/folder")
     if address is not None or place.store is not None:
         return checked(address)

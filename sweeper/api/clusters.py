@@ -1,4 +1,4 @@
-"""Commands on clusters as functions: submit a sweep to Ray or Slurm, follow its log, create a token."""
+"""Commands for clusters: submit a sweep to Ray or Slurm, follow its log, create a token."""
 
 from __future__ import annotations
 
@@ -48,21 +48,29 @@ def submit(
     Args:
         address: Dashboard of the Ray cluster, e.g. http://head:8265.
         output: Where results go: s3://…, gs://…, az://…, a shared directory.
-        slurm: Submit to Slurm, from a login node; slurm.yaml says what to ask for.
-        slurm_file: What to ask Slurm for. (default: slurm.yaml beside the space)
+        slurm: Submit to Slurm from a login node; slurm.yaml has the resources to request.
+        slurm_file: Resources to request from Slurm. (default: slurm.yaml beside the space)
         print_only: Print Slurm's scripts and submit nothing.
         name: Name of the sweep. (default: the file's name, numbered)
         tracking_uri: MLflow server, as seen from the cluster. (default: the cluster's MLFLOW_TRACKING_URI)
         ship_code: Ship the local code with the job, or run the code in the cluster's image.
         wait: Follow the log until the sweep ends, and exit with its status.
-        say: takes the job and the next commands before the log.
-        write: takes the log's text as it comes.
+        say: Callback for the job and the next commands, before the log.
+        write: Callback for the log's text as it arrives.
 
     Returns:
-        The job, and the commands that follow it.
+        The job, and the next commands.
 
     Raises:
-        SweeperError: the cluster does not answer, or the search space is at fault; nothing was started.
+        SweeperError: The cluster does not answer, or the search space is invalid; nothing was started.
+
+    Examples:
+        >>> import sweeper
+        >>> sweeper.submit("quickstart")
+        Traceback (most recent call last):
+        ...
+        sweeper.core.errors.SweeperError: no cluster was named
+          give address, e.g. http://head:8265, or set SWEEPER_ADDRESS; --slurm submits to the Slurm of this machine
     """
     from sweeper.execution.cluster.submission import Request, submit as submit_sweep
 
@@ -74,8 +82,8 @@ def submit(
     if slurm:
         from sweeper.execution.slurm.submission import submit_sweep as submit_to_slurm
 
-        asked = None if slurm_file is None else Path(slurm_file)
-        return submit_to_slurm(str(space), asked, name, request, print_only=print_only)
+        file = None if slurm_file is None else Path(slurm_file)
+        return submit_to_slurm(str(space), file, name, request, print_only=print_only)
     if slurm_file is not None or print_only:
         raise SweeperError("--slurm-file and --print go with --slurm", "add --slurm, or omit them")
     if address is None:
@@ -84,6 +92,7 @@ def submit(
             "give address, e.g. http://head:8265, or set SWEEPER_ADDRESS; --slurm submits to the Slurm of this machine",
         )
     cluster = connect(address)
+    # A name is taken as soon as its job exists, before the driver makes the results folder.
     known = {sweep.name for sweep in cluster.sweeps()}
     submitted = Submitted(cluster, *submit_sweep(cluster, str(space), name, known.__contains__, request))
     if wait:
@@ -103,16 +112,21 @@ def logs(
 ) -> CommandResult[None]:
     """Print a sweep's log.
 
-    On a cluster (--dashboard) the driver's, on this machine that of Ray and torch.
+    With --dashboard the driver's log on the cluster, otherwise the log of Ray and torch on this machine.
 
     Args:
         name: Name of the sweep.
         follow: Follow the log until the sweep ends.
         output: Directory of local results.
-        write: takes the log's text as it comes.
+        write: Callback for the log's text as it arrives.
 
     Returns:
-        Nothing: the log is printed.
+        Nothing; the log is printed.
+
+    Examples:
+        >>> import sweeper
+        >>> sweeper.logs("example", write=lambda text: None).exit_code
+        0
     """
     if address is None:
         from sweeper.execution.slurm.submission import job_logs
@@ -122,7 +136,7 @@ def logs(
         for file in (jobs := job_logs(place, name)):
             write(f"# {file}\n{printable(read_text(file, 'replace'))}")
         if jobs and not (Path(place) / name).exists():
-            return CommandResult(None)
+            return CommandResult(None)  # the job waits in the queue: the sweep has no folder yet
         for text in local_log(name, output_folder(output), follow=follow):
             write(text)
         return CommandResult(None)
@@ -135,10 +149,11 @@ def logs(
 
 
 def followed(cluster: Cluster, job: str, write: arguments.Write) -> CommandResult[None]:
-    """Write a driver's log until it ends; the answer has its exit status, 1 where it was killed."""
+    """Write a driver's log until it ends; the result has its exit status, 1 if it was killed."""
     for text in cluster.follow(job):
         write(text)
     ended = cluster.sweep(job)
+    # Ray reports no exit status for a driver that was killed, or whose node is gone.
     killed = ended.exit_code is None and ended.state != "finished"
     notes = [f"the job {job} {ended.state}: {ended.message.strip()}"] if killed else []
     return CommandResult(None, notes=notes, exit_code=ended.exit_code if ended.exit_code is not None else int(killed))
@@ -154,6 +169,11 @@ def token(file: str | Path) -> CommandResult[Path]:
 
     Returns:
         The file with the token.
+
+    Examples:
+        >>> import sweeper
+        >>> sweeper.token("example.token").value.name
+        'example.token'
     """
     from sweeper.execution.cluster.cluster import create_token
 
@@ -168,7 +188,7 @@ def token(file: str | Path) -> CommandResult[Path]:
 def resume_remotely(
     name: str, address: str, failed: bool, settings: list[str], wait_for_nodes: float, trust: bool
 ) -> Submitted:
-    """Submit a driver that resumes a sweep, with the output and tracking store it was submitted with."""
+    """Submit a driver that resumes a sweep, with the output and tracker of its first submission."""
     from sweeper.execution.cluster.submission import Request, submit_resume
 
     cluster = connect(address)
@@ -177,6 +197,7 @@ def resume_remotely(
         raise SweeperError(
             f"the sweep {name!r} is already {sweep.state}", f"see `sweeper status --dashboard {address}`"
         )
+    # Whoever submitted the sweep shipped its code then, and need not approve it again.
     own = sweep.submitter == user_and_host()
     request = Request(
         sweep.output, sweep.tracking_uri, sweep.no_mlflow, settings=settings, wait_for_nodes=wait_for_nodes,

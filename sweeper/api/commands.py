@@ -1,8 +1,8 @@
-"""The commands of a sweep's life as functions: the same names, options, defaults and messages.
+"""Commands that start, follow and stop sweeps, with the names, options, defaults and messages of the command line.
 
-`import sweeper` gives them as `sweeper.run`, `sweeper.plan` and so on. Where the command line prints, these return an
-object that shows the same; where it ends with an error, they raise `sweeper.core.errors.SweeperError` with its words.
-Environment variables count as they do there: `SWEEPER_OUTPUT`, `MLFLOW_TRACKING_URI`, `RAY_ADDRESS`, `SWEEPER_ADDRESS`.
+`import sweeper` offers them as `sweeper.run`, `sweeper.plan` and so on. Where the command line prints, they return an
+object that displays the same text; where it ends with an error, they raise `sweeper.core.errors.SweeperError`. They
+read the same environment variables: `SWEEPER_OUTPUT`, `MLFLOW_TRACKING_URI`, `RAY_ADDRESS`, `SWEEPER_ADDRESS`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def run(
 ) -> FinishedRun:
     """Run a sweep.
 
-    Its configurations are trained, and tables and a report written.
+    Trains its configurations, then writes tables and a report.
 
     Args:
         name: Name of the sweep. (default: the file's name, numbered)
@@ -67,13 +67,22 @@ def run(
         The sweep's name, outcome and results; a notebook shows its first screen.
 
     Raises:
-        SweeperError: nothing was started; the message says every fault and its remedy.
+        SweeperError: Nothing was started; the message lists every fault and its remedy.
+
+    Examples:
+        >>> import sweeper
+        >>> done = sweeper.run("example.yaml", name="example", resume_existing=True, mlflow=False)
+        >>> done.outcome, done.counts["completed"]
+        ('finished', 2)
+        >>> done.results.sql("select count(distinct config_loss_name) as losses from final").to_pylist()
+        [{'losses': 2}]
     """
     if resume_existing:
         from sweeper.execution.runner import to_continue
 
         name, known = to_continue(space, overrides(set), name, output_folder(output), rehearse=rehearse)
-        if known and not (address or "").startswith("http"):  # what `resume` alone takes; `run` says so below
+        # `run` cannot drive a remote cluster and refuses such an address below; only `resume` accepts it.
+        if known and not (address or "").startswith("http"):
             resumed = resume(
                 name, output=output, tracking_uri=tracking_uri, mlflow=mlflow, address=address, cpus=cpus,
                 executor=executor, wait_for_nodes=wait_for_nodes, timings=timings,
@@ -81,6 +90,7 @@ def run(
             assert isinstance(resumed, FinishedRun)
             return resumed
     address = address or os.environ.get("RAY_ADDRESS")
+    # The fork server imports torch in a process of its own while this one imports the driver.
     with early_server(executor, address) as server:
         from sweeper.execution.options import RunOptions
         from sweeper.execution.runner import run_sweep
@@ -120,7 +130,7 @@ def resume(
 ) -> FinishedRun | Submitted | SlurmSubmission:
     """Resume an interrupted sweep.
 
-    Finished trials are kept; the others continue from their checkpoints.
+    Keeps finished trials; the others continue from their checkpoints.
 
     Args:
         failed: Also retry failed trials.
@@ -128,13 +138,18 @@ def resume(
         trials: Trials that get the added seeds, e.g. c00003,c00007; by default all that reached the last epoch.
         discard_damaged: Quarantine damaged journal records and all records after them.
         address: Address of a Ray cluster to run on, or the dashboard of the one that the sweep was submitted to.
-        slurm: Submit the scripts of a sweep that was submitted to Slurm again; takes no other option but --output.
+        slurm: Submit the scripts of a Slurm sweep again; accepts no other option but --output.
 
     Returns:
-        The sweep's outcome and results; what was submitted, where it runs elsewhere.
+        The sweep's outcome and results; for a sweep on a cluster, the submitted job.
 
     Raises:
-        SweeperError: there is no such sweep, or somebody else drives it.
+        SweeperError: There is no such sweep, or another process drives it.
+
+    Examples:
+        >>> import sweeper
+        >>> sweeper.resume("example", mlflow=False).complete
+        True
     """
     if slurm:
         from sweeper.execution.slurm.submission import submit_again
@@ -149,12 +164,13 @@ def resume(
     name, place = split_name(name, output_folder(output))
     tracked = mlflow and (tracking_uri is not None or not _untracked(name, place))
     uri = arguments.tracking_address(tracking_uri, place, name) if tracked else None
+    # A complete sweep needs no driver: this saves importing torch and Ray.
     if not (settings or discard_damaged or is_store_address(place)):
         from sweeper.execution.options import settled
 
-        found = settled(name, place, failed_too=failed, tracker=uri)
-        if found is not None:
-            return FinishedRun(found, place, Timings())
+        outcome = settled(name, place, failed_too=failed, tracker=uri)
+        if outcome is not None:
+            return FinishedRun(outcome, place, Timings())
     with early_server(executor, address) as server:
         from sweeper.execution.options import RunOptions
         from sweeper.execution.runner import resume_sweep
@@ -177,7 +193,7 @@ def resume(
 
 
 def _untracked(name: str, place: str) -> bool:
-    """Return whether a sweep on this machine was started with --no-mlflow."""
+    """Return whether a sweep in a folder was started with --no-mlflow."""
     if is_store_address(place):
         return False
     return UNTRACKED in read_manifest(find_sweep(name, place).manifest, unknown_if_damaged=True)
@@ -195,7 +211,7 @@ def import_(
 ) -> FinishedRun:
     """Import predictions made elsewhere as a sweep: how calibrated they are, and which post-hoc method helps.
 
-    All commands that read sweeps read it.
+    All commands that read sweeps can read it.
 
     Args:
         file: NumPy archive (.npz, .npy), CSV or Parquet file of logits or probabilities.
@@ -203,7 +219,14 @@ def import_(
         name: Name of the sweep. (default: the file's name, numbered)
 
     Raises:
-        SweeperError: what the file lacks, or what is wrong in it.
+        SweeperError: The file lacks columns or has invalid values.
+
+    Examples:
+        >>> import sweeper
+        >>> sweeper.import_("missing.parquet")  # doctest: +IGNORE_EXCEPTION_DETAIL
+        Traceback (most recent call last):
+        ...
+        sweeper.core.errors.SweeperError: missing.parquet cannot be read
     """
     from sweeper.execution.importing import import_predictions
     from sweeper.execution.options import RunOptions
@@ -230,14 +253,20 @@ def plan(
     Args:
         cluster: Ray launcher file or KubeRay manifest: also estimate nodes and hours there.
         slurm: Also estimate jobs and hours by slurm.yaml.
-        slurm_file: What to ask Slurm for. (default: slurm.yaml beside the space)
+        slurm_file: Resources to request from Slurm. (default: slurm.yaml beside the space)
         price_per_gpu_hour: Multiply GPU-hours by this price. (default: show no price)
 
     Returns:
-        Trials, epochs, time and cost, with what they are estimated from.
+        Trials, epochs, time and cost, and the measurements behind the estimate.
 
     Raises:
-        SweeperError: with every fault of the search space or of the cluster's file.
+        SweeperError: The search space or the cluster's file is invalid (all faults at once).
+
+    Examples:
+        >>> import sweeper
+        >>> plan = sweeper.plan("example.yaml").value  # doctest: +SKIP
+        >>> plan.trials, plan.replicates, plan.epochs.high  # doctest: +SKIP
+        (2, 2, 4.0)
     """
     from sweeper.planning.costs import measured_plan
     from sweeper.space.loading import load_spec
@@ -254,9 +283,10 @@ def plan(
     if cluster is not None:
         from sweeper.planning.on_cluster import cluster_plan
 
-        planned, there = cluster_plan(spec, Path(cluster))
+        planned, on_cluster = cluster_plan(spec, Path(cluster))
         planned = dataclasses.replace(planned, price_per_gpu_hour=price_per_gpu_hour)
-        return CommandResult(planned, Group(planned, there), json={**planned.to_dict(), "cluster": there.to_dict()})
+        values = {**planned.to_dict(), "cluster": on_cluster.to_dict()}
+        return CommandResult(planned, Group(planned, on_cluster), json=values)
     planned = dataclasses.replace(measured_plan(spec), price_per_gpu_hour=price_per_gpu_hour)
     fault = SweeperError(f"the sweep cannot start here: {planned.obstacle}") if planned.obstacle else None
     return CommandResult(planned, planned, json=planned.to_dict(), fault=fault)
@@ -268,10 +298,18 @@ def stop(name: arguments.Name, *, output: arguments.Output = None, address: argu
     Results are kept; `sweeper resume` continues it.
 
     Returns:
-        What was asked: of a cluster through the sweep's results, or by a signal where these cannot be reached.
+        A message that says which process or job was asked.
 
     Raises:
-        SweeperError: it is not running.
+        SweeperError: The sweep is not running.
+
+    Examples:
+        >>> import sweeper
+        >>> sweeper.stop("example")
+        Traceback (most recent call last):
+        ...
+        sweeper.core.errors.SweeperError: the sweep 'example' is not running
+        ...
     """
     from sweeper.execution.runner import ask_to_stop
 
@@ -288,7 +326,7 @@ def stop(name: arguments.Name, *, output: arguments.Output = None, address: argu
     try:
         return ask_to_stop(sweep.name, sweep.output)
     except (SweeperError, StoreError):
-        # The results cannot be reached from here, or the driver is still starting: let Ray send it a signal.
+        # This machine cannot reach the results, or the driver is still starting: let Ray send it a signal.
         cluster.stop(sweep.job)
         return f"asked the job {sweep.job} to stop"
 
@@ -314,7 +352,15 @@ def status(
         watch: Watch until the sweep ends; Ctrl-C only stops watching.
 
     Returns:
-        An object for each sweep: `SweepStatus`, or with an address `RemoteSweep`; of an audit, the differences.
+        One `SweepStatus` per sweep, or with an address one `RemoteSweep`; for an audit, the differences.
+
+    Examples:
+        >>> import sweeper
+        >>> (status,) = sweeper.status("example").value
+        >>> status.state, status.trials, status.left
+        ('finished', 2, 0)
+        >>> sweeper.status("example", audit=True).value
+        []
     """
     from sweeper.reporting.status import audit_sweep, status_of, statuses_table
     from sweeper.storage.places import local_copies
@@ -343,25 +389,26 @@ def status(
     if jobs and name is not None and not (Path(place) / name).exists():
         return CommandResult(list[str](), "\n".join(jobs))  # its first job waits in the queue
     own, folder = local_sweep(name, place, tables=False) if name is not None else (None, local_copies(place))
-    found = status_of(folder, own)
+    statuses = status_of(folder, own)
     if name is not None:
-        return CommandResult(found, Group(statuses_table(found), *jobs))
-    began = {each.name: each for each in entries(folder)}
+        return CommandResult(statuses, Group(statuses_table(statuses), *jobs))
+    listed = {entry.name: entry for entry in entries(folder)}
     none = f"no sweeps in {Path(place).resolve()}; --output names another folder, `sweeper run quickstart` starts one"
-    table = [statuses_table(found, began)] if found else []  # no head alone
-    submitted = [printable(each) for each in slurm_sweeps(place) if each in began]
+    table = [statuses_table(statuses, listed)] if statuses else []  # no header without rows
+    submitted = [printable(sweep) for sweep in slurm_sweeps(place) if sweep in listed]
     lines = [*jobs, *([f"on Slurm: {', '.join(submitted)}"] if submitted else [])]
-    return CommandResult(found, Group(*table, *lines), notes=[] if found or lines else [none])
+    return CommandResult(statuses, Group(*table, *lines), notes=[] if statuses or lines else [none])
 
 
 def _watched(name: str | None, output: str, address: str | None) -> CommandResult[WatchUpdate | None]:
-    """Show one sweep, or all, until they end, or until Ctrl-C; return the last look."""
+    """Show one sweep, or all, until they end or Ctrl-C is pressed; return the last display."""
     from sweeper.execution.slurm.submission import jobs_lines
     from sweeper.reporting.status import FAR_LOOK_SECONDS, LOOK_SECONDS, WatchUpdate, look_at_all, watch
 
     look: Callable[[], WatchUpdate]
-    asked = functools.lru_cache(1)(lambda _: jobs_lines(output, name, left=True))
-    if address is None and (name is None or (not (Path(output) / name).exists() and asked(0))):
+    # squeue loads Slurm's controller: the argument, which counts half minutes, limits how often it is asked.
+    queued = functools.lru_cache(1)(lambda _: jobs_lines(output, name, left=True))
+    if address is None and (name is None or (not (Path(output) / name).exists() and queued(0))):
         seconds, look = LOOK_SECONDS, functools.partial(look_at_all, output)
     elif name is None or (watched := _watch_of(name, output, address)) is None:
         assert address is not None
@@ -369,9 +416,10 @@ def _watched(name: str | None, output: str, address: str | None) -> CommandResul
     else:
         seconds, look = watched.seconds, watched.look
 
-    def look_again() -> WatchUpdate:  # while Slurm has jobs: they wait, or one was requeued and has not begun again
+    def look_again() -> WatchUpdate:
         seen = look()
-        jobs = asked(int(time.monotonic() / 30)) if seen.over and address is None else []
+        # A sweep without a driver is not over while Slurm has its jobs: they wait, or one was requeued.
+        jobs = queued(int(time.monotonic() / 30)) if seen.over and address is None else []
         return WatchUpdate(Group(seen.panel, *jobs), "\n".join(jobs), over=False) if jobs else seen
 
     seen = watch(look_again, seconds, SafeConsole())
@@ -381,7 +429,7 @@ def _watched(name: str | None, output: str, address: str | None) -> CommandResul
 
 
 def _watch_of(name: str, output: str, address: str | None) -> SweepWatch | None:
-    """Return what follows a sweep through its journal; `None` if only the cluster knows the sweep."""
+    """Return a watch on a sweep's journal; `None` if only the cluster knows the sweep."""
     from sweeper.reporting.status import SweepWatch
 
     try:
@@ -393,7 +441,7 @@ def _watch_of(name: str, output: str, address: str | None) -> SweepWatch | None:
 
 
 def _remote_look(cluster: Cluster, name: str | None) -> WatchUpdate:
-    """Check a cluster's sweeps, or one, through its Jobs API: over when all drivers ended."""
+    """Return the state of a cluster's sweeps, or of one, from its Jobs API; over once all drivers have ended."""
     from sweeper.execution.cluster.cluster import progress_of, sweeps_table
     from sweeper.reporting.status import WatchUpdate
 

@@ -1,4 +1,4 @@
-"""What the TAB key offers for options of commands."""
+"""Shell completion of arguments and options (the TAB key)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def complete_space(context: CompletionContext) -> list[str]:
-    """Return the shipped search spaces, and YAML files and folders near what was typed."""
+    """Return the shipped search spaces, and the YAML files and folders that start with the typed text."""
     begun = context.incomplete
     folder, _, beginning = begun.rpartition("/")
     place = Path(folder or ("/" if begun.startswith("/") else "."))
@@ -26,20 +26,21 @@ def complete_space(context: CompletionContext) -> list[str]:
 
 
 def complete_sweep(context: CompletionContext) -> list[str]:
-    """Return the sweeps below `--output` (or its variable)."""
+    """Return the sweeps below `--output` or its environment variable."""
     output = str(_typed(context, "output") or "results")
+    # A store would answer too slowly for a key press.
     return [] if is_store_address(output) or not Path(output).is_dir() else sorted(sweep_names(output))
 
 
 def complete_method(context: CompletionContext) -> list[str]:
-    """Return the post-hoc methods."""
+    """Return the names of the post-hoc methods."""
     from trainables.posthoc import POSTHOC
 
     return sorted(POSTHOC)
 
 
 def complete_setting(context: CompletionContext) -> list[str]:
-    """Return `key=` for each key of the search space; names of components as values."""
+    """Return `key=` for each key of the search space; after the `=`, the names of components."""
     from sweeper.space.catalogue import keys_of, values_of
 
     key, equals, _ = context.incomplete.partition("=")
@@ -49,6 +50,6 @@ def complete_setting(context: CompletionContext) -> list[str]:
 
 
 def _typed(context: CompletionContext, name: str) -> str | None:
-    """Return what was typed for another argument, or its environment variable's value."""
+    """Return the text typed for another argument, or its environment variable's value."""
     argument = context.get(name)
     return argument.raw if argument is not None else None

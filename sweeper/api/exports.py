@@ -1,4 +1,4 @@
-"""Results shown and taken home, as functions: tables, pages, figures, servers, exported networks, and MLflow."""
+"""Commands that show and export results: tables, pages, figures, servers, exported networks, and MLflow."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from sweeper.results import Results
     from sweeper.results.listing import TrialsTable
 
-#: Columns of listings outside a terminal.
+#: Width in characters of listings outside a terminal.
 WIDTH = 100
 
-#: Rows of a query that a table shows.
+#: Most rows of a query that are printed as a table; the other formats write all.
 MOST_ROWS = 10_000
 
-#: Sweeps whose links `sweeper ui` prints, the newest.
+#: Number of newest sweeps whose links `sweeper ui` prints.
 SHOWN_SWEEPS = 5
 
 
@@ -52,20 +52,28 @@ def results_(
 ) -> CommandResult[TrialsTable] | CommandResult[pa.Table]:
     """Print the best trials, or the rows of an SQL query.
 
-    Over several sweeps, the column `sweep` names the source.
+    For several sweeps, the column `sweep` names the source.
     A table shows the best ten trials, or at most 10,000 rows; json, csv and parquet contain everything, unrounded.
 
     Args:
         names: Names or paths of one or more sweeps.
         sql: SQL query over the tables and the view `final`. (default: the best trials)
         everything: Print all trials, not the best ten.
-        columns: Columns to print, e.g. test_nll,loss_gamma; repeatable. Without names, what every column of every table
-            holds. (default: the summary's)
+        columns: Columns to print, e.g. test_nll,loss_gamma; repeatable. Without names, a description of every column
+            of every table. (default: the summary's)
         sort: Column to sort by; -NAME for the largest first. (default: best first)
         form: Output format: table, json, csv or parquet.
 
     Returns:
         The best trials, or the rows of the query as an Arrow table.
+
+    Examples:
+        >>> import sweeper
+        >>> [row["trial"] for row in sorted(sweeper.results_(["example"]).value.rows, key=lambda row: row["trial"])]
+        ['c00000', 'c00001']
+        >>> query = "select trial, count(*) as n from final where split = 'test' group by trial order by trial"
+        >>> sweeper.results_(["example"], sql=query).value.to_pylist()
+        [{'trial': 'c00000', 'n': 2}, {'trial': 'c00001', 'n': 2}]
     """
     from sweeper.results.listing import best_trials, columns_table, count_of_listed, listed
     from sweeper.results.results import load_several
@@ -75,20 +83,21 @@ def results_(
     if sql is not None and (everything or columns or sort is not None or by is not None):
         raise SweeperError("--sql excludes --all, --columns, --sort and --by", "write them into the query")
     sweeps = [opened(name, output, address) for name in names]
-    found, marks = sweeps[0], [f"{each.name}: {mark}" for each in sweeps for mark in each.marks]
+    first, marks = sweeps[0], [f"{sweep.name}: {mark}" for sweep in sweeps for mark in sweep.marks]
     if columns is not None and not [*columns]:
-        rows = columns_table(found)
+        rows = columns_table(first)
     elif sql is not None:
-        whole = found if len(sweeps) == 1 else load_several([each.folder for each in sweeps])
+        whole = first if len(sweeps) == 1 else load_several([sweep.folder for sweep in sweeps])
+        # One row more than is shown reveals that there are more.
         rows = whole.sql(sql, most=MOST_ROWS + 1 if form == "table" else None)
         if form == "table" and rows.num_rows > MOST_ROWS:
             rows = rows.slice(0, MOST_ROWS)
             marks.append(f"the first {MOST_ROWS:,} rows; --format csv, json or parquet writes all")
     elif form != "table":
-        rows = best_trials(found, columns or (), sort, by)
+        rows = best_trials(first, columns or (), sort, by)
     else:
-        table = listed(found, columns or (), sort, by, everything=everything)
-        count = len(table.rows) if everything else count_of_listed(found)
+        table = listed(first, columns or (), sort, by, everything=everything)
+        count = len(table.rows) if everything else count_of_listed(first)
         note = f"{len(table.rows)} of {plural(count, 'trial')}; --all prints every one"
         notes = [
             *([note] if len(table.rows) < count else []),
@@ -108,25 +117,30 @@ def show(
 ) -> CommandResult[Results] | Path:
     """Show one trial.
 
-    Its configuration, rungs and decisions, metrics with intervals, and files.
+    Prints its configuration, rungs and decisions, metrics with intervals, and files.
 
     Args:
         trial: Trial, e.g. c00039, or its number. (default: the best)
         page: HTML file to write instead, with learning curves and diagrams. (default: none)
 
     Returns:
-        The trial as a terminal and a notebook show it, or the path of the page written.
+        The sweep's results, displayed as the trial; or the path of the page written.
+
+    Examples:
+        >>> import sweeper
+        >>> sweeper.show("example", "c00001").json.trial
+        'c00001'
     """
-    found = opened(name, output, address)
+    results = opened(name, output, address)
     if page is not None:
         from sweeper.reporting.page import write_trial_page
 
-        return write_trial_page(found, trial, Path(page))
+        return write_trial_page(results, trial, Path(page))
     from sweeper.results.trial_facts import trial_facts, trial_view
 
-    with found.snapshot() as frozen:
+    with results.snapshot() as frozen:  # a running sweep may replace its tables between two queries
         facts = trial_facts(frozen, trial)
-    return CommandResult(found, trial_view(facts, found.folder), json=facts, width=WIDTH)
+    return CommandResult(results, trial_view(facts, results.folder), json=facts, width=WIDTH)
 
 
 def report(
@@ -148,7 +162,12 @@ def report(
         The page, which a notebook shows.
 
     Raises:
-        SweeperError: there is no such sweep, it was named twice, or the page cannot be written.
+        SweeperError: There is no such sweep, it was named twice, or the page cannot be written.
+
+    Examples:
+        >>> import sweeper
+        >>> sweeper.report("example", to="example.html").path.name
+        'example.html'
     """
     from sweeper.reporting.page import write_report, write_several
     from sweeper.storage.places import publish
@@ -157,9 +176,9 @@ def report(
     if name is None:
         raise SweeperError("no sweep was named", "give a name")
     if more:
-        members = [opened(each, place, address) for each in (name, *more)]
+        members = [opened(member, place, address) for member in (name, *more)]
         folder = local_sweep(*remote_output(name, place, address))[1]
-        beside = folder / f"report-{'-'.join(each.name for each in members)}.html"
+        beside = folder / f"report-{'-'.join(member.name for member in members)}.html"
         return ReportPage(write_several(members, beside if to is None else Path(to)))
     name, place = remote_output(name, place, address)
     root = find_sweep(*local_sweep(name, place)).root
@@ -174,10 +193,18 @@ def sync(
 ) -> CommandResult[None]:
     """Update MLflow from a sweep's journal.
 
-    Safe to repeat.
+    Safe to repeat: existing points are not written again.
 
     Returns:
-        Nothing: what was written is said.
+        Nothing; the notes say how much was written.
+
+    Examples:
+        >>> import sweeper
+        >>> sweeper.sync("missing")
+        Traceback (most recent call last):
+        ...
+        sweeper.storage.lookup.UnknownSweepError: there is no sweep 'missing' in results
+        ...
     """
     from sweeper.tracking.sync import sync as synchronise
 
@@ -196,13 +223,13 @@ def ui(
 ) -> CommandResult[None]:
     """Browse sweeps in MLflow.
 
-    Each opens in a view with all its trials.
+    Each sweep opens in a view with all its trials.
 
     Args:
         name: Sweep to open. (default: the newest)
         port: Port of this machine.
-        host: Address to listen on; 0.0.0.0 lets everybody in who reaches this machine.
-        say: takes the addresses and search filters.
+        host: Address to listen on; 0.0.0.0 accepts connections from every machine that reaches this one.
+        say: Callback for the addresses and search filters.
 
     Returns:
         Nothing, once the server has ended.
@@ -214,11 +241,11 @@ def ui(
         say(f"  {line}")
     uri = local_tracking(tracking_uri, place_of(output_folder(output), READING).folder)
     server = uri if uri.startswith("http") else f"http://{host}:{port}"
-    found = pages.experiments(uri, name)
-    for sweep, identifier in found[:SHOWN_SWEEPS]:
+    experiments = pages.experiments(uri, name)
+    for sweep, identifier in experiments[:SHOWN_SWEEPS]:
         say(f"{sweep}: {pages.address(server, identifier)}")
-    if len(found) > SHOWN_SWEEPS:
-        say(f"and {len(found) - SHOWN_SWEEPS} more: sweeper ui NAME, or {server}")
+    if len(experiments) > SHOWN_SWEEPS:
+        say(f"and {len(experiments) - SHOWN_SWEEPS} more: sweeper ui NAME, or {server}")
     say(f"MLflow runs at {server} (Ctrl-C to stop)")
     return CommandResult(None, exit_code=pages.serve(uri, port, host))
 
@@ -231,42 +258,42 @@ def serve(
 ) -> CommandResult[None]:
     """Show all sweeps in a browser, live.
 
-    The page is read-only, and this machine's own.
+    The page is read-only, and only this machine can open it.
 
     Args:
-        port: Port of this machine; 0 for any that is free.
-        say: takes the server's address.
+        port: Port of this machine; 0 for any free port.
+        say: Callback for the server's address.
 
     Returns:
         Nothing, once the server has ended.
 
     Raises:
-        SweeperError: the port is taken, or the extra `serve` is not installed.
+        SweeperError: The port is taken, or the extra `serve` is not installed.
     """
     try:
         from sweeper.serving.app import listen, serve as serve_pages
     except ModuleNotFoundError as error:
         raise _lacks("serve", error) from error
     place = output_folder(output)
-    with listen(port) as taken:
-        say(f"sweeps of {place}: http://127.0.0.1:{taken.getsockname()[1]} (Ctrl-C to stop)")
-        serve_pages(place, taken, analyses.compare)
+    with listen(port) as socket:
+        say(f"sweeps of {place}: http://127.0.0.1:{socket.getsockname()[1]} (Ctrl-C to stop)")
+        serve_pages(place, socket, analyses.compare)
     return CommandResult(None)
 
 
 def mcp(*, allow_run: bool = False, output: arguments.Output = None) -> CommandResult[None]:
     """Offer commands to an agent, over the Model Context Protocol.
 
-    It speaks on standard input and output. The commands only read.
+    The server uses standard input and output. The commands only read.
 
     Args:
         allow_run: Also let the agent start and stop sweeps.
 
     Returns:
-        Nothing, once the agent has hung up.
+        Nothing, once the agent has disconnected.
 
     Raises:
-        SweeperError: the extra `mcp` is not installed.
+        SweeperError: The extra `mcp` is not installed.
     """
     try:
         from sweeper.api.agent import serve_tools
@@ -306,7 +333,7 @@ def export(
 ) -> Exported:
     """Export a trained network as a calibrated program.
 
-    Written are weights, a torch.export program and a model card.
+    Writes the weights, a torch.export program and a model card.
 
     Args:
         to: Folder to create.
@@ -317,13 +344,20 @@ def export(
         retrain: Retrain the trial if its weights are gone.
         mlflow: Log the model in MLflow with its trial's run.
         register: Register it in MLflow under this name, alias best. (default: none)
-        say: takes lines on how far training again is.
+        say: Callback for the progress of retraining.
 
     Returns:
-        What was written, and how far its probabilities are from the sweep's.
+        The folder, and the largest difference of its probabilities from the sweep's.
 
     Raises:
-        SweeperError: why it cannot be exported; nothing was written.
+        SweeperError: The trial cannot be exported; nothing was written.
+
+    Examples:
+        >>> import sweeper
+        >>> exported = sweeper.export("example", "exported", trial="c00001")
+        >>> import torch
+        >>> sweeper.load_model(exported.folder).predict(torch.zeros(1, 1, 8, 8)).shape
+        torch.Size([1, 10])
     """
     from sweeper.exporting.folder import export_model
     from sweeper.storage.places import READING, place_of, split_name
@@ -332,9 +366,9 @@ def export(
     place = output_folder(output)
     sweep, parent = split_name(name, place)
     store = place_of(parent, READING).store
-    found = local_sweep(name, place)
+    local = local_sweep(name, place)
     done = export_model(
-        *found,
+        *local,
         Path(to),
         trial=trial,
         by=by,
@@ -347,19 +381,30 @@ def export(
         say=say,
     )
     if mlflow or register is not None:
-        uri = local_tracking(tracking_uri, found[1])
-        done = replace(done, logged=log_model(done.folder, *found, uri, register))
+        uri = local_tracking(tracking_uri, local[1])
+        done = replace(done, logged=log_model(done.folder, *local, uri, register))
     return done
 
 
 def load_model(path: str | Path) -> ExportedModel:
-    """Return an exported model, whose `predict` gives calibrated probabilities.
+    """Load an exported model, whose `predict` returns calibrated probabilities.
+
+    Args:
+        path: Folder that `export` wrote.
 
     Returns:
         The model; `predict(inputs)` returns probabilities [N, K].
 
     Raises:
-        SweeperError: there is none, or it is damaged.
+        SweeperError: The folder has no model, or the model is damaged.
+
+    Examples:
+        >>> import sweeper
+        >>> sweeper.load_model("missing")
+        Traceback (most recent call last):
+        ...
+        sweeper.core.errors.SweeperError: missing has no model.json
+        ...
     """
     from sweeper.exporting.model import load_model as load
 
@@ -387,7 +432,12 @@ def figure(
         The file; without one, the figure, which a notebook draws, or the table as text.
 
     Raises:
-        SweeperError: an unknown figure or format, one that does not apply to the sweep, or nothing was evaluated.
+        SweeperError: The figure or format is unknown or does not apply to the sweep, or nothing was evaluated.
+
+    Examples:
+        >>> import sweeper
+        >>> print(sweeper.figure("example", "table").partition(" | accuracy")[0])
+        | loss | network | trial
     """
     from sweeper.reporting.figures.on_paper import report_figure, svg_text, write_report_figure
 

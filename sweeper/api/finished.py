@@ -19,25 +19,25 @@ if TYPE_CHECKING:
 
 
 class FinishedRun:
-    """A run that has ended: what came out of it.
+    """Outcome and results of a run that has ended.
 
     Attributes:
-        name: the sweep's.
+        name: Name of the sweep.
         outcome: `finished`, `stopped` or `interrupted`.
-        notes: things to know, one sentence each.
-        seconds: wall time, Ray's start included.
-        timings: how long each phase took.
-        show_timings: whether the command prints them.
-        folder: the results folder on this machine.
-        results: its tables, for SQL, Arrow, pandas and Polars.
-        report: the page.
-        counts: trials by status.
-        unfinished: how many trials a `resume` would continue with.
-        retriable: how many failed trials may end otherwise if retried; one that diverged diverges again.
+        notes: Remarks for the user, one sentence each.
+        seconds: Wall time, including Ray's start.
+        timings: Duration of each phase.
+        show_timings: Whether the command prints them.
+        folder: Results folder on this machine.
+        results: Tables of the sweep, for SQL, Arrow, pandas and Polars.
+        report: Report page.
+        counts: Number of trials by status.
+        unfinished: Number of trials that `resume` would continue.
+        retriable: Number of failed trials that a retry could mend; a trial that diverged would diverge again.
     """
 
     def __init__(self, outcome: Settled, output: str, timings: Timings, *, show_timings: bool = False) -> None:
-        """Take over a run's outcome; `output` is where its sweeps are."""
+        """Take over a run's outcome; `output` is the folder or store of its sweeps."""
         from sweeper.results import Results  # DuckDB and Arrow, which the list of commands does not need
 
         paths, self.timings, self.show_timings = outcome.paths, timings, show_timings
@@ -50,11 +50,11 @@ class FinishedRun:
 
     @property
     def complete(self) -> bool:
-        """Whether all trials have ended and none has failed: when the command exits with 0."""
+        """Whether all trials have ended and none has failed; the command then exits with 0."""
         return self.outcome == "finished" and not self.counts["failed"]
 
     def to_dict(self) -> dict[str, object]:
-        """Return what `--format json` prints."""
+        """Return the values that `--format json` prints."""
         names = ("name", "outcome", "counts", "unfinished", "retriable", "seconds", "folder", "notes")
         return {name: getattr(self, name) for name in names} | {"report": self.report.path}
 
@@ -77,10 +77,10 @@ class FinishedRun:
 
 
 class ReportPage:
-    """A report's place; `str()` and `open()` of it are its path's."""
+    """A report page, shown as a link in a notebook; `str()` and `open()` use its path."""
 
     def __init__(self, path: Path) -> None:
-        """Stand for the page at `path`."""
+        """Refer to the page at `path`."""
         self.path = path
 
     def __fspath__(self) -> str:
@@ -101,11 +101,11 @@ class DrawnFigure:
     """A figure that a notebook draws.
 
     Attributes:
-        svg: the drawing.
+        svg: SVG text of the figure.
     """
 
     def __init__(self, svg: str) -> None:
-        """Hold a drawing."""
+        """Wrap the SVG text of a figure."""
         self.svg = svg
 
     def __repr__(self) -> str:
@@ -119,50 +119,50 @@ class Submitted:
     """A sweep on a remote cluster.
 
     Attributes:
-        name: the sweep's.
-        job: Ray's id of its driver.
-        address: of the cluster.
-        cluster: what is asked of it.
-        ended: how its driver ended, where the command waited for that.
+        name: Name of the sweep.
+        job: Ray's job id of its driver.
+        address: Dashboard of the cluster.
+        cluster: Client of the cluster.
+        ended: Outcome of the driver, if the command waited for it.
     """
 
     def __init__(self, cluster: Cluster, name: str, job: str) -> None:
-        """Stand for `job`, which drives the sweep `name`."""
+        """Refer to `job`, which drives the sweep `name`."""
         self.name, self.job, self.address = name, job, cluster.address
         self.cluster = cluster
         self.ended: CommandResult[None] | None = None
 
     def lines(self) -> list[str]:
-        """Return what was submitted, and the next commands."""
+        """Return the submitted job and the next commands, one per line."""
         words = ("status", f"cluster logs {self.name} --follow", f"results {self.name}", f"stop {self.name}")
-        commands = [f"  sweeper {each} --dashboard {self.address}" for each in words]
+        commands = [f"  sweeper {command} --dashboard {self.address}" for command in words]
         return [f"submitted {self.name} as job {self.job}", "next", *commands]
 
     def shown(self) -> CommandResult[None]:
-        """Return what the command prints."""
+        """Return the result that the command prints."""
         return self.ended or CommandResult(None, notes=self.lines())
 
     def to_dict(self) -> dict[str, str]:
-        """Return what `--format json` prints."""
+        """Return the values that `--format json` prints."""
         return {"name": self.name, "job": self.job, "address": self.address}
 
     @property
     def sweep(self) -> RemoteSweep:
-        """What the cluster says of it now."""
+        """The sweep's current state on the cluster."""
         return self.cluster.sweep(self.job)
 
     def logs(self) -> str:
-        """Return what its driver has printed so far."""
+        """Return the driver's log so far."""
         return self.cluster.logs(self.job)
 
     def follow(self) -> Iterator[str]:
-        """Yield what its driver prints, as it does, until it has ended."""
+        """Yield the driver's log as it grows, until the driver ends."""
         return self.cluster.follow(self.job)
 
     def stop(self) -> None:
-        """Ask it to end cleanly."""
+        """Ask the driver to end cleanly."""
         self.cluster.stop(self.job)
 
     def __repr__(self) -> str:
-        found = self.sweep
-        return f"{self.name} ({self.job} at {self.address}): {found.state}, results in {found.output}"
+        sweep = self.sweep
+        return f"{self.name} ({self.job} at {self.address}): {sweep.state}, results in {sweep.output}"

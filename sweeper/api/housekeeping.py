@@ -1,4 +1,4 @@
-"""Search spaces, folders and the machine, as functions: `init`, `validate`, `spaces`, `doctor`, `delete` …"""
+"""Commands for search spaces, results folders and the machine: `init`, `validate`, `spaces`, `doctor`, `delete` …"""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def init(
     replicates: AtLeastOne = 1,
     tutorial: bool = False,
 ) -> CommandResult[Path] | CommandResult[list[Path]]:
-    """Write a commented search space to start from, and its schema, by which editors complete and check it.
+    """Write a commented search space to start from, and its JSON schema, which editors use to complete and check it.
 
     Args:
         file: Search space file to write, e.g. mine.yaml.
         dataset: Data set (`sweeper spaces --datasets` lists all). (default: digits, or table with --table)
         table: Your own table in CSV, Parquet or JSON Lines.
-        target: Its column of classes.
+        target: Column of the table that holds the classes.
         loss: Loss family; repeatable. (default: cross_entropy and focal)
         network: Network; repeatable. (default: mlp)
         grid: Values to try, e.g. loss.gamma=1,2,5 or dataset.label_noise=0,0.1; repeatable. (default: none)
@@ -65,6 +65,11 @@ def init(
 
     Returns:
         The file or files written.
+
+    Examples:
+        >>> import sweeper
+        >>> sweeper.init("mine.yaml", loss=["focal"], grid=["loss.gamma=1,2,5"], epochs=9).value.name
+        'mine.yaml'
     """
     if tutorial:
         return _tutorial(Path(file))
@@ -76,6 +81,7 @@ def init(
     if file.exists():
         raise SweeperError(f"{file} already exists", "name another file")
     own = {"dataset.file": table, "dataset.target": target}
+    # Quoted as JSON: a column named `yes` or `1` would otherwise become another type in YAML.
     values = {path: [json.dumps(str(value))] for path, value in own.items() if value is not None}
     dataset = dataset or ("digits" if table is None else "table")
     for text in grid:
@@ -89,7 +95,7 @@ def init(
         write_text(file, FIRST_LINE + text)
     try:
         load_spec(file)
-    except SweeperError as error:
+    except SweeperError as error:  # the file stays, so that its errors can be corrected in it
         return CommandResult(file, notes=[f"wrote {file}, which has errors"], fault=error)
     return CommandResult(file, notes=[f"wrote {file} and {FILE}\nnext\n  sweeper plan {file}\n  sweeper run {file}"])
 
@@ -112,10 +118,16 @@ def validate(
 ) -> CommandResult[SweepSpec]:
     """Check a search space and report all errors at once.
 
-    Each network takes one step if the data are here.
+    If the data are on this machine, each network also takes one training step.
 
     Returns:
-        The search space, checked and complete.
+        The search space, checked, with its defaults.
+
+    Examples:
+        >>> import sweeper
+        >>> spec = sweeper.validate("example.yaml").value
+        >>> spec.replicates.count, spec.scheduler.max_epochs
+        (2, 1)
     """
     from sweeper.planning.preparation import describe_data_file, prepare_dataset
     from sweeper.space.loading import load_spec
@@ -124,17 +136,18 @@ def validate(
     count = spec.samples if spec.searcher.learns else len(configurations(spec))
     varying = ", ".join(dict.fromkeys(short(name) for name in varying_columns(spec.space))) or "nothing"
     seeds = f"{plural(count, 'configuration')} × {plural(spec.replicates.count, 'seed')}"
-    found, untried = describe_data_file(spec), None
+    described, untried = describe_data_file(spec), None
     if spec.loop is None:
-        there = spec.dataset | ({"download": False} if "download" in spec.dataset else {})
+        # Checking a file must not start a download of gigabytes.
+        local = spec.dataset | ({"download": False} if "download" in spec.dataset else {})
         try:
-            prepare_dataset(spec.model_copy(update={"dataset": there}))
+            prepare_dataset(spec.model_copy(update={"dataset": local}))
         except InvalidSearchSpace:
             raise
         except SweeperError as error:
             untried = f"not tried on its data: {error.message}"
     return CommandResult(
-        spec, "\n".join(filter(None, (f"{space} is valid: {seeds}; varies {varying}", found, untried)))
+        spec, "\n".join(filter(None, (f"{space} is valid: {seeds}; varies {varying}", described, untried)))
     )
 
 
@@ -152,10 +165,16 @@ def delete(
     Args:
         yes: Do not ask for confirmation.
         runs: Delete its MLflow runs, too.
-        ask: puts the question to the user, and raises where the answer is no.
+        ask: Callback that asks the user, and raises if the answer is no.
 
     Returns:
-        The folder that is gone.
+        The deleted folder.
+
+    Examples:
+        >>> import shutil, sweeper
+        >>> _ = shutil.copytree("results/example", "results/copy")
+        >>> sweeper.delete("copy", yes=True).value.name
+        'copy'
     """
     from sweeper.execution.slurm.submission import at_rest
 
@@ -170,6 +189,7 @@ def delete(
         others = "with its MLflow runs" if runs else "its MLflow runs stay, without --runs"
         ask(f"Delete {root} ({lookup.size_of(root) / 2**20:,.1f} MiB; {others})?")
     if runs:
+        # Before the folder, whose journal has the id by which the runs are known.
         from sweeper.tracking.runs import sweep_id
 
         count = delete_runs(local_tracking(tracking_uri, root.parent), name, sweep_id(paths.journal))
@@ -190,13 +210,19 @@ def rename(name: arguments.Name, new: str, *, output: arguments.Output = None) -
 
     Returns:
         The new folder.
+
+    Examples:
+        >>> import shutil, sweeper
+        >>> _ = shutil.copytree("results/example", "results/old")
+        >>> sweeper.rename("old", "new").value.name
+        'new'
     """
     from sweeper.execution.slurm.submission import at_rest
 
     place = output_folder(output)
     at_rest(name, place)  # a job that waits would start the sweep anew under its old name
-    found = lookup.rename(name, new, place)
-    return CommandResult(found, notes=[f"renamed to {found}"])
+    folder = lookup.rename(name, new, place)
+    return CommandResult(folder, notes=[f"renamed to {folder}"])
 
 
 def archive(
@@ -204,13 +230,18 @@ def archive(
 ) -> CommandResult[Path]:
     """Pack a sweep's results folder into a .tar.gz file.
 
-    The folder stays.
+    The folder is kept.
 
     Args:
         to: File to write. (default: NAME.tar.gz beside the sweep)
 
     Returns:
         The file.
+
+    Examples:
+        >>> import sweeper
+        >>> sweeper.archive("example", to="example.tar.gz").value.name
+        'example.tar.gz'
     """
     file = lookup.archive(name, output_folder(output), None if to is None else Path(to))
     return CommandResult(file, notes=[f"wrote {file}, {file.stat().st_size / 2**20:,.1f} MiB"])
@@ -227,7 +258,7 @@ def spaces(
     schedulers: bool = False,
     searchers: bool = False,
 ) -> CommandResult[list[str]]:
-    """List the shipped search spaces, or what they may name.
+    """List the shipped search spaces, or the components that a search space can name.
 
     Args:
         losses: List loss families.
@@ -240,12 +271,17 @@ def spaces(
         searchers: List searchers and their settings.
 
     Returns:
-        The names.
+        The kinds that were listed.
+
+    Examples:
+        >>> import sweeper
+        >>> sweeper.spaces(losses=True, posthoc=True).value
+        ['losses', 'posthoc']
     """
     from sweeper.space import catalogue
 
     wanted = (losses, architectures, datasets, optimizers, posthoc, metrics, schedulers, searchers)
-    chosen = [kind for kind, asked in zip(catalogue.KINDS, wanted, strict=True) if asked]
+    chosen = [kind for kind, is_chosen in zip(catalogue.KINDS, wanted, strict=True) if is_chosen]
     tables = [catalogue.components_table(kind) for kind in chosen] or [catalogue.spaces_table()]
     return CommandResult(chosen, Group(*tables))
 
@@ -256,23 +292,33 @@ def doctor() -> CommandResult[list[Check]]:
     Every problem comes with a fix.
 
     Returns:
-        A check for each thing that a sweep needs, with its fix.
+        One check per requirement, with its fix.
+
+    Examples:
+        >>> import sweeper
+        >>> {check.subject: check.ok for check in sweeper.doctor().value}["Python"]  # doctest: +SKIP
+        True
     """
-    found, lines = checks(), list[str]()
-    for check in found:
+    done, lines = checks(), list[str]()
+    for check in done:
         lines.append(f"{'ok  ' if check.ok else 'FAIL'} {check.subject}: {check.finding}")
         lines += [] if check.ok else [f"     {check.remedy}"]
-    return CommandResult(found, "\n".join(lines), complete=all(check.ok for check in found))
+    return CommandResult(done, "\n".join(lines), complete=all(check.ok for check in done))
 
 
+#: Least free space in /dev/shm: Ray keeps its object store there, and containers offer 64 MiB by default.
 SHARED_MEMORY_GIB = 0.5
+
+#: Least free space on disk: results of a small sweep, and Ray's session logs in the temporary folder.
 DISK_GIB = 2.0
+
+#: Packages without which no sweep runs.
 PACKAGES = ("torch", "ray", "mlflow-skinny", "pyarrow", "duckdb", "scikit-learn", "vl-convert-python")
 
 
 @dataclass(frozen=True)
 class Check:
-    """One finding: what was looked at, whether it will do, and the remedy if not."""
+    """Result of one check: its subject, whether it passed, the finding, and the remedy otherwise."""
 
     subject: str
     ok: bool
@@ -281,24 +327,24 @@ class Check:
 
 
 def checks() -> list[Check]:
-    """Return all findings, in the order in which a sweep would hit them."""
+    """Run all checks, in the order in which a sweep would hit them."""
     return [_python(), _packages(), _images(), _gpus(), _shared_memory(), _disk(), _own_components()]
 
 
 def _python() -> Check:
-    found = ".".join(map(str, sys.version_info[:3]))
-    return Check("Python", sys.version_info >= (3, 11), found, "install Python 3.11 or newer")
+    running = ".".join(map(str, sys.version_info[:3]))
+    return Check("Python", sys.version_info >= (3, 11), running, "install Python 3.11 or newer")
 
 
 def _packages() -> Check:
-    missing, found = [], []
+    missing, installed = [], []
     for package in PACKAGES:
         try:
-            found.append(f"{package} {version(package)}")
+            installed.append(f"{package} {version(package)}")
         except PackageNotFoundError:
             missing.append(package)
     remedy = f"pip install -c constraints.txt {' '.join(missing)}"
-    return Check("packages", not missing, ", ".join(missing or found), remedy)
+    return Check("packages", not missing, ", ".join(missing or installed), remedy)
 
 
 def _images() -> Check:
@@ -307,14 +353,15 @@ def _images() -> Check:
     register_missing_operators()
     try:
         module = importlib.import_module("torchvision")
-    except (ImportError, RuntimeError) as error:
+    except (ImportError, RuntimeError) as error:  # RuntimeError: its operators are registered for another torch
         return Check("torchvision", False, str(error), "install the torchvision that fits the installed torch")
+    # In a new process, where nothing has registered the operators: this is what the user's own script would meet.
     alone = subprocess.run([sys.executable, "-c", "import torchvision"], capture_output=True, check=False)
     if alone.returncode == 0:
         return Check("torchvision", True, f"{module.__version__} imports with this torch")
     said = (
-        f"{module.__version__} is of another torch: sweeps add what it lacks, your own `import timm` would fail; "
-        "`pip install --force-reinstall torchvision` of torch's own index mends that"
+        f"{module.__version__} was built for another torch: sweeps add what it lacks, but your own `import timm` would "
+        "fail; `pip install --force-reinstall torchvision` from torch's own index fixes that"
     )
     return Check("torchvision", True, said)
 
@@ -346,18 +393,18 @@ def _disk() -> Check:
 
 
 def _own_components() -> Check:
-    """Import components that installed packages add, as a sweep that names them would."""
+    """Import the components that installed packages add, as a sweep that names them would."""
     from sweeper.space.catalogue import installed_registries
 
     registries = installed_registries()
     kinds = (*registries.space.values(), registries.datasets, registries.posthoc, registries.further_metrics)
-    found, faults = [], []
+    components, faults = [], []
     for registry in kinds:
         for name in entry_points(registry.group) if registry.group else ():
             fault = registry.fault(name) if NAME.fullmatch(name) else "use lower-case letters, digits and _"
             if fault is None and not registry.is_own(name):
                 fault = "a built-in component has the same name"
-            found.append(f"{registry.kind} {name}")
+            components.append(f"{registry.kind} {name}")
             faults += [f"{registry.kind} {name}: {fault}"] if fault else []
-    finding = "; ".join(faults) or ", ".join(found) or "none: `sweeper spaces` lists built-in components"
+    finding = "; ".join(faults) or ", ".join(components) or "none: `sweeper spaces` lists built-in components"
     return Check("components of packages", not faults, finding, "fix or uninstall the package that adds it")

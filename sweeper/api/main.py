@@ -3,7 +3,7 @@
 Exit status: 0 done; 1 the sweep has failed trials or was stopped; 2 bad input.
 
 Commands are the functions of `sweeper.api`; cyclopts reads their signatures and docstrings, as `sweeper.api.arguments`
-says. What a function returns is printed by `sweeper.api.printing`.
+describes. `sweeper.api.printing` prints their return values.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ def _shown_default(value: object) -> str | None:
 
 
 def _refuse(message: str) -> None:
+    # Standard output first, so that the error comes last on a terminal. Either stream may be closed or full.
     with contextlib.suppress(OSError):
         sys.stdout.flush()
     with contextlib.suppress(OSError):
@@ -52,8 +53,8 @@ def _refuse(message: str) -> None:
 def plugins() -> dict[str, Callable[..., Any]]:
     """Return the commands that installed packages add: name → function, written like those of `sweeper.api`.
 
-    A package names them in its `pyproject.toml`. A command that cannot be imported, or that has the name of one of the
-    sweeper's own, is left out with a warning.
+    A package names them in its `pyproject.toml`. A command that cannot be imported, or has the name of a built-in
+    command, is skipped with a warning.
 
         [project.entry-points."sweeper.commands"]
         audit = "my_package.commands:audit"
@@ -62,17 +63,17 @@ def plugins() -> dict[str, Callable[..., Any]]:
     own = {*SUBCOMMANDS, *(_words(name) for names in GROUPS.values() for name in names)}
     for entry in importlib.metadata.entry_points(group="sweeper.commands"):
         if entry.name in own:
-            _refuse(f"the command {entry.name!r} of {entry.value} has the name of one of the sweeper's own")
+            _refuse(f"the command {entry.name!r} of {entry.value} has the name of a built-in command")
             continue
         try:
             added[entry.name] = entry.load()
-        except Exception as error:  # a stranger's module may raise anything
+        except Exception as error:  # another package's module can raise anything; built-in commands must still work
             _refuse(f"the command {entry.name!r} of {entry.value} cannot be imported: {error}")
     return added
 
 
 def program() -> App:
-    """Return the command line with every command."""
+    """Build the command line with every command."""
     app = App(
         "sweeper",
         help="Which loss, γ, coverage and ν give calibrated confidences on which network.",
@@ -80,6 +81,7 @@ def program() -> App:
         help_format="plaintext",
         default_parameter=Parameter(negative=(), show_default=_shown_default),
         group_commands=(options := Group("Options", sort_key=len(GROUPS) + 1)),
+        # `main` prints errors and chooses the exit status.
         result_action="return_value",
         exit_on_error=False,
         print_error=False,
@@ -107,15 +109,16 @@ def launch(
     *words: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)],
     form: Annotated[str | None, Parameter(("--format", "-f"), completer=lambda context: FORMATS)] = None,
 ) -> int:
-    """Run the command that was typed.
+    """Run the typed command.
 
     Args:
-        form: Output format: table or json; of rows also csv and parquet, of papers' tables markdown, latex and csv.
+        form: Output format: table or json; for rows also csv and parquet, for papers' tables markdown, latex and csv.
     """
     function, bound, handed = app.parse_args(words)
     own = "form" in handed
-    if not own and form not in (None, "table", "json"):  # before anything is done
+    if not own and form not in (None, "table", "json"):  # checked before the command, which may run for days
         raise SweeperError(f"unknown format {form!r}", "formats: table, json")
+    # A function whose parameters include callbacks, such as `say`, gets those that print.
     given = {name: HANDED[name] for name in handed if name in HANDED} | ({"form": form} if own and form else {})
     answer = function(*bound.args, **bound.kwargs, **given)
     return display(answer, as_json=form == "json" and not (own and isinstance(answer, str)))
@@ -124,7 +127,7 @@ def launch(
 app = program()
 
 
-#: What to do about errors of the operating system that are no fault of this program.
+#: Remedies for errors of the operating system that this program does not cause.
 REFUSED = {
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "ask its owner for access, or choose another place"),
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free space"),
@@ -138,9 +141,9 @@ REFUSED = {
 
 
 def main() -> None:
-    """Run the command line; a `SweeperError` becomes a message and an exit status, never a traceback.
+    """Run the command line; turn a `SweeperError` into a message and an exit status, without a traceback.
 
-    So does what the machine refuses: a folder that cannot be written, too few file descriptors, too little memory.
+    The same holds for errors of the operating system: a read-only folder, too few file descriptors, too little memory.
     """
     open_missing_streams()
     print_what_can_be_printed()
@@ -174,19 +177,19 @@ def main() -> None:
 
 
 def refuse_what_is_no_text(arguments: Sequence[str]) -> None:
-    """Raise SweeperError for an argument that is not UTF-8: no file, query or table of a sweep could hold it."""
+    """Raise SweeperError for an argument that is not UTF-8, which no file, query or table of a sweep can store."""
     for argument in arguments:
         try:
-            argument.encode()
+            argument.encode()  # Python decodes arguments with surrogates for invalid bytes; these do not encode again
         except UnicodeEncodeError as error:
             shown = os.fsencode(argument).decode("utf-8", "backslashreplace")
             raise SweeperError(f"the argument {shown} is not UTF-8 text", "write it in UTF-8; rename a file") from error
 
 
 def open_missing_streams() -> None:
-    """Open the null device in the place of standard streams that were closed, before a file of ours gets their number.
+    """Open the null device for each standard stream that is closed, before another file gets its descriptor.
 
-    Without it, what a library prints would go into a journal record or a table.
+    Otherwise a library's output could end up in a journal record or a table.
     """
     for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
         try:
@@ -198,7 +201,7 @@ def open_missing_streams() -> None:
 
 
 def print_what_can_be_printed() -> None:
-    """Replace characters that a terminal's encoding lacks (γ in Latin-1, ± in ASCII), here and in processes of ours."""
+    """Replace characters that the terminal's encoding lacks (γ in Latin-1, ± in ASCII), also in child processes."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
@@ -206,19 +209,19 @@ def print_what_can_be_printed() -> None:
 
 
 def refuse_what_would_hang() -> None:
-    """Where address space is limited (`ulimit -v`), refuse to import what would hang for want of it."""
+    """Under a limit of address space (`ulimit -v`), refuse imports that would hang when it is exhausted."""
     if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
         sys.meta_path.insert(0, _SpaceForBlas())
 
 
 class _SpaceForBlas(MetaPathFinder):
-    """Lets SciPy be imported only where there is address space left for it.
+    """Import hook that allows SciPy only while enough address space is left.
 
-    Its OpenBLAS (0.3.31) asks for buffers when it is loaded, and where it gets none it asks again for ever, holding the
+    SciPy's OpenBLAS (0.3.31) allocates buffers when it is loaded. If that fails, it retries for ever while it holds the
     interpreter's lock.
     """
 
-    #: Bytes: SciPy and its statistics were seen to take 195 MiB, numpy's random numbers 20, with one thread.
+    #: Bytes. Measured with one thread: SciPy with its statistics takes 195 MiB, numpy's random numbers 20 MiB.
     NEEDED = 256 * 2**20
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:

@@ -1,4 +1,4 @@
-"""What commands print, and what they are given to do so: progress, questions, and the summary after a run."""
+"""Printing for commands: answers, progress, questions, and the summary after a run."""
 
 from __future__ import annotations
 
@@ -24,26 +24,27 @@ from sweeper.core.labels import near_path, plural
 from sweeper.journal.journal import read_journal
 from sweeper.reporting.live import process_began
 
+#: Exit statuses: done; failed trials, or stopped; bad input.
 DONE, INCOMPLETE, BAD_INPUT = 0, 1, 2
 
-#: Seconds between two lines of progress without a terminal.
+#: Seconds between two lines of progress without a terminal: a log of hours stays readable.
 PLAIN_LINE_SECONDS = 10.0
 
 
 def say(line: str) -> None:
-    """Print a line on the standard error."""
+    """Print a line on standard error."""
     print(line, file=sys.stderr, flush=True)
 
 
 def write(text: str) -> None:
-    """Print text as it comes."""
+    """Print text unchanged, at once."""
     sys.stdout.write(text)
-    sys.stdout.flush()
+    sys.stdout.flush()  # a log that is followed through a pipe must not wait for a full buffer
 
 
 def ask(question: str) -> None:
-    """Ask for confirmation; end the command where the answer is no, or there is none."""
-    with contextlib.suppress(EOFError):
+    """Ask for confirmation; exit unless the answer is yes."""
+    with contextlib.suppress(EOFError):  # standard input is closed: nobody can answer
         if Confirm.ask(question, console=SafeConsole(stderr=True), default=False):
             return
     say("nothing was done")
@@ -51,7 +52,7 @@ def ask(question: str) -> None:
 
 
 def show(content: RenderableType, width: int = 140, *, wrap: bool = True) -> None:
-    """Print a table or text in the width of the terminal, or in `width` columns elsewhere; or lines as they are."""
+    """Print a table or text in the width of the terminal, elsewhere in `width` columns; unwrapped if not `wrap`."""
     console = SafeConsole()
     if not console.is_terminal:
         console.width = width
@@ -59,7 +60,7 @@ def show(content: RenderableType, width: int = 140, *, wrap: bool = True) -> Non
 
 
 def display(answer: Any, *, as_json: bool = False) -> int:
-    """Print an answer, or its values as JSON, then its notes; return the command's exit status."""
+    """Print a command's result, or its values as JSON, then its notes; return the exit status."""
     if answer is None:  # help was printed
         return DONE
     if as_json and (not isinstance(answer, CommandResult) or answer.value is not None):
@@ -70,23 +71,24 @@ def display(answer: Any, *, as_json: bool = False) -> int:
         return DONE if answer.complete else INCOMPLETE
     shown: CommandResult[Any] = answer if isinstance(answer, CommandResult) else _shown(answer)
     if not as_json:
-        _print_look(shown)
+        _print_rendered(shown)
     for note in shown.notes:
         say(note)
-    if shown.fault is not None:
+    if shown.fault is not None:  # after the output, which is valid: `main` prints the error
         raise shown.fault
     return shown.exit_code
 
 
 def _shown(answer: Any) -> CommandResult[Any]:
-    """Return how an answer is printed: as it says itself, or its text."""
+    """Return an answer's own display, or its text."""
     return answer.shown() if hasattr(answer, "shown") else CommandResult(answer, str(answer))
 
 
-def _print_look(answer: CommandResult[Any]) -> None:
-    if isinstance(answer.rendered, bytes):
+def _print_rendered(answer: CommandResult[Any]) -> None:
+    if isinstance(answer.rendered, bytes):  # Parquet
         sys.stdout.buffer.write(answer.rendered)
     elif isinstance(answer.rendered, str):
+        # Names from a stranger's sweep may contain terminal control sequences; a file keeps them.
         print(printable(answer.rendered) if sys.stdout.isatty() else answer.rendered)
     elif answer.rendered is not None:
         show(answer.rendered, answer.width, wrap=answer.wrap)
@@ -95,7 +97,7 @@ def _print_look(answer: CommandResult[Any]) -> None:
 def print_run(done: FinishedRun) -> None:
     """Print a run's summary, the paths of its results, and the next commands, ready to paste.
 
-    The sweep's success does not depend on it: where it cannot be read or printed, a sentence on stderr says so.
+    The sweep succeeds even if its summary cannot be read or printed; a line on stderr then says so.
     """
     try:
         _print_run(done)
@@ -108,7 +110,7 @@ def print_run(done: FinishedRun) -> None:
 
 
 def discard_output() -> None:
-    """Send what is still to be printed to the null device: nobody reads it, and flushing it would fail again."""
+    """Redirect standard output to the null device: nobody reads it, and flushing it at exit would fail again."""
     with contextlib.suppress(OSError, ValueError):  # no descriptor: a test's or a notebook's stream
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -121,7 +123,7 @@ def _print_run(done: FinishedRun) -> None:
     store = place_of(done.output, DRIVING).store
     if store is None:
         print(f"\nresults  {near_path(done.folder)}")
-        if done.report.path.exists():  # a second Ctrl-C leaves none
+        if done.report.path.exists():  # missing after a second Ctrl-C
             print(f"report   {near_path(done.report.path)}")
     else:
         print(f"\nresults  {store.child(done.name).uri}")
@@ -149,7 +151,7 @@ def _print_run(done: FinishedRun) -> None:
 
 
 def _print_phases(done: FinishedRun) -> None:
-    """Print how long each phase of a run took, counted from the start of this process to now."""
+    """Print the duration of each phase of a run, from the start of this process to now."""
     done.timings.began = process_began()
     done.timings.read(read_journal(SweepPaths(done.folder).journal))
     done.timings.note("summary printed")
@@ -160,7 +162,7 @@ def _print_phases(done: FinishedRun) -> None:
 def recalibration_progress(console: Console, sweep: str) -> Iterator[Callable[[int, int, int], None]]:
     """Show the progress of recalibrating `sweep`: a bar on a terminal, a plain line every ten seconds elsewhere.
 
-    Yield what is called with samples done, total samples and evaluations done.
+    Yields a callback that takes the samples done, all samples, and the evaluations done.
     """
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     said = time.monotonic()
@@ -177,7 +179,7 @@ def recalibration_progress(console: Console, sweep: str) -> Iterator[Callable[[i
         yield advance
 
 
-#: Arguments of functions that are not typed: the command line hands them over.
+#: Arguments that the command line supplies to functions: parameter name → callback.
 HANDED: dict[str, Callable[..., Any]] = {
     "say": say,
     "write": write,

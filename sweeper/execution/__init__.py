@@ -1,5 +1,5 @@
-"""Running and resuming a sweep, from its search space to its report.
+"""Run and resume sweeps, from the search space to the report.
 
-`driver` decides what runs next, `local` and `ray` carry trials out. Imports everything here but
-`api`, `cli` and `remote`; `ray` in the folder of that name alone.
+`driver` decides which trial runs next, `local` and `ray` execute trials. Imports every folder of `sweeper` except
+`api`; only the folder `ray` imports Ray.
 """

@@ -1,7 +1,7 @@
-"""One attempt at a sweep, by one driver: hold the lease, fold the journal, run what is unfinished, write the end.
+"""One attempt at a sweep by one driver: hold the lease, fold the journal, run unfinished trials, write the report.
 
-A first run and a resumed one differ here only in what the journal holds (`sweeper.execution.resuming`). The driver is
-put together once it is known how much fits: searcher, tables, sinks, settings of trials.
+A first run and a resumed one differ here only in the journal's contents (`sweeper.execution.resuming`). The driver is
+built once the executor knows its resources: searcher, tables, sinks, settings of trials.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ from trainables.worker.trial_settings import TrialSettings
 
 @contextmanager
 def endings_told(named: str) -> Iterator[None]:
-    """Say how to continue where the driver ends wherever it is: by a second Ctrl-C, or as no space is left.
+    """Print how to continue if a second Ctrl-C or a full disk ends the driver.
 
-    Raises DiskFullError in the place of the operating system's error.
+    Raises DiskFullError instead of the operating system's error.
     """
     try:
         yield
-    except KeyboardInterrupt:  # the first one lets the driver say so itself
+    except KeyboardInterrupt:  # a second Ctrl-C; after the first, the driver ends in order and reports it itself
         sys.stderr.write(f"interrupted: all results so far are kept; continue with `sweeper resume {named}`\n")
         raise
     except OSError as error:
@@ -73,7 +73,7 @@ def endings_told(named: str) -> Iterator[None]:
 def drive(
     sweep: Sweep, dataset: DataSet, options: RunOptions, mirror: Mirror | SharedFolder, executor: Executor
 ) -> Outcome:
-    """Hold the lease, fold the journal, run what is unfinished on an executor, and bring what follows up to date."""
+    """Hold the lease, fold the journal, run unfinished trials on an executor, and update tables, report and tracker."""
     started, paths = time.monotonic(), sweep.paths
     named = paths.in_commands if mirror.store is None else mirror.address
     goodbye = (
@@ -83,12 +83,13 @@ def drive(
     with (
         endings_told(named),
         Lease(paths.lease) as lease,
+        # SIGKILL leaves this process no time to print, so another process waits for its death.
         at_death('printf "%s\\n" "$1" >&2', goodbye),
         redirect_output(paths.log) as terminal,
     ):
         if options.settings:
-            keep(sweep)  # not before the lease: the file may be another driver's until then
-        paths.stop_marker.unlink(missing_ok=True)
+            keep(sweep)  # only with the lease: another driver may be using the file
+        paths.stop_marker.unlink(missing_ok=True)  # a request to an earlier driver
         attempt = Attempt(sweep, dataset, options, mirror, lease, terminal)
         with attempt.interrupts.listening(), attempt.progress, attempt.follower:
             ended = attempt.run_unfinished(executor)
@@ -105,16 +106,16 @@ def drive(
 
 
 class Attempt:
-    """What one driver knows and shows of the sweep that it holds.
+    """State and display of the sweep that one driver holds.
 
     Attributes:
-        sweep: the sweep.
-        mirror: where the sweep lies.
-        state: of all trials, as the journal has it.
-        notes: things that the user should know at the end, one sentence each.
-        progress: shows the run.
-        follower: logs the run where it is tracked.
-        interrupts: hears of Ctrl-C.
+        sweep: The sweep.
+        mirror: Mirror of the sweep's folder to its store.
+        state: State of all trials, folded from the journal.
+        notes: Remarks for the user at the end, one sentence each.
+        progress: Display of the run.
+        follower: Process that logs the run to the tracker.
+        interrupts: Handler of Ctrl-C.
     """
 
     def __init__(
@@ -126,7 +127,7 @@ class Attempt:
         lease: Lease,
         terminal: Console,
     ) -> None:
-        """Fold the journal of a sweep whose `lease` is held, and rebuild its tables; say what they lack."""
+        """Fold the journal of a sweep whose `lease` is held, rebuild its tables, and report missing rows."""
         self.sweep, self._dataset, self._options, self.mirror, self._lease = sweep, dataset, options, mirror, lease
         paths, schedule = sweep.paths, sweep.spec.schedule
         self.notes = resuming.discard_damaged(paths, mirror) if options.discard_damaged else []
@@ -134,6 +135,7 @@ class Attempt:
         self._worked, self._spending = WorkingTime(), Spending()
         self._tables = resuming.open_tables(sweep, dataset, mirror)
         if last_sequence(paths.journal) >= 0 or self.notes or mirror.store is not None:
+            # One pass over the journal feeds all of them: parsing is the largest part of a resume's start.
             folds = (self.state, self._rungs, self._worked, self._spending)
             self._tables.rebuild(
                 resuming.folded(paths, folds, lambda: resuming.check_trials(self.state, self._tables.config_hashes))
@@ -148,15 +150,15 @@ class Attempt:
         self._final_stage = final_stage(sweep.spec)
 
     def tick(self, steering: object) -> None:
-        """Renew the lease on every turn of the driver. Raises LeaseLostError where another has taken the sweep over."""
+        """Renew the lease on every turn of the driver. Raises LeaseLostError if another driver has taken it."""
         self._lease.beat()
         self.follower.keep_alive()
         self.mirror.require()
 
     def run_unfinished(self, executor: Executor) -> str | None:
-        """Run what is unfinished; return how that ended, `None` where it had ended before."""
+        """Run the unfinished trials; return the outcome, `None` if the sweep had ended before."""
         state, options = self.state, self._options
-        # Nothing may be left to do but to say so: the last driver died between the last report and the end.
+        # All trials may have ended without a recorded outcome: the last driver died after the last report.
         unfinished = bool(state.unfinished(failed_too=options.failed_too)) or not state.attempt
         unfinished = unfinished or bool(self._additions(state))
         if not unfinished and state.outcome is not None:
@@ -169,7 +171,7 @@ class Attempt:
         return outcome
 
     def run(self, executor: Executor) -> Driver:
-        """Run the unfinished trials where the executor has room for them; the sweep is not closed yet."""
+        """Run the unfinished trials on the executor; the caller closes the sweep."""
         job = Job(self.sweep, self.progress, self.interrupts, self._settings, self._metrics)
         with executor.session(job) as session, FreshReport(self.sweep.paths) as report:
             budget = self._budget(session.resources)
@@ -182,17 +184,17 @@ class Attempt:
         return driver
 
     def take_up(self) -> Driver:
-        """Resume a sweep in which nothing is left to run; return the driver, whose sweep is not closed yet."""
+        """Return a driver for a sweep with no trial left to run; the caller closes the sweep."""
         prepare(self._options.address)  # a searcher imports Ray
         driver = self._driver(Session({}, 1, lambda driver: None))
         driver.begin()
         return driver
 
     def write_end(self, ended: str | None, started: float) -> list[str]:
-        """Write tables and report, and give the tracker a bounded time; return things to know."""
+        """Write tables and report, and wait for the tracker for a limited time; return remarks for the user."""
         options, state, mirror = self._options, self.state, self.mirror
         self.progress.stage("writing tables and report")
-        self.follower.hurry()
+        self.follower.hurry()  # it works while tables and report are written
         mirror.collect()
         self._tables.close()
         lacking = _report_lacking(self.sweep)
@@ -207,7 +209,7 @@ class Attempt:
         return lacking
 
     def _settings(self, resources: dict[str, float]) -> TrialSettings:
-        """Return the settings of all trials, which have these resources each."""
+        """Return the settings of all trials, each with these resources."""
         spec, paths, store = self.sweep.spec, self.sweep.paths, self.mirror.store
         manifest = read_manifest(paths.manifest)
         return TrialSettings(
@@ -228,7 +230,8 @@ class Attempt:
             lanes=spec.replicates.lane_count,
             training=spec.training.settings,
             choices=paths.root / "packing" if store is None else None,
-            data_key=content_key(self._dataset) if spec.loop is None else None,  # a loop's is what it predicts
+            # A custom loop loads its own data: this data set only holds the targets that it predicts.
+            data_key=content_key(self._dataset) if spec.loop is None else None,
             data_keys=data_keys(spec),
             timeout_seconds=spec.trial_timeout,
             hang_seconds=spec.hang_timeout,
@@ -243,7 +246,7 @@ class Attempt:
         return BudgetWatch(limits, self._spending, self._worked, resources, os.environ)
 
     def _searcher(self) -> Searcher | None:
-        """Return what chooses configurations, told of the journal; `None` where they follow from the space."""
+        """Return the searcher, replayed from the journal; `None` if configurations follow from the space alone."""
         if not self.sweep.spec.searcher.learns:
             return None
 
@@ -253,7 +256,7 @@ class Attempt:
         return searcher
 
     def _metrics(self, publish: Publish, resources: Mapping[str, float]) -> MetricsSink:
-        named = self.sweep.spec.budget.gpu_hour_price if self.sweep.spec.budget else None
+        price = self.sweep.spec.budget.gpu_hour_price if self.sweep.spec.budget else None
         return MetricsSink(
             self.sweep.name,
             self.state,
@@ -262,14 +265,14 @@ class Attempt:
             spending=self._spending,
             samples_per_epoch=len(self._dataset.train) * self.sweep.spec.replicates.count,
             gpu=resources["gpu"],
-            gpu_hour_price=price_from(os.environ) if named is None else named,
+            gpu_hour_price=price_from(os.environ) if price is None else price,
         )
 
     def _additions(self, state: SweepState) -> Sequence[Added]:
-        """Return the seeds that join the sweep once its trials have ended."""
-        wanted, seeds = self._options.replicates, self.sweep.spec.replicate_seeds
-        asked = [] if wanted is None else requested(state, seeds, wanted, self._options.trials)
-        return asked or ([] if self._final_stage is None else self._final_stage.next(state))
+        """Return the seeds to add after all trials have ended: those of `--set replicates`, else the final stage's."""
+        count, seeds = self._options.replicates, self.sweep.spec.replicate_seeds
+        added = [] if count is None else requested(state, seeds, count, self._options.trials)
+        return added or ([] if self._final_stage is None else self._final_stage.next(state))
 
     def _driver(self, session: Session, budget: BudgetWatch | None = None, *sinks: Sink) -> Driver:
         spec, configurations = self.sweep.spec, self.sweep.configurations
@@ -295,7 +298,7 @@ class Attempt:
 
 
 def _report_lacking(sweep: Sweep) -> list[str]:
-    """Write the report; return a note where it cannot be made, for the sweep is complete without it.
+    """Write the report; return a note if that fails, since the sweep is complete without it.
 
     Raises DiskFullError.
     """

@@ -1,4 +1,4 @@
-"""Trial processes of this machine, forked by a server that has imported torch (`trainables.worker.fork_server`)."""
+"""Trial processes on this machine, forked by a server that has imported torch (`trainables.worker.fork_server`)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from sweeper.core.processes import python_environment, python_module
 from trainables.worker import fork_server
 from trainables.worker.trial_reports import WorkerInit
 
-#: How long the server may take to exit on its own once it is not needed.
+#: Seconds that the server has to exit by itself before it is killed.
 END_SECONDS = 5.0
 
 
-class ForkServerGone(SweeperError):  # noqa: N818 - says what is gone
-    """The process that forks trial processes has ended; what the sweep has so far is kept."""
+class ForkServerGone(SweeperError):  # noqa: N818 - the name says what is gone
+    """The process that forks trial processes has ended; all results so far are kept."""
 
     exit_code = 1
 
@@ -29,47 +29,48 @@ class TrialProcess:
     """One forked process, and the connection to it."""
 
     def __init__(self, pid: int, connection: Connection) -> None:
-        """Stand for process `pid`, reached through `connection`."""
+        """Refer to process `pid`, reached through `connection`."""
         self.pid, self.connection = pid, connection
 
     def send(self, message: object) -> bool:
-        """Send plain values; return whether the process could take them."""
+        """Send picklable values; return whether the process is alive to receive them."""
         with suppress(BrokenPipeError, ConnectionResetError):
             self.connection.send(message)
             return True
         return False
 
     def kill(self) -> None:
-        """End the process at once; its trial has a checkpoint."""
+        """Kill the process; its trial can continue from its checkpoint."""
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         self.connection.close()
 
 
 class ForkServer:
-    """The process that forks trial processes. Start it early: it imports torch meanwhile."""
+    """The process that forks trial processes. Start it early, so that it imports torch in the meantime."""
 
     def __init__(self) -> None:
-        """Start the server and return at once."""
+        """Start the server and return without waiting for it."""
         self._control, theirs = Pipe()
         with theirs:
             self._process = subprocess.Popen(
                 python_module(fork_server.__name__, str(theirs.fileno())),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                process_group=0,  # Ctrl-C is for the driver; in its session, see `set_niceness`
-                # One thread for numpy's products until a process says otherwise: as many as cores would get in each
-                # other's way, and add in another order.
+                # Its own group: a terminal sends Ctrl-C to the driver's group only. Same session: see `set_niceness`.
+                process_group=0,
+                # One thread for numpy's products until a trial sets its own number. The default, one per core, would
+                # slow parallel trials down and change the order of floating-point sums.
                 env=python_environment(OMP_NUM_THREADS="1"),
             )
 
     def __enter__(self) -> ForkServer:
-        """Serve."""
+        """Return the running server."""
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        """End the server, and with it all that it has forked."""
-        self._control.close()
+        """End the server and all processes that it has forked."""
+        self._control.close()  # the server exits when its end of the pipe closes
         try:
             self._process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
@@ -77,7 +78,7 @@ class ForkServer:
             self._process.wait()
 
     def fork(self, opening: WorkerInit) -> TrialProcess:
-        """Return a new trial process that has been sent `opening`."""
+        """Fork a trial process, send it `opening`, and return it."""
         ours, theirs = Pipe()
         with theirs:
             pid = self._ask(0, theirs.fileno())
@@ -86,11 +87,12 @@ class ForkServer:
         return process
 
     def exit_code(self, process: TrialProcess) -> int:
-        """Return the exit code of a process that ends or has ended, negative for the signal that ended it."""
+        """Wait for a process to end; return its exit code, negative for the signal that ended it."""
+        # Only the server, its parent, can wait for it.
         return self._ask(process.pid)
 
     def _ask(self, pid: int, *descriptors: int) -> int:
-        """Send a request as `trainables.worker.fork_server.serve` takes it; return the answer."""
+        """Send a request in the format of `trainables.worker.fork_server.serve`; return the answer."""
         try:
             self._control.send(pid)
             for descriptor in descriptors:
@@ -106,12 +108,12 @@ class ForkServer:
 def early_server(
     executor: str, address: str | None, given: ForkServer | None = None
 ) -> AbstractContextManager[ForkServer | None]:
-    """Start the server where it may be needed, as early as can be: it imports torch while the space is read.
+    """Start the server if it could be needed, so that it imports torch while the search space is read.
 
     Args:
-        executor: asked for.
-        address: of a Ray cluster.
-        given: one that runs already, whose owner ends it.
+        executor: Requested executor: `auto`, `local` or `ray`.
+        address: Address of a Ray cluster, or `None`.
+        given: Server that already runs; its owner ends it.
     """
     if given is not None or executor not in ("auto", "local") or address is not None:
         return nullcontext(given)

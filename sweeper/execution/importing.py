@@ -42,7 +42,7 @@ from trainables.worker.trial_tables import evaluation_rows, write_evaluations
 
 
 class _FromFile(Executor):
-    """Reports what a file holds where trials would run."""
+    """Executor that reports a file's predictions instead of training."""
 
     name = "file"
 
@@ -62,14 +62,15 @@ class _FromFile(Executor):
         yield Session(resources, 1, execute)
 
     def _reports(self, index: int, settings: TrialSettings) -> Iterator[TrialReport]:
-        """Yield a configuration's reports, an epoch each, their tables written before."""
+        """Yield one report per epoch of a configuration, after writing its tables."""
         trial, last = trial_name(index), self._file.epochs[-1]
         files = TrialFiles(Path(trial), tables=settings.tables, checkpoints=None, store=settings.store)
-        there = {seed for number, seed, _ in self._file.rows if number == index}
+        present = {seed for number, seed, _ in self._file.rows if number == index}
         seeds = enumerate(self._file.seeds)
-        errors = {n: Failure(NON_FINITE, {"missing_seed": seed}) for n, seed in seeds if seed not in there}
+        # A missing seed counts as diverged, which no resume retries: there is nothing to train.
+        errors = {n: Failure(NON_FINITE, {"missing_seed": seed}) for n, seed in seeds if seed not in present}
         for epoch in self._file.epochs:
-            rows, found = [], {}
+            rows, measured = [], {}
             for number, seed in enumerate(self._file.seeds):
                 if number in errors:
                     continue
@@ -78,10 +79,10 @@ class _FromFile(Executor):
                     errors[number] = Failure(NON_FINITE, {"logits_of_seed": seed, "epoch": epoch})
                     continue
                 rows.append({"replicate": number, **replicate.train_epoch(), "seconds": 0.0})
-                found[number] = replicate.evaluate(settings.evaluation, END if epoch == last else "rung")
-            write_evaluations(files, trial, epoch, found)
-            evaluations, failure = evaluation_rows(found, epoch), None if found else [*errors.values()][-1]
-            objective = mean_objective(settings.objective, rows, evaluations) if found else math.nan
+                measured[number] = replicate.evaluate(settings.evaluation, END if epoch == last else "rung")
+            write_evaluations(files, trial, epoch, measured)
+            evaluations, failure = evaluation_rows(measured, epoch), None if measured else [*errors.values()][-1]
+            objective = mean_objective(settings.objective, rows, evaluations) if measured else math.nan
             yield TrialReport(
                 configuration=index, epoch=epoch, objective=objective, failure=failure, device="cpu",
                 packing=SEQUENTIAL, wall_seconds=0.0, epochs=rows, evaluations=evaluations,
@@ -91,7 +92,7 @@ class _FromFile(Executor):
                 return
 
     def _replicate(self, index: int, seed: int, epoch: int, settings: TrialSettings) -> LoopReplicate | None:
-        """Return a replicate about to end an epoch; `None` where its logits are not finite."""
+        """Return a replicate at the end of `epoch`; `None` if its logits are not finite."""
         stored = {
             name: (self._file.logits[own], self._file.targets[own])
             for name, own in self._file.rows[index, seed, epoch].items()
@@ -102,7 +103,7 @@ class _FromFile(Executor):
         replicate = LoopReplicate(
             IMPORTED, values, seed=seed, dataset=own_data(), max_epochs=epoch, evaluation=measured
         )
-        replicate.epoch = epoch - 1
+        replicate.epoch = epoch - 1  # `train_epoch` adds one
         replicate.loop.predictions = {name: tuple(map(torch.from_numpy, pair)) for name, pair in stored.items()}
         return replicate
 
@@ -110,30 +111,30 @@ class _FromFile(Executor):
 def import_predictions(
     file: Path, overrides: Sequence[str], name: str | None, options: RunOptions, labels: Path | None = None
 ) -> Outcome:
-    """Make a sweep of a file's predictions.
+    """Create a sweep from a file of predictions.
 
     Args:
-        file: see `predictions_file`.
-        overrides: `key=value` of the search space that is made for it, such as `evaluation.posthoc=[…]`.
-        name: of the sweep; by default the file's, numbered.
-        options: of a run.
-        labels: the file of the targets, where they are in another one.
+        file: File of predictions; see `predictions_file`.
+        overrides: Overrides `key=value` of the generated search space, such as `evaluation.posthoc=[…]`.
+        name: Name of the sweep; the file's name, numbered, by default.
+        options: Options of the run.
+        labels: File of the targets, if they are in another one.
 
     Raises:
-        SweeperError: what the file lacks, or what is wrong in it.
+        SweeperError: The file lacks columns or has invalid values.
     """
-    found = read_predictions(file, labels)
-    spec = load_spec(found.space(), overrides)
-    facts = found.facts()
+    predictions = read_predictions(file, labels)
+    spec = load_spec(predictions.space(), overrides)
+    facts = predictions.facts()
     manifest = {
         **build_manifest(spec, facts),
         MANIFEST_KEY: {"columns": []},
         "imported": {"file": file.name, "sha256": hashlib.sha256(file.read_bytes()).hexdigest()},
     }
     dataset = data_stand_in(manifest)
-    faults = split_faults(spec.evaluation.model_dump(), found.splits)
+    faults = split_faults(spec.evaluation.model_dump(), predictions.splits)
     if not faults:
-        fewest = min(size for name, size in facts["samples"].items() if name in found.splits)
+        fewest = min(size for name, size in facts["samples"].items() if name in predictions.splits)
         faults = [Fault("evaluation.bins", rule) for rule in bin_faults(fewest, spec.evaluation.bins)]
     if faults:
         raise InvalidSearchSpace(faults, str(file))
@@ -141,9 +142,10 @@ def import_predictions(
     if place.store is not None:
         place.store.check()
     sweep = create_sweep(spec, file.stem, name, place.folder, manifest, place.has)
-    own = Configurations(len(found.configurations), found.configurations.__getitem__, sweep.paths.journal)
+    # The file's configurations in its order: drawing from the generated space would give other combinations.
+    own = Configurations(len(predictions.configurations), predictions.configurations.__getitem__, sweep.paths.journal)
     try:
-        done = first_attempt(replace(sweep, configurations=own), dataset, options, place, _FromFile(found))
+        done = first_attempt(replace(sweep, configurations=own), dataset, options, place, _FromFile(predictions))
     except LoopError as error:
         raise SweeperError(f"{file}: {error}") from error
-    return replace(done, notes=[*found.notes, *done.notes])
+    return replace(done, notes=[*predictions.notes, *done.notes])

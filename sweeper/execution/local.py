@@ -1,12 +1,11 @@
 """The local executor: runs assignments in forked processes on this machine. One loop, no threads.
 
-The loop asks the driver for assignments, passes it reports and deaths, and ends when nothing is left or a stop is asked
-for, as `sweeper.execution.ray.executor` has Ray Tune do. A process stands still while the driver judges what it
-reported: then it hears how to go on (`sweeper.execution.driver.executor`). One without trials waits for the next
-assignment.
+The loop asks the driver for assignments, passes reports and exits to it, and ends when no trial is left or a stop is
+requested, as Ray Tune does for `sweeper.execution.ray.executor`. A process waits while the driver judges its report,
+and then gets the decision (`sweeper.execution.driver.executor`). A process without trials waits for an assignment.
 
-SIGTERM ends the loop after the turn it is in, so nothing is journaled by halves; Ctrl-C after the epoch that each trial
-is in.
+SIGTERM ends the loop after the current turn, so that no record is half written. Ctrl-C ends it after each trial's
+current epoch.
 """
 
 from __future__ import annotations
@@ -35,21 +34,22 @@ from trainables.files.container import fullest_memory, usable_cores
 from trainables.worker.hang_watchdog import ended_by
 from trainables.worker.trial_reports import Failure, WorkerFailed, WorkerInit
 
-#: The longest that the loop waits for processes before it looks after the driver's other duties.
+#: Most seconds that the loop waits for processes before it attends to the driver's other duties.
 TURN_SECONDS = 0.2
 
-#: The longest that a process is waited for which writes a last checkpoint: a store may be out of reach for 120 s.
+#: Most seconds to wait for a process that writes a last checkpoint: a store may be out of reach for 120 s.
 LEAVE_SECONDS = 150.0
 
+#: Ray's variable for the same threshold; it also changes `MOST_MEMORY`.
 THRESHOLD_VARIABLE = "RAY_memory_usage_threshold"
 
-#: Above this share of the memory, the machine's or the container's, the largest trial process is ended, as Ray does on
-#: its nodes: the kernel would take any process, the driver among them. Ray's own variable changes it here, too.
+#: Fraction of the machine's or container's memory above which the largest trial process is ended, as Ray does on its
+#: nodes. Otherwise the kernel would kill any process, possibly the driver.
 MOST_MEMORY = 0.95
 
 
 def this_machine(cpus: int | None) -> ClusterView:
-    """Return what this machine has for trials: `cpus` cores, or those that this process may use."""
+    """Return this machine's resources for trials: `cpus` cores, or all that this process can use."""
     return ClusterView(({"CPU": float(cpus or usable_cores())},))
 
 
@@ -64,7 +64,7 @@ class LocalExecutor(Executor):
     name = "local"
 
     def require(self, resources: Resources) -> None:
-        """Raise SweeperError where a cluster is named, or trials take GPUs."""
+        """Raise SweeperError if a cluster is named or trials need GPUs."""
         if self.options.address is not None:
             raise SweeperError(
                 f"the executor is local, but the cluster is {self.options.address}",
@@ -72,17 +72,17 @@ class LocalExecutor(Executor):
             )
         if takes_cards(resources):
             raise SweeperError(
-                f"resources.gpu = {resources.gpu}, and the local executor does not allocate GPUs",
+                f"resources.gpu = {resources.gpu}, but the local executor does not allocate GPUs",
                 "omit --executor local, or train on the CPU: --set resources.gpu=0",
             )
 
     def check(self, resources: Resources) -> None:
-        """Raise SweeperError where no trial fits on this machine."""
+        """Raise SweeperError if no trial fits on this machine."""
         fit_resources(resources, this_machine(self.options.cpus))
 
     @contextmanager
     def session(self, job: Job) -> Iterator[Session]:
-        """Give this machine's cores."""
+        """Yield a session with this machine's cores."""
         spec, server = job.sweep.spec, self.server
         assert server is not None, "it was started before the search space was read"
         resources, slots = fit_resources(spec.resources, this_machine(self.options.cpus))
@@ -101,23 +101,23 @@ EXECUTOR = LocalExecutor
 
 @dataclass(eq=False, kw_only=True)
 class ForkedWorker(WorkerSlot):
-    """A forked process, and what it was given."""
+    """A forked process and its assignments."""
 
     process: TrialProcess
 
 
 @dataclass(eq=False)
 class Loop:
-    """The processes at work, each with its trials, and those that wait for some.
+    """Busy processes with their trials, and idle processes.
 
     Attributes:
-        driver: says what is to run.
-        server: forks the processes.
-        opening: the first that each of them hears.
-        slots: how many of them there may be.
-        busy: workers at work, by the connection to their process.
-        idle: workers that wait, or still write the last checkpoint of a trial that they left.
-        dispatcher: says what a worker hears.
+        driver: Driver that assigns trials.
+        server: Server that forks the processes.
+        opening: First message to each process.
+        slots: Most processes at a time.
+        busy: Workers with trials, by the connection to their process.
+        idle: Workers without trials, some of which still write the last checkpoint of their previous trial.
+        dispatcher: Translator between workers and driver.
     """
 
     driver: Driver
@@ -133,9 +133,9 @@ class Loop:
         self.dispatcher = Dispatcher(self.driver, self.busy.values())
 
     def run(self, pressed: Interrupts) -> None:
-        """Run the driver's assignments until none is left or a stop is asked for.
+        """Run the driver's assignments until none is left or a stop is requested.
 
-        After one Ctrl-C, as `pressed` knows, trials finish their epoch, after two they end at once.
+        After one Ctrl-C, counted by `pressed`, trials finish their epoch; after two they end at once.
         """
         should_stop = self.driver.steering.should_stop
         try:
@@ -148,25 +148,25 @@ class Loop:
             self.end()
 
     def turn(self) -> bool:
-        """Hand out what there is, wait for news, pass it on; return whether anything is left to do."""
+        """Assign trials, wait for messages and pass them on; return whether anything is left to do."""
         self.start()
         if self.busy:
             self._hear()
             self._spare_memory()
         elif not self.driver.work.exhausted:
-            time.sleep(TURN_SECONDS)  # nothing may start just now
+            time.sleep(TURN_SECONDS)  # trials are left, but none can start yet; do not spin
         self.driver.flush()
         return bool(self.busy) or not self.driver.work.exhausted
 
     def finish_epochs(self) -> bool:
-        """Take the next reports without letting a process continue; return whether any is still in its epoch."""
+        """Take the next reports and let no process continue; return whether any is still in its epoch."""
         self.dispatcher.ending = True
         self._hear()
         self.driver.flush()
         return bool(self.busy)
 
     def dismiss(self, hurried: Callable[[], bool]) -> None:
-        """Let the processes end that have nothing to do: one may be writing the checkpoint of a trial that it left."""
+        """Wait for idle processes to end: one may still be writing the checkpoint of its previous trial."""
         leaving = [worker.process.connection for worker in self.idle if worker.process.send(None)]
         deadline = time.monotonic() + LEAVE_SECONDS
         while leaving and not hurried() and time.monotonic() < deadline:
@@ -174,14 +174,14 @@ class Loop:
             leaving = [connection for connection in leaving if connection not in ended]
 
     def end(self) -> None:
-        """End all processes; what they had in hand continues from its checkpoints."""
+        """Kill all processes; a resume continues their trials from checkpoints."""
         for worker in (*self.busy.values(), *self.idle):
             self._kill(worker)
         self.busy.clear()
         self.idle.clear()
 
     def start(self) -> None:
-        """Give work to processes that have none, as far as there is any."""
+        """Assign trials to idle or new processes while there are slots and trials."""
         while len(self.busy) < self.slots:
             assignment = self.dispatcher.offer(self.idle[-1].kind if self.idle else None)
             if assignment is None:
@@ -191,9 +191,9 @@ class Loop:
             worker.process.send(self.dispatcher.begin(worker, assignment))
 
     def on_message(self, worker: ForkedWorker) -> None:
-        """Take what a worker says, or its death, and tell it how to continue.
+        """Pass a worker's report, or its exit, to the driver, and send the decision back.
 
-        One that cannot hear that has ended: it shows as the end of its connection.
+        If sending fails, the process has ended; the end of its connection shows that in the next turn.
         """
         try:
             message: Any = worker.process.connection.recv()
@@ -208,7 +208,7 @@ class Loop:
             self.idle.append(worker)
 
     def on_exit(self, worker: ForkedWorker, failure: Failure) -> None:
-        """Give up a worker whose process has ended, and what it had in hand."""
+        """Drop a worker whose process has ended, and return its trials to the driver."""
         del self.busy[worker.process.connection]
         worker.process.connection.close()
         self.dispatcher.on_exit(worker, failure)
@@ -218,9 +218,10 @@ class Loop:
             self.on_message(self.busy[cast(Connection, ready)])
 
     def _waiting_worker(self) -> ForkedWorker | None:
-        """Return a worker that waits; one that has ended since has nothing in hand that would be lost."""
+        """Return an idle worker that is still alive; `None` if there is none."""
         while self.idle:
             worker = self.idle.pop()
+            # An idle worker never sends, so anything to read is the end of its connection. It had no trial to lose.
             if not worker.process.connection.poll():
                 return worker
             self._kill(worker)
@@ -231,7 +232,7 @@ class Loop:
         self.server.exit_code(worker.process)
 
     def _spare_memory(self) -> None:
-        """End the largest process where memory is about to run out, as looked at once a turn's time."""
+        """Kill the largest process if memory is about to run out; check at most once per turn's time."""
         if not self.busy or time.monotonic() - self._memory_seen < TURN_SECONDS:
             return
         self._memory_seen = time.monotonic()

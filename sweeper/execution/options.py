@@ -1,10 +1,9 @@
-"""Options of a run, as opposed to the search space, and how it ended; sweeps in which nothing is left to do.
+"""Options of a run, its outcome, and quick detection of sweeps with nothing left to do.
 
-These are detected quickly: no record is read, no table built, no process started. A driver that has brought everything
-to its end leaves a mark with the sizes and times of all files that a resume would look into: the space, the manifest,
-every journal record, every table file. While they are as they were, a resume would find nothing to run, to repair or
-to log. Whatever has changed, be it by damage, a copy without times or another release, makes the mark void, and the
-resume goes its whole way.
+Detection reads no record, builds no table and starts no process. A driver that completes a sweep leaves a mark with the
+sizes and times of all files that a resume would read: the space, the manifest, every journal record, every table file.
+While they are unchanged, a resume would find nothing to run, repair or log. Any change, such as damage, a copy without
+times or another release, invalidates the mark, and the resume runs in full.
 """
 
 from __future__ import annotations
@@ -32,24 +31,24 @@ from trainables.worker.trial_reports import NON_FINITE
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How to run, as opposed to what.
+    """Options of a run that are not part of the search space.
 
     Attributes:
-        output: the folder of results folders, or the address of a store for them.
-        address: of a Ray cluster; `None` starts one on this machine.
-        cpus: cores to use on this machine; `None` for all.
-        executor: `local` for forked processes of this machine, `ray`, or `auto`: see `runner.chosen_executor`.
-        tracker: the address of what the sweep is shown by, see `sweeper.tracking.base`; `None` for nothing.
-        failed_too: on resume, run failed trials again.
-        rehearse: scale the sweep down to minutes, see `sweeper.space.rehearsal`.
-        discard_damaged: on resume, set the first damaged journal record and all later ones aside.
-        settings: on resume, changes of what does not concern the measurements, see `sweeper.execution.attempt`.
-        replicates: on resume, seeds that configurations are to have in all; `None` for no more than they have.
-        trials: those configurations' trials, by index; empty for all that reached the last epoch.
-        wait_for_nodes: seconds that an autoscaler has to start a first node that holds a trial.
-        trust: on resume, run the code that came with the sweep's folder.
-        progress: what shows the run while it lasts.
-        timings: takes how long each phase takes.
+        output: Folder of results folders, or the address of a store.
+        address: Address of a Ray cluster; `None` starts one on this machine.
+        cpus: Cores to use on this machine; `None` for all.
+        executor: `local` for forked processes on this machine, `ray`, or `auto`; see `runner.chosen_executor`.
+        tracker: Address of the tracker, see `sweeper.tracking.base`; `None` for none.
+        failed_too: On resume, run failed trials again.
+        rehearse: Scale the sweep down to minutes, see `sweeper.space.rehearsal`.
+        discard_damaged: On resume, quarantine the first damaged journal record and all later ones.
+        settings: On resume, overrides that do not affect measurements, see `sweeper.storage.sweeps.amended`.
+        replicates: On resume, the total number of seeds per configuration; `None` adds none.
+        trials: Indices of the trials that get these seeds; empty for all that reached the last epoch.
+        wait_for_nodes: Seconds to wait for an autoscaler to start the first node that fits a trial.
+        trust: On resume, run the code that came with the sweep's folder.
+        progress: Class that displays the run.
+        timings: Recorder of each phase's duration.
     """
 
     output: str | Path
@@ -70,14 +69,15 @@ class RunOptions:
 
 
 def retriable(state: SweepState) -> int:
-    """Return how many failed trials may end otherwise if retried; one that diverged diverges again."""
+    """Return the number of failed trials that a retry could mend."""
+    # A trial that diverged would diverge again: a retry uses the same random numbers.
     return sum(trial.stop_kind != NON_FINITE for trial in state.trials.values() if trial.status == FAILED)
 
 
-#: The mark's key of the tracker that has everything.
+#: Key of the mark with the tracker that is up to date.
 TRACKED = "tracker"
 
-#: The mark's name, next to the generations of tables, of which it speaks.
+#: File name of the mark, in the folder of the tables' generations.
 MARK = "settled.json"
 
 
@@ -86,13 +86,13 @@ class Settled:
     """A sweep whose trials have all ended and whose results are complete.
 
     Attributes:
-        paths: of the sweep.
-        counts: trials by status.
-        seconds: how long it took to find that out.
-        retriable: how many failed trials may end otherwise if retried.
+        paths: Paths of the sweep.
+        counts: Number of trials by status.
+        seconds: Duration of the check.
+        retriable: Number of failed trials that a retry could mend.
         outcome: `finished`, `stopped` or `interrupted`.
-        notes: things the user should know, one sentence each.
-        unfinished: how many trials a resume would continue with.
+        notes: Remarks for the user, one sentence each.
+        unfinished: Number of trials that a resume would continue.
     """
 
     paths: SweepPaths
@@ -106,11 +106,11 @@ class Settled:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome(Settled):
-    """How a run ended, whose wall time `seconds` is, Ray's start included.
+    """Outcome of a run; `seconds` is its wall time, including Ray's start.
 
     Attributes:
-        sweep: the sweep.
-        state: of all trials.
+        sweep: The sweep.
+        state: State of all trials.
     """
 
     sweep: Sweep
@@ -118,13 +118,13 @@ class Outcome(Settled):
 
 
 def mark_settled(paths: SweepPaths, counts: Mapping[str, int], tracker: str | None, retriable: int = 0) -> None:
-    """Leave the mark; the caller holds the sweep's lease and has nothing left to do.
+    """Write the mark; the caller holds the sweep's lease and has nothing left to do.
 
     Args:
-        paths: of the sweep.
-        counts: trials by status; none is unfinished.
-        tracker: its address, which has everything; `None` where the sweep was not logged.
-        retriable: how many failed trials may end otherwise if retried.
+        paths: Paths of the sweep.
+        counts: Number of trials by status; none is unfinished.
+        tracker: Address of the tracker, which is up to date; `None` if the sweep was not logged.
+        retriable: Number of failed trials that a retry could mend.
     """
     mark = {"files": _digest_of_files(paths), "counts": dict(counts), "retriable": retriable, TRACKED: _digest(tracker)}
     with suppress(OSError):  # without it the next resume looks for itself
@@ -132,15 +132,15 @@ def mark_settled(paths: SweepPaths, counts: Mapping[str, int], tracker: str | No
 
 
 def settled(name: str, output: str | Path, *, failed_too: bool, tracker: str | None) -> Settled | None:
-    """Return a sweep if a resume of it would find nothing to do; `None` where it has to look.
+    """Return a sweep if a resume would find nothing to do; `None` if only a full resume can tell.
 
     Args:
-        name: of the sweep, or its path.
-        output: where it is, on this machine.
-        failed_too: whether failed trials are to run again.
-        tracker: its address, which has to have everything; `None` for no demand.
+        name: Name or path of the sweep.
+        output: Folder of the sweep on this machine.
+        failed_too: Whether failed trials are run again.
+        tracker: Address of a tracker that must be up to date; `None` for none.
 
-    Raises SweeperError when there is no such sweep.
+    Raises SweeperError if there is no such sweep.
     """
     began = time.monotonic()
     paths = find_sweep(name, output)
@@ -150,7 +150,7 @@ def settled(name: str, output: str | Path, *, failed_too: bool, tracker: str | N
         retriable = int(mark.get("retriable", 0))
         sound = mark["files"] == _digest_of_files(paths) and paths.report.is_file()
         logged = tracker is None or (mark[TRACKED] == _digest(tracker) and kind_of(tracker).is_there(tracker))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # no mark, or an invalid one: resume in full
         return None
     if not (sound and logged) or (failed_too and counts.get("failed", 0)):
         return None
@@ -158,7 +158,7 @@ def settled(name: str, output: str | Path, *, failed_too: bool, tracker: str | N
 
 
 def _digest_of_files(paths: SweepPaths) -> str:
-    """Return a digest of the names, sizes and times of all files that a resume looks into, and of the tables' link."""
+    """Return a digest of the names, sizes and times of all files that a resume reads, and of the tables' link."""
     first = f"{paths.root}\0{paths.tables.readlink()}\0"
     return hashlib.sha256("".join([first, *sorted(_lines(paths))]).encode()).hexdigest()
 
@@ -167,13 +167,13 @@ def _lines(paths: SweepPaths) -> Iterator[str]:
     tables = [entry.path for entry in os.scandir(paths.tables) if entry.name != RECALIBRATIONS]
     for folder in (str(paths.journal), *tables):
         for entry in os.scandir(folder):
-            found = entry.stat()
-            yield f"{folder}/{entry.name}\0{found.st_size}\0{found.st_mtime_ns}\0"
+            status = entry.stat()
+            yield f"{folder}/{entry.name}\0{status.st_size}\0{status.st_mtime_ns}\0"
     for path in (paths.sweep_file, paths.manifest, paths.extensions):
         facts = (path.stat().st_size, path.stat().st_mtime_ns) if path.exists() else None
         yield f"{path.name}\0{facts}\0"
 
 
 def _digest(tracker: str | None) -> str | None:
-    """Return what is kept of an address, which may hold a password."""
+    """Return the hash of an address, which may contain a password; `None` for none."""
     return None if tracker is None else hashlib.sha256(tracker.encode()).hexdigest()

@@ -1,8 +1,8 @@
-"""A table of predictions that were made elsewhere: what it has to hold, and everything that is wrong in one.
+"""Read and check a table of predictions that were made elsewhere.
 
-A row is a sample: `split`, `target`, `logits` or `probabilities`, and where there are several, `seed` (a replicate),
-`epoch`, and `sample` (its place in the split; else rows are in order). Every other column is a hyperparameter, with
-`config_` before its name or without.
+Each row is a sample with `split`, `target`, and `logits` or `probabilities`; optional columns are `seed` (a replicate),
+`epoch`, and `sample` (the position in the split; by default the order of rows). Every other column is a hyperparameter,
+with or without the prefix `config_`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from trainables.training.evaluation import FITTED_ON
 from trainables.training.own_loop import LOGITS, PARTS, PROBABILITIES
 
 REQUIRED = ("split", "target")
-#: Columns that may be absent, and what stands for them then.
+#: Optional columns and their defaults.
 OPTIONAL = {"seed": 0, "epoch": 1}
 
 SAMPLE = "sample"
@@ -41,10 +41,10 @@ KNOWN = (*REQUIRED, *OPTIONAL, SAMPLE, LOGITS, PROBABILITIES)
 _IS = pa.types
 NUMBERS = (_IS.is_integer, _IS.is_floating)
 TEXTS = (_IS.is_string, _IS.is_large_string)
-#: What hyperparameters can be.
+#: Types of columns that can be hyperparameters.
 PLAIN = (*NUMBERS, *TEXTS, _IS.is_boolean, _IS.is_null)
 
-#: Hyperparameters that a search space has another meaning for.
+#: Columns to rename, because a search space uses the name for something else.
 RESERVED = {"dataset": "own_dataset"}
 
 #: Post-hoc methods that are compared; of many runs the first alone, since others take seconds each.
@@ -53,8 +53,8 @@ METHODS = ["temperature", "vector", "isotonic"]
 #: Further metrics of two classes: those of the probability of class 1.
 BINARY = ["ece_positive", "calibration_slope", "calibration_intercept"]
 
-#: Faults of one kind that are told.
-TOLD = 5
+#: Most faults of one kind that are reported: one wrong column makes every row faulty.
+MOST_FAULTS = 5
 
 Values = dict[str, Any]
 Rows = NDArray[np.int64]
@@ -62,24 +62,24 @@ Place = tuple[int, int, int]
 
 
 class _Faults:
-    """What is wrong with a file, to be raised at once."""
+    """The faults of a file, collected to be raised together."""
 
     def __init__(self, file: Path) -> None:
-        self.file, self.found = file, list[Fault]()
+        self.file, self.faults = file, list[Fault]()
 
     def add(self, rule: str, remedy: str) -> None:
-        """Take note of a rule that the file breaks."""
-        self.found.append(Fault("", rule, remedy))
+        """Add a rule that the file breaks."""
+        self.faults.append(Fault("", rule, remedy))
 
     def add_some(self, rules: Iterable[str], remedy: str) -> None:
-        """Take note of the first of many alike."""
-        for rule in islice(rules, TOLD):
+        """Add the first few of many similar faults."""
+        for rule in islice(rules, MOST_FAULTS):
             self.add(rule, remedy)
 
     def raise_any(self) -> None:
-        """Raise InvalidSearchSpace where there are any."""
-        if self.found:
-            raise InvalidSearchSpace(self.found, str(self.file))
+        """Raise InvalidSearchSpace if there are faults."""
+        if self.faults:
+            raise InvalidSearchSpace(self.faults, str(self.file))
 
 
 @dataclass(frozen=True)
@@ -105,13 +105,13 @@ class Predictions:
     notes: Sequence[str] = ()
 
     def space(self) -> Values:
-        """Return a search space whose configurations can be these."""
-        parts = {part: each for part in PARTS if (each := [c[part] for c in self.configurations])[0] != {"name": OWN}}
+        """Return a search space that contains the configurations."""
+        parts = {part: own for part in PARTS if (own := [c[part] for c in self.configurations])[0] != {"name": OWN}}
         rest = [{key: value for key, value in c.items() if key not in PARTS} for c in self.configurations]
         named = {}
         for part, values in parts.items():
-            names = dict.fromkeys(each["name"] for each in values)
-            options = [_choices([each for each in values if each["name"] == name]) for name in names]
+            names = dict.fromkeys(value["name"] for value in values)
+            options = [_choices([value for value in values if value["name"] == name]) for name in names]
             named[part] = {"one_of": options} if len(options) > 1 else options[0]
         return {
             "loop": IMPORTED,
@@ -128,7 +128,7 @@ class Predictions:
         }
 
     def facts(self) -> Values:
-        """Return what a manifest says of the data."""
+        """Return the manifest's facts about the data: samples per split, classes, and the hash of the splits."""
         first = next(iter(self.rows.values()))
         sizes = dict.fromkeys(SPLITS, 0) | {name: len(own) for name, own in first.items()}
         digest = hash_of_splits(*(self.targets[first.get(name, ())] for name in SPLITS))
@@ -151,7 +151,7 @@ def read_predictions(file: Path, labels: Path | None = None) -> Predictions:
         numbers = pa.array(_whole_numbers(table, name, least, None, faults))
         table = table.set_column(table.column_names.index(name), name, numbers)
     _check_splits(table, faults)
-    faults.raise_any()
+    faults.raise_any()  # the next checks compare runs and need valid columns
     assert logits is not None, "without them there is a fault"
     configurations, rows = _runs(table, own)
     samples = table[SAMPLE].to_numpy() if SAMPLE in table.column_names else None
@@ -207,7 +207,7 @@ def _is(kind: pa.DataType, *kinds: Callable[[pa.DataType], bool]) -> bool:
 
 
 def _check_names(table: pa.Table, own: Sequence[str], faults: _Faults) -> None:
-    """Tell which of the file's `own` columns are no hyperparameters."""
+    """Add a fault for each of the file's `own` columns that cannot be a hyperparameter."""
     for name in own:
         kind = table.schema.field(name).type
         if not _is(kind, *PLAIN) or not WORD.fullmatch(name.removeprefix("config_")):
@@ -221,7 +221,7 @@ def _check_names(table: pa.Table, own: Sequence[str], faults: _Faults) -> None:
 
 
 def _logits(table: pa.Table, faults: _Faults) -> NDArray[np.float32] | None:
-    """Return logits [N, K], the logarithms of probabilities where these are given; `None` where it tells a fault."""
+    """Return logits [N, K], or the logarithms of given probabilities; `None` after adding a fault."""
     name = LOGITS if LOGITS in table.column_names else PROBABILITIES
     column = table[name].combine_chunks()
     kind, rule = column.type, ""
@@ -232,26 +232,27 @@ def _logits(table: pa.Table, faults: _Faults) -> NDArray[np.float32] | None:
         elif len(sizes) != 1 or sizes[0] < 2:
             rule = f"rows of {faults.file.name} have {', '.join(map(str, sorted(sizes)[:4]))} {name}"
     else:
-        rule = f"{name} of {faults.file.name} are {kind}"
+        rule = f"{name} of {faults.file.name} have the type {kind}"
     if rule:
-        faults.add(rule, f"a row's {name} are a list of numbers, one a class, as many in every row")
+        faults.add(rule, f"give each row's {name} as a list of numbers, one per class, of equal length in all rows")
         return None
     values = flat.cast(pa.float64(), safe=False).to_numpy().reshape(-1, sizes[0])
-    known = values[~np.isnan(values).any(axis=1)]  # the seeds of others have failed
+    known = values[~np.isnan(values).any(axis=1)]  # NaN marks a seed that diverged, which is allowed
     sound = are_probabilities(known)
     if name == LOGITS and sound:
         faults.add(f"rows of {name} are probabilities, each sums to 1", f"rename the column to {PROBABILITIES}")
     elif name == PROBABILITIES and len(known) and not sound:
         worst = known[np.argmax((known < 0).any(axis=1) + np.abs(known.sum(axis=1) - 1))]
-        shown = ", ".join(f"{each:.3g}" for each in worst[:TOLD])
+        shown = ", ".join(f"{value:.3g}" for value in worst[:MOST_FAULTS])
         faults.add(f"{name} of a row are {shown}", "none is negative, and each row sums to 1")
+    # log 0 = −∞ and values beyond float32 are kept; the evaluation reports them as not finite.
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         logits = np.log(values) if name == PROBABILITIES else values
         return np.asarray(logits.astype(np.float32))
 
 
 def _whole_numbers(table: pa.Table, name: str, least: int, most: int | None, faults: _Faults) -> NDArray[np.int64]:
-    """Return a column as int64 [N], zeros where it tells a fault: one that is no whole number, or out of range."""
+    """Return a column as int64 [N]; zeros after adding a fault for values that are not integers or out of range."""
     column, nothing = table[name].combine_chunks(), np.zeros(len(table), np.int64)
     allowed = f"whole numbers from {least}" + (f" to {most}" if most is not None else "")
     if not _is(column.type, *NUMBERS):
@@ -261,6 +262,7 @@ def _whole_numbers(table: pa.Table, name: str, least: int, most: int | None, fau
         faults.add(f"{missing:,} rows have no {name}", f"give {allowed}")
         return nothing
     values = column.to_numpy(zero_copy_only=False)
+    # 2**63 as well: int64's largest value rounds up to it as a float, and would overflow in the cast.
     top = np.iinfo(np.int64).max if most is None else most
     wrong = (values != np.floor(values)) | (values < least) | (values > top) | (values >= 2.0**63)
     if wrong.any():
@@ -280,19 +282,21 @@ def _check_splits(table: pa.Table, faults: _Faults) -> None:
     odd = (f"split is {name[:40]!r}" for name in names if not WORD.fullmatch(name))
     faults.add_some(odd, "names of splits are lower-case letters, digits and _")
     if FITTED_ON not in names:
-        shown = ", ".join(repr(name[:40]) for name in names[:TOLD])
+        shown = ", ".join(repr(name[:40]) for name in names[:MOST_FAULTS])
         faults.add(
             f"has no split {FITTED_ON}: it has {shown}", "post-hoc methods are fitted on it; add its predictions"
         )
 
 
 def _runs(table: pa.Table, own: Sequence[str]) -> tuple[list[Values], dict[Place, dict[str, Rows]]]:
-    """Return the configurations, and of each with seed and epoch the rows of its splits, in order."""
+    """Return the configurations, and (configuration, seed, epoch) → split → sorted row indices."""
     keys = [*own, *OPTIONAL, "split"]
     numbered = table.select(keys).append_column("row", pa.array(np.arange(len(table))))
+    # Without threads, groups appear in the file's order, so configurations are numbered as the user wrote them.
     grouped = numbered.group_by(keys, use_threads=False).aggregate([("row", "list")])
     configurations, rows, numbers = list[Values](), dict[Place, dict[str, Rows]](), dict[str, int]()
     for key, places in zip(grouped.select(keys).to_pylist(), grouped["row_list"], strict=True):
+        # Missing values and NaN (unequal to itself) mean that the configuration lacks the hyperparameter.
         flat = {n.removeprefix("config_"): key[n] for n in own if key[n] is not None and key[n] == key[n]}
         number = numbers.setdefault(repr(flat), len(numbers))
         configurations += [flat] if number == len(configurations) else []
@@ -310,13 +314,13 @@ def _check_runs(
     samples: NDArray[Any] | None,
     faults: _Faults,
 ) -> None:
-    """Tell where a seed of a configuration lacks an epoch or split of others, or has other samples."""
+    """Add faults for runs that lack an epoch or split of others, repeat samples, or have other samples."""
 
     def run(at: Place) -> str:
-        values = ", ".join(f"{key} = {value}" for key, value in [*configurations[at[0]].items()][:TOLD])
+        values = ", ".join(f"{key} = {value}" for key, value in [*configurations[at[0]].items()][:MOST_FAULTS])
         return f"configuration {at[0]}{f' ({values})' if values else ''} with seed {at[1]}"
 
-    held = [(at, split, own) for at, there in rows.items() for split, own in there.items()]
+    held = [(at, split, own) for at, by_split in rows.items() for split, own in by_split.items()]
     epochs, splits = sorted({at[2] for at, *_ in held}), sorted({split for _, split, _ in held})
     wanted = [(index, seed, epoch) for index, seed in dict.fromkeys(at[:2] for at in rows) for epoch in epochs]
     lacking = ((at, split) for at in wanted for split in splits if split not in rows.get(at, ()))
@@ -330,19 +334,19 @@ def _check_runs(
         if (_repeats(targets[own]) if samples is None else len(np.unique(samples[own])) < len(own))
     )
     faults.add_some(
-        (f"a sample of split {split} is there twice with the same seed, epoch and hyperparameters: {run(at)}"
+        (f"a sample of split {split} occurs twice with the same seed, epoch and hyperparameters: {run(at)}"
          for at, split in twice),
         "give each run a seed, or a column that tells them apart",
     )  # fmt: skip
     odd = ((at, split) for at, split, own in held if are_probabilities(logits[own]))
-    rules = (f"{run(at)} has probabilities in the place of logits of {split}" for at, split in odd)
+    rules = (f"{run(at)} has probabilities instead of logits of {split}" for at, split in odd)
     faults.add_some(rules, "give the logarithms of all of them, or all as probabilities")
     for split in splits:
         _check_samples({at: _digest(targets, samples, own) for at, of, own in held if of == split}, split, run, faults)
 
 
 def _check_samples(held: Mapping[Place, bytes], split: str, run: Callable[[Place], str], faults: _Faults) -> None:
-    """Tell which runs have other samples of a split than most; where there is no most, than the first."""
+    """Add faults for runs whose samples of a split differ from those of most runs, or of the first run in a tie."""
     (usual, count), *others = Counter(held.values()).most_common()
     if not others:
         return
@@ -356,40 +360,42 @@ def _check_samples(held: Mapping[Place, bytes], split: str, run: Callable[[Place
 
 
 def _digest(targets: NDArray[np.int64], samples: NDArray[Any] | None, own: Rows) -> bytes:
-    """Return what is equal for runs with the same samples in the same order."""
+    """Return a value that is equal for runs with the same samples in the same order."""
     return targets[own].tobytes() + (b"" if samples is None else repr(samples[own].tolist()).encode())
 
 
 def _repeats(targets: NDArray[np.int64]) -> bool:
-    """Return whether targets [N] are one run's several times over; classes that take turns are not."""
+    """Return whether targets [N] repeat one run's targets several times; alternating classes do not count."""
+    # Without sample ids, this is the only sign of an omitted seed column. More than 20 repetitions are not searched.
     for times in range(2, 21):
         length, rest = divmod(len(targets), times)
         period = targets[:length]
         if not rest and length > 2 * len(np.unique(period)) and (targets == np.tile(period, times)).all():
-            return not any((period == np.roll(period, each)).all() for each in range(1, length) if length % each == 0)
+            return not any((period == np.roll(period, by)).all() for by in range(1, length) if length % by == 0)
     return False
 
 
 def _nested(flat: Sequence[Values]) -> list[Values]:
-    """Return configurations with `loss`, `architecture` and `optimizer` as a search space has them.
+    """Return configurations with `loss`, `architecture` and `optimizer` nested as in a search space.
 
-    Columns `loss` (or `loss_name`) and `loss_gamma` are those of this program's loss where they name one and suit it;
-    else they are called `own_loss` and `own_loss_gamma`.
+    If `loss` (or `loss_name`) names a built-in loss and `loss_gamma` is valid for it, they become its name and setting;
+    otherwise they are renamed to `own_loss` and `own_loss_gamma`.
     """
     registries = installed_registries().space
-    found = [{RESERVED.get(key, key): value for key, value in each.items()} for each in flat]
+    nested = [{RESERVED.get(key, key): value for key, value in values.items()} for values in flat]
     for part in PARTS:
 
         def of_part(key: str, part: str = part) -> bool:
             return key.partition("_")[0] == part
 
-        parts = [{key[len(part) + 1 :] or "name": v.pop(key) for key in [*filter(of_part, v)]} for v in found]
+        parts = [{key[len(part) + 1 :] or "name": v.pop(key) for key in [*filter(of_part, v)]} for v in nested]
+        # All or none: one column must not mean a built-in loss in some rows and a custom one in others.
         known = all(_is_known(registries[part], own) for own in parts)
-        for values, own in zip(found, parts, strict=True):
+        for values, own in zip(nested, parts, strict=True):
             values[part] = own if known else {"name": OWN}
             if not known:
                 values |= {f"own_{part}_{key}".removesuffix("_name"): value for key, value in own.items()}
-    return found
+    return nested
 
 
 def _is_known(registry: Any, named: Values) -> bool:
@@ -400,7 +406,7 @@ def _is_known(registry: Any, named: Values) -> bool:
 
 
 def _choices(rows: Sequence[Values]) -> Values:
-    """Return each key's values: the only one that all have, or a choice."""
+    """Return each key's value if all rows share it, else a choice of its values."""
     keys = dict.fromkeys(key for row in rows for key in row)
     seen = {key: [*dict.fromkeys(row[key] for row in rows if key in row)] for key in keys}
     return {

@@ -1,7 +1,7 @@
-"""What a driver finds in a sweep's folder: a journal to fold, tables, checkpoints, and what is damaged or missing.
+"""Check and prepare a sweep's folder for a driver: fold the journal, open tables, handle damage.
 
-A damaged journal is cut off before its first damaged record, and what trials wrote afterwards is removed; one that is
-lost is found missing.
+A damaged journal is cut off before its first damaged record, and later checkpoints are removed. A lost journal is an
+error.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from trainables.worker.checkpoints import PARTIAL, checkpoint_epochs, checkpoint
 
 
 def check_unchanged(sweep: Sweep, *, unreadable: bool = False) -> None:
-    """Raise InvalidSearchSpace, naming each difference, when `sweep.yaml` is not what the journal was driven with.
+    """Raise InvalidSearchSpace with each difference between `sweep.yaml` and the journaled search space.
 
-    `unreadable` accepts a journal in which that cannot be read; otherwise SweeperError names the damaged record.
+    `unreadable` accepts a journal whose record of it is damaged; otherwise SweeperError names that record.
     """
     try:
         faults = edited(sweep)
@@ -44,7 +44,7 @@ def check_unchanged(sweep: Sweep, *, unreadable: bool = False) -> None:
 
 
 def check_trials(state: SweepState, config_hashes: Sequence[str | None]) -> None:
-    """Raise SweeperError when configurations are drawn that are not those which the journal has."""
+    """Raise SweeperError if the drawn configurations differ from those in the journal."""
     drawn = {index: trial.config_hash for index, trial in state.trials.items() if trial.added is None}
     changed = changed_trials(drawn, config_hashes)
     if changed:
@@ -57,7 +57,7 @@ def check_trials(state: SweepState, config_hashes: Sequence[str | None]) -> None
 
 _PARTS = ("[0-9]*-[0-9]*.parquet", "c*.parquet")
 
-#: What a sweep has only once its journal has records: in words, and where it lies.
+#: Files that exist only after the journal has records: description → patterns.
 _OF_A_JOURNAL = {
     "results in its tables": [f"{place}/*/{part}" for place in ("tables", "generations/*") for part in _PARTS],
     "checkpoints": ["checkpoints/c*/**/e*.pt"],
@@ -65,13 +65,13 @@ _OF_A_JOURNAL = {
 
 
 def refuse_lost_journal(paths: SweepPaths) -> None:
-    """Raise SweeperError when there is no journal, but what only a sweep with a journal has: it would start from zero.
+    """Raise SweeperError if the journal is missing although other files show that there was one.
 
-    Records that were quarantined, all of them, are no lost journal.
+    Otherwise the sweep would silently start again from zero. A journal whose records were all quarantined is not lost.
     """
     if last_sequence(paths.journal) >= 0 or any(paths.journal.glob("*.damaged")):
         return
-    left = [word for word, patterns in _OF_A_JOURNAL.items() if any(any(paths.root.glob(each)) for each in patterns)]
+    left = [word for word, patterns in _OF_A_JOURNAL.items() if any(any(paths.root.glob(glob)) for glob in patterns)]
     if left:
         raise SweeperError(
             f"the sweep {paths.name!r} has {' and '.join(left)}, and no journal: {paths.journal} is empty or missing",
@@ -81,9 +81,9 @@ def refuse_lost_journal(paths: SweepPaths) -> None:
 
 
 def remove_checkpoints_ahead(paths: SweepPaths, state: SweepState) -> None:
-    """Remove checkpoints of epochs that a cut-off journal no longer knows: trials cannot continue from there.
+    """Remove checkpoints of epochs that a cut-off journal no longer has: trials cannot continue from them.
 
-    Left in place, the driver would find out trial by trial, and each would go to the back of the queue.
+    Otherwise the driver would reject them one by one, and each trial would go to the back of the queue.
     """
     for index in state.unfinished():
         trial, folder = state.trials[index], paths.trial_checkpoints(index)
@@ -91,14 +91,14 @@ def remove_checkpoints_ahead(paths: SweepPaths, state: SweepState) -> None:
         for own in folder.glob("r*"):
             known[own] = trial.replicates.get(int(own.name[1:]), ReplicateState()).epochs
         for place, epochs in known.items():
-            (place / PARTIAL).unlink(missing_ok=True)  # only its inside says of which epoch it is
+            (place / PARTIAL).unlink(missing_ok=True)  # its name does not show the epoch, so remove it in any case
             for epoch in checkpoint_epochs(place):
                 if epoch > epochs:
                     checkpoint_file(place, epoch).unlink(missing_ok=True)
 
 
 def discard_damaged(paths: SweepPaths, mirror: Mirror | SharedFolder) -> list[str]:
-    """Cut the journal off before its first damaged record; return what was done, in a sentence, if anything."""
+    """Cut the journal off before its first damaged record; return a note if there was one."""
     names = set_aside_damaged(paths.journal)
     mirror.set_aside(names)
     if not names:
@@ -111,7 +111,7 @@ def discard_damaged(paths: SweepPaths, mirror: Mirror | SharedFolder) -> list[st
 
 
 def folded(paths: SweepPaths, folds: Sequence[Fold], check: Callable[[], None]) -> Iterator[Record]:
-    """Yield the journal's records, each folded into `folds` first, and `check` at the end: each is parsed once."""
+    """Yield the journal's records after folding each into `folds`; call `check` at the end."""
     for record in read_journal(paths.journal):
         for fold in folds:
             fold.apply(record)
@@ -120,7 +120,7 @@ def folded(paths: SweepPaths, folds: Sequence[Fold], check: Callable[[], None]) 
 
 
 def open_tables(sweep: Sweep, dataset: DataSet, mirror: Mirror | SharedFolder) -> ParquetSink:
-    """Open the tables for writing; they hold nothing yet, or what an earlier driver wrote."""
+    """Open the tables for writing, with the rows of earlier drivers."""
     spec = sweep.spec
     measured = spec.evaluation
     own = [metric["name"] for metric in measured.metrics]
@@ -149,20 +149,21 @@ def open_tables(sweep: Sweep, dataset: DataSet, mirror: Mirror | SharedFolder) -
 
 
 def begun_trials(state: SweepState) -> frozenset[int]:
-    """Return the configurations whose trials have reported and not ended: a driver that starts now continues them."""
+    """Return the indices of trials that have reported but not ended, which a new driver continues."""
     return frozenset(index for index in state.unfinished(failed_too=True) if state.trials[index].epochs)
 
 
 def repeatability_notes(state: SweepState, begun: Collection[int], *, deterministic: bool) -> list[str]:
-    """Return a sentence on the trials whose numbers may differ in rounding from an undisturbed run's; none on CPUs.
+    """Return a note on continued trials whose results may differ in rounding from an uninterrupted run.
 
     Args:
-        state: at the end of a driver.
-        begun: what that driver found begun, by `begun_trials`.
-        deterministic: whether the sweep's training is.
+        state: State at the end of a driver.
+        begun: Indices of the trials that the driver continued, from `begun_trials`.
+        deterministic: Whether the sweep trains deterministically.
     """
     if deterministic:
         return []
+    # CPU kernels add in a fixed order; CUDA's atomic sums do not.
     continued = sum(state.trials[index].device == "cuda" for index in begun)
     if not continued:
         return []

@@ -1,7 +1,7 @@
 """Run a sweep from its first trial to its report, resume it, and ask it to stop.
 
-`run_sweep` claims a name and drives; `resume_sweep` folds the journal and drives what is left. Both end the
-same way: journal closed, tables compacted, report written, the tracker given a bounded time to catch up.
+`run_sweep` claims a name and runs all trials; `resume_sweep` folds the journal and runs the rest. Both then close the
+journal, compact the tables, write the report, and wait for the tracker for a limited time.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from trainables.files.stores.base import StoreError
 
 
 def chosen_executor(options: RunOptions, resources: Resources, server: ForkServer | None = None) -> Executor:
-    """Return where trials run: where the run says, or for `auto` in forked processes of this machine.
+    """Return the executor of a run: the requested one, or for `auto` usually forked processes on this machine.
 
-    These save Ray's start and its work on reports. But `auto` is Ray where a cluster is named, or joined already by
-    this process, and where trials take GPUs: sharing cards is Ray's. Raises SweeperError where one is asked for that
-    cannot be.
+    Forked processes save Ray's start and its work per report. `auto` chooses Ray if a cluster is named or this process
+    has joined one, and if trials need GPUs, which only Ray shares out. Raises SweeperError if the requested executor
+    cannot be used.
     """
     name = options.executor
-    if name == "auto":  # a cluster that was joined is meant to be used
+    if name == "auto":
         name = "ray" if options.address is not None or takes_cards(resources) or joined() else "local"
     executor = executor_named(name)(options, server)
     executor.require(resources)
@@ -58,9 +58,9 @@ def chosen_executor(options: RunOptions, resources: Resources, server: ForkServe
 
 
 def ask_to_stop(name: str, output: str | Path) -> str:
-    """Ask a sweep to stop; return, in a sentence, who was asked.
+    """Ask a sweep to stop; return a sentence that names the process.
 
-    Raises SweeperError when nobody runs it.
+    Raises SweeperError if no process runs it.
     """
     name, output = split_name(name, output)
     place = place_of(output, READING)
@@ -70,7 +70,7 @@ def ask_to_stop(name: str, output: str | Path) -> str:
         where = f"--output {place.address}"
         raise SweeperError(f"the sweep {name!r} is not running", f"see `sweeper status {name} {where}`")
     if store is None:
-        refuse_odd_files(paths)
+        refuse_odd_files(paths)  # the marker could be a link to a file elsewhere
         paths.stop_marker.touch()
     else:
         store.put(STOP, b"")
@@ -84,9 +84,14 @@ def run_sweep(
     options: RunOptions,
     server: ForkServer | None = None,
 ) -> Outcome:
-    """Read a search space, or take its values, claim a name for it and run it to its end.
+    """Read a search space, claim a name for it and run it to its end.
 
-    `server` forks trial processes where these run on this machine; one is started where none is given.
+    Args:
+        space: Search space: a file, the name of a shipped one, or its values.
+        overrides: Overrides `key=value`.
+        name: Name of the sweep; the file's name, numbered, by default.
+        options: Options of the run.
+        server: Fork server for trials on this machine; started if not given.
 
     Raises InvalidSearchSpace or SweeperError before anything was started.
     """
@@ -126,7 +131,7 @@ def _run_spec(server: ForkServer | None, spec: SweepSpec, stem: str, name: str |
 
 
 def first_attempt(sweep: Sweep, dataset: DataSet, options: RunOptions, place: Place, executor: Executor) -> Outcome:
-    """Drive a sweep whose name was claimed just now; give the name back where it fails before it begins."""
+    """Drive a sweep whose name has just been claimed; free the name if it fails before it begins."""
     mirror = mirror_of(sweep.paths, place)
     try:
         with mirror:
@@ -138,11 +143,11 @@ def first_attempt(sweep: Sweep, dataset: DataSet, options: RunOptions, place: Pl
 
 
 def _gives_name_back(sweep: Sweep, place: Place, *, held: bool) -> bool:
-    """Remove the folder of a sweep whose driver has failed before it began; return whether its name is free again.
+    """Remove the folder of a sweep whose driver failed before it began; return whether its name is free again.
 
-    It is not where anything was journaled, or another driver has taken the sweep up.
+    The folder is kept if anything was journaled or another driver has taken the sweep over.
     """
-    if not sweep.paths.root.exists():  # somebody has removed what had begun
+    if not sweep.paths.root.exists():  # somebody else has removed it
         return False
     if not held or last_sequence(sweep.paths.journal) >= 0 or holder(sweep.paths.lease) is not None:
         return False
@@ -152,18 +157,18 @@ def _gives_name_back(sweep: Sweep, place: Place, *, held: bool) -> bool:
             if holder(sweep.paths.lease, store) is not None:
                 return False
             store.delete(store.entries())
-        except StoreError:
+        except StoreError:  # the store still has the name
             return False
     shutil.rmtree(sweep.paths.root, ignore_errors=True)
     return True
 
 
 def resume_sweep(name: str, options: RunOptions, server: ForkServer | None = None) -> Outcome:
-    """Fold a sweep's journal and run what is unfinished; a sweep in a store is brought here first.
+    """Fold a sweep's journal and run its unfinished trials; copy it to this machine first if it is in a store.
 
-    `server` is as in `run_sweep`.
+    `server` is as for `run_sweep`.
 
-    Raises SweeperError when there is no such sweep, or another driver has it.
+    Raises SweeperError if there is no such sweep, or another driver holds it.
     """
     name, output = split_name(name, options.output)
     place = place_of(output, DRIVING)
@@ -173,7 +178,7 @@ def resume_sweep(name: str, options: RunOptions, server: ForkServer | None = Non
     ):
         sweep = open_sweep(name, place.folder)
         refuse_odd_files(sweep.paths)
-        read_manifest(sweep.paths.manifest)  # the report needs it at the end
+        read_manifest(sweep.paths.manifest)  # the report needs it: find damage before training, not after
         refuse_lost_journal(sweep.paths)
         check_unchanged(sweep, unreadable=options.discard_damaged)
         options = with_seeds(options)
@@ -184,47 +189,48 @@ def resume_sweep(name: str, options: RunOptions, server: ForkServer | None = Non
         return drive(sweep, dataset, options, mirror, executor)
 
 
-#: What `--set` calls the seeds of each configuration, and the trials that are meant.
+#: Keys of `--set` for the number of seeds per configuration, and for the trials that get them.
 SEEDS, TRIALS = ("replicates", "replicates.count"), "trials"
 
 
 def with_seeds(options: RunOptions) -> RunOptions:
-    """Return options with the seeds that its settings ask for: they change no setting of the sweep.
+    """Return options with the seeds requested in `settings` moved to `replicates` and `trials`.
 
-    Raises InvalidSearchSpace for what is no number of seeds, or no trial.
+    They are not settings of the sweep, which keeps its own number of seeds. Raises InvalidSearchSpace for an invalid
+    number of seeds or trial name.
     """
     given = [tuple(part.strip() for part in setting.partition("=")[::2]) for setting in options.settings]
-    faults, wanted, trials = list[Fault](), options.replicates, list(options.trials)
+    faults, count, trials = list[Fault](), options.replicates, list(options.trials)
     for key, text in given:
         if key in SEEDS and text.isdecimal() and 1 <= int(text) <= MOST_SEEDS:
-            wanted = int(text)
+            count = int(text)
         elif key in SEEDS:
-            rule = f"{text} is no number of seeds from 1 to {MOST_SEEDS:,}"
-            faults.append(Fault(key, rule, "write e.g. replicates=24; all else that is below it stays as it is"))
+            rule = f"{text} is not a number of seeds from 1 to {MOST_SEEDS:,}"
+            faults.append(Fault(key, rule, "write e.g. replicates=24; its other settings cannot change"))
         elif key == TRIALS:
             for name in text.split(","):
                 try:
                     trials.append(configuration_index(name.strip()))
                 except ValueError as error:
                     faults.append(Fault(key, str(error), "write e.g. trials=c00003,c00007"))
-    if trials and wanted is None:
-        faults.append(Fault(TRIALS, "nothing says how many seeds these trials are to have", "add --set replicates=24"))
+    if trials and count is None:
+        faults.append(Fault(TRIALS, "the number of seeds for these trials is missing", "add --set replicates=24"))
     if faults:
         raise InvalidSearchSpace(faults, source="--set")
     kept = [setting for setting, (key, _) in zip(options.settings, given, strict=True) if key not in (*SEEDS, TRIALS)]
-    return replace(options, settings=kept, replicates=wanted, trials=trials)
+    return replace(options, settings=kept, replicates=count, trials=trials)
 
 
-#: Keys that no resume may change: a sweep with others is another sweep.
+#: Keys that no resume can change: a sweep that differs in one of them is another sweep.
 FIXED = ("dataset", "space", "objective", "objectives", "constraints", "scheduler", "searcher", "replicates", "seed")
 
 
 def to_continue(
     space: Path | str | Mapping[str, Plain], overrides: Sequence[str], name: str | None, output: str, *, rehearse: bool
 ) -> tuple[str, bool]:
-    """Return the name that a sweep has or is to have, and whether there is one to go on with.
+    """Return a sweep's name, and whether a sweep of that name exists and can be resumed.
 
-    Raises InvalidSearchSpace, and SweeperError where the sweep of that name was started from another search space.
+    Raises InvalidSearchSpace, and SweeperError if the sweep of that name was started from another search space.
     """
     spec = load_spec(space, overrides, rehearse=rehearse)
     name = name or ("sweep" if isinstance(space, Mapping) else Path(space).stem)

@@ -1,15 +1,16 @@
-"""One driver a sweep: a lease that it holds while it lives, in a folder or in a store, and a record of who holds it.
+"""Leases: each sweep has at most one driver, in a folder or in a store, and a record names it.
 
-In a folder the lease is a lock of the operating system's (`flock`): it falls with the process, however that dies, so a
-killed driver never blocks its resume. The record next to it (host, pid, heartbeat) is what the error names. Where the
-folder's file system has no locks, as Lustre or NFS may have none, a file that the driver renews stands for the lock
-(`trainables.files.locks`): its resume on another machine then waits until a killed driver has been silent for 20 s.
+In a folder the lease is an operating system lock (`flock`). The system releases it when the process dies, however that
+happens, so a killed driver never blocks its resume. Error messages name the driver from a record next to the lock
+(host, pid, heartbeat). If the file system has no locks (some Lustre and NFS mounts), the driver renews a heartbeat file
+instead (`trainables.files.locks`); a resume on another machine then waits until the driver has been silent for 20 s.
 
-A store has no locks. There a driver holds a term (`sweeper.storage.store_journal`) and an object that it writes again
-and again while it lives. Who finds the object watches it: if it changes, its driver is alive; if it has not changed for
-`SILENCE_SECONDS`, its driver is taken for gone, and a new term begins. Clocks of different machines are never compared.
-A driver may only have been paused. So it acts on what it put into the journal while its own last sign of life is
-younger than `VALID_SECONDS`, or after it has looked whether a newer term has begun. One that has lost its term stops.
+A store has no locks. There a driver holds a term (`sweeper.storage.store_journal`) and rewrites a lease object at
+regular intervals. A second driver watches this object: if it changes, the first driver is alive; if it does not change
+for `SILENCE_SECONDS`, the first driver is presumed dead and a new term begins. Clocks of different machines are never
+compared. The first driver may only have been paused. It therefore acts on records that it put into the journal only if
+its last confirmed heartbeat is younger than `VALID_SECONDS`, or after it has checked that no newer term has begun. A
+driver that has lost its term stops.
 """
 
 from __future__ import annotations
@@ -33,37 +34,44 @@ from trainables.files.locks import BEAT_SECONDS, SILENCE_SECONDS, Claim, NoLocks
 from trainables.files.regular import IrregularFileError, open_regular, read_bytes
 from trainables.files.stores.object_store import Store, patiently
 
-#: The file that stands for the lock where there are none.
+#: File that replaces the lock on a file system without locks.
 HEARTBEAT = "driver.heartbeat"
 
-#: The object of a lease in a store.
+#: Object that holds the lease in a store.
 LEASE = "lease.json"
 
-#: So long after its last sign of life a driver knows that nobody can have taken the sweep over. A beat may be late by a
-#: store's slow answer: its client tries an unanswered request again for 6 s.
+#: Age in seconds of the last heartbeat up to which no other driver can have taken the sweep over. The margin of one
+#: beat covers a slow store, whose client retries an unanswered request for 6 s.
 VALID_SECONDS = SILENCE_SECONDS - BEAT_SECONDS
 
-#: Without locks, a record that is older than this is a dead driver's; clocks of machines differ by less.
+#: Age in seconds from which a record without a lock belongs to a dead driver. Generous, because it compares the clocks
+#: of two machines.
 LONG_SILENCE_SECONDS = 120.0
 
-#: Who only asks for the holder has the lock for a moment; a driver waits that much before it believes in another.
+#: Seconds that a driver waits for the lock: `holder` takes it for a moment too, to see whether it is free.
 GLANCE_SECONDS = 1.0
 
-#: Who drives a sweep: `host`, `pid`, and in a folder `heartbeat`; nothing is known between lock and record.
+#: The driver of a sweep: `host`, `pid`, and in a folder `heartbeat`; empty between taking the lock and writing it.
 Holder = Mapping[str, Any]
 
 
 class LeaseLostError(SweeperError):
-    """Another driver has taken the sweep over; this one may not write any more."""
+    """Another driver has taken the sweep over; this one must not write any more."""
 
 
 def process_of(driver: Holder) -> str:
-    """Return who drives a sweep, in words."""
+    """Return a driver as `process PID on HOST`."""
     return f"process {driver.get('pid', '?')} on {driver.get('host', '?')}"
 
 
 def already_driven(name: str, by: Holder, stop: str) -> SweeperError:
-    """Return the error of a driver that comes second; `stop` is the sweep as the first is stopped by it."""
+    """Return the error for a second driver of a sweep.
+
+    Args:
+        name: Name of the sweep.
+        by: The first driver.
+        stop: Name or address of the sweep to give to `sweeper stop`.
+    """
     return SweeperError(
         f"the sweep {name!r} is already being driven by {process_of(by)}",
         f"wait for it, or stop it with `sweeper stop {stop}`",
@@ -71,7 +79,7 @@ def already_driven(name: str, by: Holder, stop: str) -> SweeperError:
 
 
 def taken_over(name: str, by: str, remedy: str) -> LeaseLostError:
-    """Return the error of a driver that has lost its sweep."""
+    """Return the error for a driver that has lost its sweep to `by`."""
     return LeaseLostError(f"{by} has taken the sweep {name!r} over: this driver's lease expired, so it stops", remedy)
 
 
@@ -86,7 +94,7 @@ class Lease:
         self._beaten = -math.inf
 
     def __enter__(self) -> Lease:
-        """Take the lease. Raises SweeperError naming the holder when another driver has it, or it cannot be taken."""
+        """Take the lease. Raises SweeperError if another driver holds it (naming it), or it cannot be taken."""
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = open_regular(self._path, os.O_RDWR | os.O_CREAT)
@@ -125,57 +133,64 @@ class Lease:
 
     @property
     def locked(self) -> bool:
-        """Whether the lease is a lock; where it is not, another driver may have taken it."""
+        """Whether the lease is an operating system lock; without one, another driver can take it over."""
         return self._claim.locked
 
     @property
     def lost(self) -> bool:
-        """Whether another driver is known to have taken the sweep over, which can be where there are no locks."""
+        """Whether another driver is known to have taken the sweep over (only without operating system locks)."""
         return self._claim.lost
 
     def require(self) -> None:
-        """Return if the sweep is still this driver's. Raises LeaseLostError."""
+        """Raise LeaseLostError if another driver has taken the sweep over."""
         if self.lost:
             by = _read(self._descriptor) if self._descriptor is not None else {}
             see = f"see `sweeper status {SweepPaths(self._path.parent).in_commands}`"
             raise taken_over(self._path.parent.name, process_of(by), f"every record so far is kept; {see}")
 
     def beat(self, *, force: bool = False) -> None:
-        """Renew the heartbeat when it is due. Raises LeaseLostError."""
+        """Renew the heartbeat if it is due. Raises LeaseLostError."""
         self.require()
-        # The clock on the wall may be put back; the heart continues.
+        # Monotonic: a wall clock that is set back would delay the next beat.
         now = time.monotonic()
         if self._descriptor is None or (not force and now - self._beaten < BEAT_SECONDS):
             return
         record = json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "heartbeat": time.time()}).encode()
+        # In place, not by rename: the lock belongs to this file, and a reader parses whatever it gets.
         os.pwrite(self._descriptor, record, 0)
         os.ftruncate(self._descriptor, len(record))
         self._beaten = now
 
 
 def holder(path: Path, store: Store | None = None) -> Holder | None:
-    """Return who drives the sweep with the lease `path` now, in `store` if it is there; `None` if no process does."""
+    """Return the current driver of a sweep; `None` if no process drives it.
+
+    Args:
+        path: Lease of the sweep in its folder.
+        store: Store of the sweep, if it is in one.
+    """
     if store is not None:
         entry, content = store.entries(recursive=False).get(LEASE), store.get(LEASE)
         fresh = entry is not None and time.time() - entry.written / 1e9 < LONG_SILENCE_SECONDS
         return _fields(content) if fresh and content is not None else None
     try:
         descriptor = open_regular(path)
-    except (FileNotFoundError, IrregularFileError):  # a driver's own is a file
+    except (FileNotFoundError, IrregularFileError):  # no driver makes a pipe or a folder there
         return None
     try:
+        # A shared lock: two readers do not take each other for a driver.
         return None if lock_open_file(descriptor, shared=True, patience=0) else _read(descriptor)
     except NoLocksError:
-        found, beaten = _read(descriptor), path.with_name(HEARTBEAT).exists()
-        last = found.get("heartbeat")
+        driver, has_heartbeat = _read(descriptor), path.with_name(HEARTBEAT).exists()
+        last = driver.get("heartbeat")
         fresh = isinstance(last, float) and time.time() - last < LONG_SILENCE_SECONDS
-        return found if beaten and fresh else None
+        return driver if has_heartbeat and fresh else None
     finally:
         os.close(descriptor)
 
 
 def holder_of_copy(path: Path) -> Holder | None:
-    """Return who drives a sweep in a store, from a copy of its lease; `None` if no process does."""
+    """Return the driver of a sweep in a store from a local copy of its lease; `None` if no process drives it."""
     try:
         content, age = read_bytes(path), time.time() - path.stat().st_mtime
     except (FileNotFoundError, IrregularFileError):
@@ -188,7 +203,8 @@ def _read(descriptor: int) -> Holder:
 
 
 def _fields(content: bytes) -> Holder:
-    """Return what a lease says, nothing where it is none: anybody may have written it, or its holder is about to."""
+    """Parse a lease; return an empty mapping for invalid content."""
+    # The holder may be writing it at this moment, or somebody else may have written it.
     try:
         fields = json.loads(content)
     except ValueError:
@@ -197,7 +213,8 @@ def _fields(content: bytes) -> Holder:
 
 
 def _since_boot() -> float:
-    """Return seconds that continue to count while this machine sleeps, where its system counts them."""
+    """Return the seconds since boot, including sleep where the system counts it."""
+    # A laptop that slept for an hour must not believe that its lease is still fresh; Linux's monotonic clock stops.
     boot = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if boot is None else time.clock_gettime(boot)
 
@@ -206,10 +223,10 @@ _log = logging.getLogger("sweeper.storage")
 
 
 class StoreLease:
-    """The right to drive one sweep in a store, while its driver shows, every few seconds, that it lives.
+    """The right to drive one sweep in a store, kept by a heartbeat every few seconds.
 
     Attributes:
-        lost: whether another driver is known to have taken the right over.
+        lost: Whether another driver is known to have taken the sweep over.
     """
 
     def __init__(
@@ -220,7 +237,7 @@ class StoreLease:
         clock: Callable[[], float] = _since_boot,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Prepare to take the sweep `name`, which is in `store`."""
+        """Prepare the lease of the sweep `name` in `store`; tests pass their own `clock` and `sleep`."""
         self._clock, self._sleep = clock, sleep
         self._token = secrets.token_hex(8)
         self._beats = 0
@@ -244,11 +261,12 @@ class StoreLease:
         return self._term is not None
 
     def take(self) -> None:
-        """Take the lease, waiting until a silent holder is known to be gone.
+        """Take the lease, after waiting until a silent holder is presumed dead.
 
-        Raises SweeperError naming the holder when it is alive, or when another took the lease at the same moment.
+        Raises SweeperError naming the holder if it is alive, or if another driver took the lease at the same moment.
         """
         self._wait_for_silence()
+        # Records of earlier terms count up to here; what an earlier driver still writes lies beyond and is ignored.
         terms = read_terms(self._store)
         after = count_of(terms, settled(terms, self._store.entries("journal")))
         self._begin(max((term.number for term in terms), default=0) + 1, after)
@@ -256,23 +274,24 @@ class StoreLease:
         self.require()
 
     def begin_again(self, after: int) -> None:
-        """Begin another term, before which no more than `after` records count: where damaged ones are discarded."""
+        """Begin another term that keeps only the first `after` records, to discard damaged ones."""
         self.require()
         self._begin(self.term.number + 1, after)
 
     def beat(self) -> None:
-        """Show that the driver lives, and see whether the sweep is still its own. Raises StoreError."""
+        """Write a heartbeat and check that the sweep is still this driver's. Raises StoreError."""
+        # The time before the request: the lease is valid from when it was sent, not from when it was answered.
         began, self._beats = self._clock(), self._beats + 1
         holder = {"token": self._token, "beats": self._beats, "pid": os.getpid(), "host": socket.gethostname()[:100]}
         self._store.put(LEASE, json.dumps(holder).encode())
         self._confirm(began)
 
     def require(self) -> None:
-        """Return if the sweep is certainly still this driver's; the store is asked where that is not known.
+        """Return if the sweep is certainly still this driver's; ask the store if the last heartbeat is too old.
 
         Raises:
-            LeaseLostError: another driver has taken it over.
-            StoreError: the store cannot be asked.
+            LeaseLostError: Another driver has taken it over.
+            StoreError: The store cannot be asked.
         """
         if not self.lost and self._clock() - self._confirmed >= VALID_SECONDS:
             patiently(lambda: self._confirm(self._clock()), sleep=self._sleep, clock=self._clock)
@@ -281,7 +300,7 @@ class StoreLease:
             raise taken_over(self._sweep, self._taker, remedy)
 
     def release(self) -> None:
-        """End the lease, unless another driver has taken it. Raises StoreError."""
+        """Delete the lease, unless another driver has taken it. Raises StoreError."""
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -292,14 +311,14 @@ class StoreLease:
             self._store.delete([LEASE])
 
     def start(self) -> None:
-        """Show that this process lives from now on, whatever its other threads wait for."""
+        """Start the heartbeat thread, which beats whatever the other threads wait for."""
         self._thread.start()
 
     def _live(self) -> None:
         while not self._ended.wait(BEAT_SECONDS) and not self.lost:
             try:
                 self.beat()
-            except OSError as error:  # a server that is away: it is tried again
+            except OSError as error:  # the store is away: try again, `require` checks before anything is written
                 _log.warning("the lease could not be renewed: %s", error)
 
     def _wait_for_silence(self) -> None:
@@ -308,18 +327,19 @@ class StoreLease:
         while seen is not None and self._clock() - began < SILENCE_SECONDS:
             self._sleep(1.0)
             now = self._store.get(LEASE)
-            if now is not None and now != seen:
+            if now is not None and now != seen:  # it changed, so its driver is alive
                 raise self._taken(now)
             seen = now
 
     def _begin(self, number: int, after: int) -> None:
         term = Term(number, self._token, after)
+        # A conditional write: of two drivers that want the same term, the store lets exactly one create it.
         if not self._store.create(term.object_name, term.to_bytes()):
             raise self._taken(self._store.get(LEASE))
         self._term = term
 
     def _confirm(self, asked: float) -> None:
-        """Look whether a newer term has begun, or another driver holds this one; `asked` is when this was begun."""
+        """Check whether a newer term has begun or another driver holds this one; `asked` is when the check began."""
         newest = term_names(self._store.entries(TERMS, recursive=False))[-1:]
         held = self._store.get(self.term.object_name)
         if newest > [self.term.object_name] or held != self.term.to_bytes():

@@ -1,11 +1,11 @@
-"""Sweeps in a folder of results: found by name or path, listed, deleted, renamed or archived.
+"""Find, list, delete, rename and archive sweeps in a folder of results.
 
-A sweep is a folder with its resolved search space, `sweep.yaml`, or with its `tables` alone, as somebody may have
-copied it to read it: that is enough for reading. What removes or moves a folder asks `sweep_fault`, which goes by what
-manifest and journal say, and what writes into one asks `refuse_odd_files` first: somebody else may have made it.
+For reading, a sweep is a folder with its resolved search space, `sweep.yaml`, or with its `tables` alone, as in a
+partial copy. Before a folder is removed or moved, `sweep_fault` checks its manifest and journal. Before anything is
+written into a folder, `refuse_odd_files` checks its contents, since somebody else may have made it.
 
-A sweep's age is that of its beginning, which its manifest tells; what happens to the folder later (a resume, a report,
-a copy) does not make it younger.
+Sweeps are ordered by the start time in their manifest. Later changes of the folder (a resume, a report, a copy) do not
+matter.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from trainables.files.atomic import is_temporary, replacing, temporary_name
 from trainables.files.stores.base import is_store_address
 from trainables.registry.names import nearest
 
-#: An error lists so many of the sweeps that there are.
+#: Most sweeps that an error message lists.
 SHOWN_NAMES = 8
 
 
@@ -37,7 +37,7 @@ class UnknownSweepError(SweeperError):
 
 
 def is_sweep(folder: Path) -> bool:
-    """Return whether a folder holds a sweep: its search space, or its tables alone."""
+    """Return whether a folder holds a sweep: a search space, or tables alone."""
     paths = SweepPaths(folder)
     try:
         return paths.sweep_file.is_file() or paths.tables.is_dir()
@@ -46,10 +46,10 @@ def is_sweep(folder: Path) -> bool:
 
 
 def sweep_fault(folder: Path) -> str | None:
-    """Return why a folder is not a sweep that may be removed or moved, by what its manifest and journal say.
+    """Return why a folder is not a sweep that can be removed or moved; `None` if it is one.
 
-    Many a folder has a file `sweep.yaml` or a folder `tables`. A sweep has a manifest with seed and versions, or, where
-    that is damaged, a journal with records; and nothing but records lies in its journal.
+    A file `sweep.yaml` or a folder `tables` proves nothing. A sweep has a manifest with seed and versions or, if that
+    is damaged, a journal with records; and its journal holds nothing but records.
     """
     paths = SweepPaths(folder)
     if folder.is_symlink():
@@ -61,7 +61,7 @@ def sweep_fault(folder: Path) -> str | None:
         if paths.journal.is_symlink() or not paths.journal.is_dir():
             return "its journal is no folder"
         for entry in os.scandir(paths.journal):
-            if entry.name == INDEX:  # of a copy from a store
+            if entry.name == INDEX:  # in a copy from a store
                 continue
             if piece_of(entry.name.removesuffix(".damaged")) is None and not is_temporary(entry.name):
                 return f"its journal has a file {entry.name!r}, which is no record"
@@ -73,10 +73,10 @@ def sweep_fault(folder: Path) -> str | None:
 
 
 def refuse_odd_files(paths: SweepPaths) -> None:
-    """Raise SweeperError where a sweep's folder holds what no sweep makes, so that nothing is written elsewhere.
+    """Raise SweeperError if a sweep's folder holds anything that no sweep creates.
 
-    A sweep has files, folders and links of two kinds: `tables`, to one of its generations, and `recalibrations` in
-    these. Another link would have files elsewhere written over or removed, and a pipe blocks its writer.
+    A sweep has files, folders and two kinds of links: `tables`, to one of its generations, and `recalibrations` in each
+    generation. Through any other link, files elsewhere would be overwritten or removed; a pipe would block its writer.
     """
     remedy = "remove it, or put in its place what belongs there"
     for odd in _odd_files(str(paths.root)):
@@ -106,7 +106,7 @@ _OWN_LINKS = (
 
 
 def _odd_files(folder: str) -> Iterator[Path]:
-    """Yield everything below a folder that is neither a regular file nor a folder; no link is followed."""
+    """Yield everything below a folder that is neither a regular file nor a folder; do not follow links."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
@@ -116,9 +116,9 @@ def _odd_files(folder: str) -> Iterator[Path]:
 
 
 def sweep_names(output: str | Path = "results") -> list[str]:
-    """Return the names of the sweeps in the folder `output`, the one that began last first.
+    """Return the names of the sweeps in the folder `output`, newest first.
 
-    Raises SweeperError for a folder that may not be read.
+    Raises SweeperError if the folder is not readable.
     """
     try:
         listed = [*Path(output).iterdir()]
@@ -126,16 +126,17 @@ def sweep_names(output: str | Path = "results") -> list[str]:
         raise SweeperError(f"{output} cannot be read: {error.strerror}", "ask its owner for access") from error
     except (OSError, ValueError):  # missing, no folder, or a name that can be none
         listed = []
-    found = [SweepPaths(path) for path in listed if not is_temporary(path.name) and is_sweep(path)]
-    return [paths.name for paths in sorted(found, key=_age, reverse=True)]
+    sweeps = [SweepPaths(path) for path in listed if not is_temporary(path.name) and is_sweep(path)]
+    return [paths.name for paths in sorted(sweeps, key=_age, reverse=True)]
 
 
 def find_sweep(name_or_path: str | Path, output: str | Path) -> SweepPaths:
-    """Return the paths of a sweep that exists, by its name in the folder `output` or by its folder's path.
+    """Return the paths of an existing sweep, by its name in the folder `output` or by its folder's path.
 
-    Raises UnknownSweepError when there is none, naming those that there are; SweeperError for one of another format.
+    Raises UnknownSweepError if there is none, naming the existing ones; SweeperError for one of another format.
     """
     direct, below = Path(name_or_path), Path(output) / name_or_path
+    # A bare name means the sweep in `output` before a folder of that name in the working directory.
     is_name = len(direct.parts) == 1 and direct.name != ".."
     for folder in (below, direct) if is_name else (direct, below):
         if is_sweep(folder):
@@ -152,7 +153,7 @@ def find_sweep(name_or_path: str | Path, output: str | Path) -> SweepPaths:
 
 
 def _age(paths: SweepPaths) -> tuple[float, float]:
-    """Return when a sweep began, in seconds of Unix time; of two in one second, by the files' times."""
+    """Return a sort key by start time in Unix seconds; file times order two sweeps of the same second."""
     manifest = read_manifest(paths.manifest, unknown_if_damaged=True)
     written = changed_at(paths.manifest)
     began = started_at(manifest)
@@ -162,20 +163,28 @@ def _age(paths: SweepPaths) -> tuple[float, float]:
 
 
 def changed_at(path: Path) -> float:
-    """Return when a file or a folder's entries last changed, in seconds of Unix time; 0 where there is none."""
+    """Return when a file, or the entries of a folder, last changed, in Unix seconds; 0 if it does not exist."""
     try:
         return path.lstat().st_mtime
     except OSError:
         return 0.0
 
 
-#: The remedy for folders that this user may not change.
+#: Remedy for folders that this user cannot change.
 OWNED = "ask its owner, or work on a copy"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One sweep in a folder of results: its name, when it began, its data set, bytes on disk, and its driver."""
+    """One sweep in a folder of results.
+
+    Attributes:
+        name: Name of the sweep.
+        began: Start time, as `2026-11-02 09:30`.
+        dataset: Name of its data set.
+        size: Bytes on disk.
+        running: Whether a process drives it.
+    """
 
     name: str
     began: str
@@ -184,34 +193,33 @@ class Entry:
     running: bool
 
     def row(self) -> tuple[str, str, str]:
-        """Return when it began, its data set and its size, in words."""
+        """Return the start time, data set and size as text."""
         return self.began, self.dataset, f"{self.size / 2**20:,.1f} MiB"
 
 
 def entries(output: str | Path) -> list[Entry]:
-    """Return the sweeps in a folder, the one that began last first."""
-    found = []
+    """Return the sweeps in a folder, newest first."""
+    sweeps = []
     for name in sweep_names(output):
         paths = SweepPaths(Path(output) / name)
         if sweep_fault(paths.root) is not None:
             continue
         dataset = str(read_specification(paths.sweep_file).get("dataset", {}).get("name", ""))
         began = str(read_manifest(paths.manifest, unknown_if_damaged=True).get("created", ""))[:16].replace("T", " ")
-        found.append(Entry(name, began, dataset, size_of(paths.root), holder(paths.lease) is not None))
-    return found
+        sweeps.append(Entry(name, began, dataset, size_of(paths.root), holder(paths.lease) is not None))
+    return sweeps
 
 
 def size_of(folder: Path) -> int:
-    """Return the bytes of all files below a folder; links are not followed."""
+    """Return the size in bytes of all files below a folder; do not follow links."""
     sizes = ((Path(where) / name).lstat().st_size for where, _, names in os.walk(folder) for name in names)
     return sum(sizes)
 
 
 def at_rest(name: str, output: str | Path) -> SweepPaths:
-    """Return a sweep that nobody drives, by its name or its path.
+    """Return the paths of a sweep that nobody drives, by its name or its path.
 
-    Raises SweeperError for one that runs or is in an object store, and for whatever does not lie directly in the
-    folder `output` or is no sweep: it may be anything.
+    Raises SweeperError if the sweep runs or is in an object store, or if its folder is not directly in `output`.
     """
     if is_store_address(name) or is_store_address(output):
         raise SweeperError("sweeps in an object store are managed with the store's own tools", "e.g. `aws s3 mv`")
@@ -229,7 +237,7 @@ def at_rest(name: str, output: str | Path) -> SweepPaths:
 
 
 def _folder_of(name: str, output: Path) -> Path:
-    """Return the folder of that name in `output`. Raises SweeperError where there is none, or it lies elsewhere."""
+    """Return the folder of that name in `output`. Raises SweeperError if there is none, or it lies elsewhere."""
     folder = output / name if is_sweep_name(name) else Path(name)
     if not is_sweep_name(folder.name) or folder.parent.resolve() != output.resolve():
         find_sweep(name, output)  # raises where there is no such sweep at all
@@ -239,14 +247,14 @@ def _folder_of(name: str, output: Path) -> Path:
     if not os.path.lexists(folder):
         find_sweep(name, output)
         raise UnknownSweepError(f"there is no sweep {name!r} in {output}")
-    return folder.parent.resolve() / folder.name
+    return folder.parent.resolve() / folder.name  # a link stays a link, which `sweep_fault` refuses
 
 
 def delete(name: str, output: str | Path) -> int:
-    """Delete a sweep's results folder; return the bytes that it held. Raises as `at_rest`."""
+    """Delete a sweep's results folder; return its size in bytes. Raises as `at_rest`."""
     paths = at_rest(name, output)
     size = size_of(paths.root)
-    # Under another name first: a folder half deleted is no sweep.
+    # Rename it first: a folder that is half deleted must not look like a sweep.
     doomed = paths.root.with_name(temporary_name())
     with writing_to(paths.root.parent, OWNED):
         paths.root.rename(doomed)
@@ -255,7 +263,7 @@ def delete(name: str, output: str | Path) -> int:
 
 
 def rename(name: str, new: str, output: str | Path) -> Path:
-    """Rename a sweep's results folder; return it. Raises SweeperError as `at_rest`, or where the name will not do."""
+    """Rename a sweep's results folder; return it. Raises as `at_rest`, and SweeperError if the name is not usable."""
     paths = at_rest(name, output)
     if not is_sweep_name(new):
         raise SweeperError(f"{new!r} is not a valid sweep name", "use letters, digits, dots, hyphens and underscores")
@@ -268,15 +276,15 @@ def rename(name: str, new: str, output: str | Path) -> Path:
 
 
 def archive(name: str, output: str | Path, to: Path | None) -> Path:
-    """Write a sweep's results folder into a compressed tar file; return it. The folder stays.
+    """Write a sweep's results folder into a compressed tar file; return the file. The folder is kept.
 
     Args:
-        name: of the sweep.
-        output: where it is.
-        to: the file; `<name>.tar.gz` beside the sweep where none is given.
+        name: Name of the sweep.
+        output: Folder that holds the sweep.
+        to: File to write; `<name>.tar.gz` beside the sweep by default.
 
     Raises:
-        SweeperError: as `at_rest`, or the file is there already.
+        SweeperError: As for `at_rest`, or the file already exists.
     """
     paths = at_rest(name, output)
     file = to if to is not None else paths.root.with_name(f"{paths.name}.tar.gz")

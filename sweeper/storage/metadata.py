@@ -1,6 +1,6 @@
-"""The two files that say what a sweep is: `manifest.json` is written here, and both are read, even if damaged.
+"""The two files that describe a sweep: write `manifest.json`, and read it and `sweep.yaml`, even if damaged.
 
-The manifest has versions, git commit, seeds, hardware and command: enough to reproduce the sweep. `sweep.yaml` is its
+The manifest has versions, git commit, seeds, hardware and command: enough to reproduce the sweep. `sweep.yaml` is the
 resolved search space.
 """
 
@@ -27,32 +27,33 @@ from sweeper.space.spec import SweepSpec
 from trainables.files.container import usable_cores
 from trainables.files.regular import read_bytes
 
+#: Packages whose versions the manifest records, because they can change results.
 PACKAGES = (
     *("calibration-sweeper", "torch", "torchvision", "timm", "scikit-learn", "numpy"),
     *("ray", "optuna", "mlflow", "pyarrow"),
 )
 
 
-#: The number of what a results folder holds: files, records, columns. It grows with each change that readers must know.
+#: Format number of a results folder: files, records, columns. Increase it with each change that breaks older readers.
 FORMAT = 5
 
-#: The manifest's key of a sweep that was started with --no-mlflow.
+#: Key of the manifest that marks a sweep started with --no-mlflow.
 UNTRACKED = "untracked"
 
 
 def build_manifest(spec: SweepSpec, dataset_facts: dict[str, Any]) -> dict[str, Any]:
-    """Return the manifest of a sweep that is about to start.
+    """Build the manifest of a sweep that is about to start.
 
     Args:
-        spec: the sweep.
-        dataset_facts: sizes of the splits and the hash of their indices.
+        spec: Search space of the sweep.
+        dataset_facts: Sizes of the splits and the hash of their indices.
     """
     rehearsal = {"rehearsal": list(spec.rehearsed)} if spec.is_rehearsal else {}
     return {
         **rehearsal,
         "format": FORMAT,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": redact_arguments(sys.argv),
+        "command": redact_arguments(sys.argv),  # an address can contain a password
         "submitter": os.environ.get("SWEEPER_SUBMITTER", user_and_host()),
         "seed": spec.seed,
         "dataset": {**spec.dataset, **dataset_facts},
@@ -63,7 +64,7 @@ def build_manifest(spec: SweepSpec, dataset_facts: dict[str, Any]) -> dict[str, 
 
 
 def user_and_host() -> str:
-    """Return who runs this process, as `user@host`; `unknown` in a container whose user has no name."""
+    """Return this process's `user@host`; the user is `unknown` in a container whose user id has no name."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
@@ -72,16 +73,16 @@ def user_and_host() -> str:
 
 
 def hardware() -> dict[str, Any]:
-    """Return this machine's processor, number of cores it may use, memory and GPUs."""
+    """Return this machine's processor, usable cores, memory and GPUs."""
     import torch
 
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    cards = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return {
         "processor": _processor(),
         "cores": usable_cores(),
         "memory_gib": round(memory / 2**30, 1),
-        "gpus": cards,
+        "gpus": gpus,
         "system": platform.platform(),
     }
 
@@ -103,7 +104,7 @@ def _version(package: str) -> str | None:
 
 
 def _git_commit() -> dict[str, Any] | None:
-    """Return the commit of the code that runs, and whether it was changed since; `None` outside a repository."""
+    """Return the commit of the running code, and whether files have changed since; `None` outside a repository."""
     folder = Path(__file__).resolve().parent
     try:
         commit = _git(folder, "rev-parse", "HEAD")
@@ -113,16 +114,17 @@ def _git_commit() -> dict[str, Any] | None:
 
 
 def _git(folder: Path, *arguments: str) -> str:
+    # A hanging git, as on a network file system, must not keep a sweep from starting.
     done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=10, check=True)
     return done.stdout.strip()
 
 
-#: A manifest or resolved search space is some kilobytes; a larger file is not read.
+#: Largest file that is read: manifests and search spaces have some kilobytes, and a stranger's file can have any size.
 MAXIMUM_BYTES = 10_000_000
 
 _PARTS = ("dataset", "evaluation", "header", "objective", "replicates", "scheduler", "searcher", "space")
 
-#: What readers rely on: these values, where they are there at all, are of these types.
+#: Types that readers rely on: file → type → dotted keys, each of which may be missing.
 _SHAPES: Mapping[str, Mapping[type, Sequence[str]]] = {
     "sweep.yaml": {
         dict: _PARTS,
@@ -139,9 +141,9 @@ _SHAPES: Mapping[str, Mapping[type, Sequence[str]]] = {
 
 
 def read_specification(path: Path, *, required: bool = False) -> dict[str, Any]:
-    """Return a sweep's resolved search space; empty where the file is missing.
+    """Read a sweep's resolved search space; return an empty mapping if the file is missing.
 
-    Raises SweeperError when the file is damaged, or `required` and missing.
+    Raises SweeperError if the file is damaged, or missing although `required`.
     """
     if required and not os.path.lexists(path):
         raise SweeperError(
@@ -152,14 +154,14 @@ def read_specification(path: Path, *, required: bool = False) -> dict[str, Any]:
 
 
 def read_manifest(path: Path, *, unknown_if_damaged: bool = False) -> dict[str, Any]:
-    """Return a sweep's manifest; empty where the file is missing.
+    """Read a sweep's manifest; return an empty mapping if the file is missing.
 
     Args:
-        path: of the file.
-        unknown_if_damaged: return an empty one as well where the file cannot be read: nothing is known then.
+        path: Manifest file.
+        unknown_if_damaged: Also return an empty mapping if the file cannot be read.
 
     Raises:
-        SweeperError: the file is damaged.
+        SweeperError: The file is damaged.
     """
     try:
         values = _read(path, _parse_json)
@@ -175,7 +177,7 @@ def read_manifest(path: Path, *, unknown_if_damaged: bool = False) -> dict[str, 
 
 
 def require_format(path: Path) -> None:
-    """Raise SweeperError where a sweep's manifest says that its folder has another format."""
+    """Raise SweeperError if a sweep's manifest names another format."""
     manifest = read_manifest(path, unknown_if_damaged=True)
     number, writer = manifest.get("format"), part_of(manifest, "versions", "calibration-sweeper")
     if number != FORMAT and (number is not None or "versions" in manifest):
@@ -187,9 +189,9 @@ def require_format(path: Path) -> None:
 
 
 def started_at(manifest: Mapping[str, object]) -> float | None:
-    """Return when a sweep began, Unix time in seconds; `None` where its manifest does not say.
+    """Return when a sweep began, in Unix seconds; `None` if its manifest does not say.
 
-    Raises ValueError, or OverflowError, for what is no time of this program's.
+    Raises ValueError or OverflowError for an invalid time.
     """
     if "created" not in manifest:
         return None
@@ -200,7 +202,8 @@ def started_at(manifest: Mapping[str, object]) -> float | None:
 
 
 def _parse_json(content: bytes) -> Any:
-    """Return JSON's values. Raises ValueError, or RecursionError, for other bytes and numbers beyond 64 bits."""
+    """Parse JSON. Raises ValueError or RecursionError for invalid bytes and for integers beyond 64 bits."""
+    # Larger integers would overflow Arrow's int64 columns later, far from the file that is at fault.
     return json.loads(content.decode("utf-8"), parse_int=_whole_number)
 
 
@@ -224,6 +227,7 @@ def _read(path: Path, parse: Callable[[bytes], Any]) -> dict[str, Any]:
     shapes = _SHAPES.get(path.name, {}).items()
     for place, expected in sorted((place, expected) for expected, places in shapes for place in places):
         value = part_of(values, *place.split("."))
+        # bool is a subclass of int, and no key here is a flag.
         if value is not None and (not isinstance(value, expected) or isinstance(value, bool)):
             raise _damaged(path, f"its {place} is not valid")
     return values

@@ -1,9 +1,9 @@
 """The mirror of a running sweep in a store: uploads the driver's files, downloads the trials' files.
 
-The journal is put at once (`sweeper.storage.store_journal`). Everything else follows in a separate thread, so that a
-slow store never holds up a decision: tables and files go up, trials' small tables come down, predictions are published
-where they are, many journal objects become one, and a request to stop in the store is passed on. What
-a failing store leaves behind is put at the sweep's end. The lease has a thread of its own: none of this can silence it.
+Journal records are uploaded at once (`sweeper.storage.store_journal`). A separate thread does everything else, so that
+a slow store never delays a decision: it uploads tables and files, downloads the trials' small tables, publishes
+predictions inside the store, merges journal objects, and passes on a request to stop. Uploads that failed are repeated
+at the sweep's end. The lease has its own thread, so a slow upload cannot stop its heartbeat.
 """
 
 from __future__ import annotations
@@ -28,26 +28,29 @@ from trainables.files.stores.base import StoreError
 from trainables.files.stores.object_store import Store, patiently
 from trainables.worker.checkpoints import CHECKPOINTS, INCOMING
 
+#: Seconds between two rounds of the mirror's thread.
 TURN_SECONDS = 1.0
 
-#: Tables and files are put this often, or less often when it takes long.
+#: Least seconds between two uploads of tables and files.
 PUSH_SECONDS = 10.0
 
+#: Largest fraction of time spent on these uploads: if one takes long, the pause grows.
 SHARE_OF_TIME = 0.25
 
+#: Object that asks the driver to stop.
 STOP = "stop"
 
 _log = logging.getLogger("sweeper.storage")
 
 
 class SharedFolder:
-    """A sweep whose folder all its machines share: there is nothing to mirror."""
+    """Mirror of a sweep whose folder all machines share: nothing has to be copied."""
 
     store: Store | None = None
     arrivals: StoreArrivals | None = None
 
     def __init__(self, paths: SweepPaths) -> None:
-        """Stand in for a mirror of the sweep in `paths`."""
+        """Create the stand-in for the sweep in `paths`."""
         self._paths = paths
         self.address = paths.name
 
@@ -58,11 +61,11 @@ class SharedFolder:
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         """End."""
 
-    #: Whether this driver has the sweep.
+    #: Whether this driver holds the sweep; the folder's lock guarantees it.
     held = True
 
     def journal(self, *, alone: bool = True) -> Journal:
-        """Open the sweep's journal for appending; see there for `alone`."""
+        """Open the sweep's journal for appending; `alone` as for `Journal`."""
         return Journal(self._paths.journal, alone=alone)
 
     def remove_checkpoints(self, place: str, *, now: bool = False) -> None:
@@ -77,22 +80,22 @@ class SharedFolder:
         """Do nothing: damaged records are quarantined in the folder itself."""
 
     def collect(self) -> None:
-        """Do nothing: everything is here."""
+        """Do nothing: all tables are in the folder."""
 
     def require(self) -> None:
-        """Return: the folder's lock falls with its driver alone."""
+        """Do nothing: no other driver can take the folder's lock."""
 
     def complete(self, *, ended: bool = False) -> None:
-        """Everything is there."""
+        """Do nothing: all files are in the folder."""
 
 
 def mirror_of(paths: SweepPaths, place: Place) -> Mirror | SharedFolder:
-    """Return the mirror of the sweep in `paths` to its place's store, or its stand-in where there is none."""
+    """Return the mirror of a sweep to its place's store, or a stand-in if the place is a folder."""
     return Mirror(paths, place.store.child(paths.name)) if place.store is not None else SharedFolder(paths)
 
 
 class Mirror:
-    """Keeps one sweep's store and its driver's folder equal while a driver runs."""
+    """Keeps a sweep's store and its driver's folder equal while the driver runs."""
 
     def __init__(self, paths: SweepPaths, store: Store) -> None:
         """Prepare to mirror the sweep in the folder `paths` to `store`, the sweep's own."""
@@ -111,12 +114,12 @@ class Mirror:
         self._thread = threading.Thread(target=self._turns, name="mirror", daemon=True)
 
     def __enter__(self) -> Mirror:
-        """Take the lease, make the folder equal to the store, and begin. Raises SweeperError, or StoreError."""
+        """Take the lease, make the folder equal to the store, and start. Raises SweeperError or StoreError."""
         self._lease.take()
         self._lease.start()
         try:
             patiently(self._open)
-        except BaseException:
+        except BaseException:  # Ctrl-C included: a lease left behind would make the next resume wait
             self._lease.release()
             raise
         self._put = {name: _facts(path) for name, path in objects(self._paths).items()}
@@ -130,35 +133,36 @@ class Mirror:
         try:
             self._push()
             self._lease.release()
-        except (StoreError, LeaseLostError) as reason:
+        except (StoreError, LeaseLostError) as reason:  # must not hide the error that ended the driver
             _log.warning("%s", reason)
 
     def _open(self) -> None:
-        """Make store and folder equal. Raises SweeperError, or StoreError."""
+        """Make store and folder equal. Raises SweeperError or StoreError."""
+        # A new sweep is created in the folder; every later driver starts from the store.
         if self._paths.sweep_file.exists() and not self.store.exists(self._paths.sweep_file.name):
             self.store.put_all(dict(objects(self._paths)))
-        self.store.delete([STOP])
-        found = fetch(self.store, self._paths.root)
-        self._tags = {name: entry.tag for name, entry in found.items()}
-        self.arrivals.begin(found)
+        self.store.delete([STOP])  # a request to an earlier driver
+        entries = fetch(self.store, self._paths.root)
+        self._tags = {name: entry.tag for name, entry in entries.items()}
+        self.arrivals.begin(entries)
 
     @property
     def held(self) -> bool:
-        """Whether this driver took the sweep, and no other has taken it since."""
+        """Whether this driver took the sweep and no other driver has taken it since."""
         return self._lease.held and not self._lease.lost
 
     def journal(self, *, alone: bool = True) -> Journal:
-        """Open the sweep's journal for appending; its records are this driver's own by its term."""
+        """Open the sweep's journal for appending under this driver's term."""
         self._journal = StoredJournal(self._paths.journal, self.store, self._lease)
         return self._journal
 
     def require(self) -> None:
-        """Raise LeaseLostError once another driver is known to have taken the sweep over; the store is not asked."""
+        """Raise LeaseLostError if another driver is known to have taken the sweep over; do not ask the store."""
         if self._lease.lost:
             self._lease.require()
 
     def remove_checkpoints(self, place: str, *, now: bool = False) -> None:
-        """Remove the checkpoints of a trial or of one of its replicates from the store: at once, or soon."""
+        """Remove the checkpoints of a trial or replicate from the store: at once if `now`, else in the next round."""
         with self._lock:
             self._removed.append(place)
         if now:
@@ -169,27 +173,27 @@ class Mirror:
         return {name.split("/")[1] for name in patiently(lambda: self.store.entries(CHECKPOINTS))}
 
     def set_aside(self, names: Sequence[str]) -> None:
-        """Quarantine in the store the records that were quarantined in the folder: a new term leaves them out."""
+        """Quarantine in the store the records that the folder has quarantined, and begin a term without them."""
         if names:
             kept = {f"{JOURNAL}/{name}.damaged": self._paths.journal / f"{name}.damaged" for name in names}
             patiently(lambda: self.store.put_all(dict(kept)))
             patiently(lambda: self._lease.begin_again(last_sequence(self._paths.journal) + 1))
 
     def collect(self) -> None:
-        """Download or publish all requested tables now. Raises SweeperError when the store cannot be reached."""
+        """Download or publish all requested tables now. Raises SweeperError if the store cannot be reached."""
         self._do_all(self.arrivals.fetch, self._publish_kept)
 
     def complete(self, *, ended: bool = False) -> None:
-        """Make the store equal to the folder, now. Raises SweeperError when it cannot be reached.
+        """Make the store equal to the folder now. Raises SweeperError if it cannot be reached.
 
-        Once all trials have ended, what they left behind without its ever being journaled is removed.
+        If all trials have `ended`, also remove tables that were uploaded but never journaled.
         """
         self._do_all(self._remove_checkpoints, self._publish_kept, self._push, self._put_what_differs)
         if ended:
             self._do_all(lambda: self.store.delete(self.store.entries(INCOMING)))
 
     def _do_all(self, *works: Callable[[], None]) -> None:
-        """Do one after the other, each patiently. Raises SweeperError when the store cannot be reached."""
+        """Run each function, retrying it for a while. Raises SweeperError if the store cannot be reached."""
         try:
             for work in works:
                 patiently(work)
@@ -213,7 +217,7 @@ class Mirror:
                 if self._journal is not None:
                     self._journal.seal()
             except LeaseLostError:
-                return
+                return  # the driver's own thread reports it
             except OSError as error:
                 _log.warning("retrying the store: %s", error)
 
@@ -228,30 +232,32 @@ class Mirror:
             for place in places:
                 self.store.delete(self.store.entries(f"{CHECKPOINTS}/{place}"))
         except StoreError:
-            with self._lock:
+            with self._lock:  # removing again what is already gone does no harm
                 self._removed += places
             raise
 
     def _put_what_differs(self) -> None:
-        """Put again what is not as this driver put or found it: an earlier one that was only paused put it late."""
+        """Upload again every object that differs from what this driver uploaded or found."""
+        # An earlier driver that was only paused may have overwritten it late. The first term has no earlier driver.
         if self._lease.term.number > 1:
             with self._pushing:
-                present, found = objects(self._paths), self.store.entries()
-                other = [name for name in present if name not in found or found[name].tag != self._tags.get(name)]
+                present, entries = objects(self._paths), self.store.entries()
+                other = [name for name in present if name not in entries or entries[name].tag != self._tags.get(name)]
                 self._tags |= self.store.put_all({name: present[name] for name in other})
 
     def _push(self) -> None:
-        """Put what has changed since the last time; then remove what trials had put of it."""
-        with self._pushing:  # the mirror's thread, or the driver at its end
+        """Upload what has changed since the last time, then remove the trials' uploads that it contains."""
+        with self._pushing:  # the mirror's thread and, at the end, the driver call this
             began = time.monotonic()
             self._lease.require()
             taken_in = self.arrivals.taken_in()  # before the tables are listed, so that what is put has all of it
             present = objects(self._paths)
             facts = {name: _facts(path) for name, path in present.items()}
-            changed = [name for name, found in facts.items() if self._put.get(name) != found]
+            changed = [name for name, stamp in facts.items() if self._put.get(name) != stamp]
             self._tags |= self.store.put_all({name: present[name] for name in changed})
             self._put.update({name: facts[name] for name in changed})
             gone = {name for name in self._put if name.startswith("tables/")} - present.keys()
+            # After the upload: a reader always finds each row in one place at least.
             self.store.delete(gone)
             self.arrivals.remove(taken_in)
             for name in gone:
@@ -261,6 +267,6 @@ class Mirror:
 
 
 def _facts(path: Path) -> tuple[int, int]:
-    """Return a file's size and time, by which a change shows."""
-    found = path.stat()
-    return found.st_size, found.st_mtime_ns
+    """Return a file's size and modification time, which reveal a change."""
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns

@@ -1,14 +1,14 @@
 """The location of sweeps: a local or shared folder, or an object store.
 
-A sweep in a store has a folder here as well: its driver works in one, and whoever reads gets a copy in another. The
-store is the truth; both folders can be removed at any time when no command is using them. The names in the store are
-those of the results folder, except that `tables` holds the files themselves, since a store has no symbolic links.
+A sweep in a store also has folders on this machine: one for its driver, another for readers. The store is the truth;
+both folders can be deleted whenever no command uses them. Names in the store equal those in the results folder, except
+that `tables` holds the files themselves, since a store has no symbolic links.
 
-A copy lies in the cache and carries its address in a file; elsewhere that file means nothing, since a stranger's folder
-must not say from where this machine fetches what. Predictions are fetched only when somebody reads them.
+A readers' copy lies in the cache and keeps its store's address in a file. Outside the cache that file is ignored: a
+stranger's folder must not decide what this machine downloads. Predictions are downloaded only when they are read.
 
-Who can write to a store chooses the names in it. Only names of known patterns become files; others stay in the store. A
-name that would leave its folder is refused aloud: nobody puts it there by accident.
+Everybody who can write to a store chooses names in it. Only names of known patterns become files; other objects stay in
+the store. A name that would leave its folder is an error, because nobody creates one by accident.
 """
 
 from __future__ import annotations
@@ -41,35 +41,41 @@ WHOLE_FILES = ("sweep.yaml", "manifest.json", "extensions.zip", "report.html", "
 _DAMAGED_RECORD = re.compile(r"\d{10}-([a-z]+(-c\d+)?(-e\d+)?\.json|\d{10}\.records)\.damaged")
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\\]")
 
+#: Uses of a local folder for a sweep in a store. Separate, so that a reader cannot disturb a driver's files.
 DRIVING, READING = "driving", "reading"
 
 FIRST_GENERATION = "0001"
 
-#: Objects that are replaced while they are fetched are listed again, so often at most.
+#: Most listings of a store per fetch: a journal object that was merged meanwhile needs a new one.
 LISTINGS = 5
 
-#: How an address begins, also one that was made a path, which has one slash.
+#: Beginning of an address; one slash suffices, since `Path("s3://a")` has only one left.
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where the sweeps of one `--output` lie: `folder` on this machine, and the store it stands for, if any."""
+    """The location that `--output` names.
+
+    Attributes:
+        folder: Folder on this machine.
+        store: Store that the folder mirrors; `None` if the folder itself is the location.
+    """
 
     folder: Path
     store: Store | None = None
 
     @property
     def address(self) -> str:
-        """The place as a user writes it."""
+        """The location as a user writes it."""
         return self.store.uri if self.store is not None else str(self.folder)
 
     def has(self, name: str) -> bool:
-        """Return whether the store has a sweep of that name. Raises StoreError when it cannot be asked."""
+        """Return whether the store has a sweep of that name. Raises StoreError if it cannot be asked."""
         return self.store is not None and self.store.exists(f"{name}/sweep.yaml")
 
     def find(self, name: str) -> SweepPaths:
-        """Return the paths, on this machine, of a sweep that exists. Raises SweeperError when there is none."""
+        """Return the local paths of an existing sweep. Raises SweeperError if there is none."""
         if self.store is None:
             return find_sweep(name, self.folder)
         if not is_sweep_name(name) or not self.has(name):
@@ -79,14 +85,18 @@ class Place:
 
 
 def place_of(output: str | Path, use: str) -> Place:
-    """Return the place that `output` names; of a store, the folder kept here for `use` (`driving` or `reading`).
+    """Return the location that `output` names.
+
+    Args:
+        output: Folder, or address of a store.
+        use: `driving` or `reading`; chooses the local folder of a store.
 
     Raises SweeperError for an address of any other kind.
     """
     if not is_store_address(output):
         if _ADDRESS.match(str(output)):
             raise SweeperError(
-                f"{output} is not a place that results can be written to",
+                f"{output} is not a location for results",
                 "give a folder, or the address of a store: s3://bucket/prefix, gs://bucket/prefix or az://container/prefix",
             )
         return Place(_folder(output))
@@ -96,7 +106,7 @@ def place_of(output: str | Path, use: str) -> Place:
 
 
 def _folder(output: str | Path) -> Path:
-    """Return a folder that exists, or could be made. Raises SweeperError for a name that no file system takes."""
+    """Return a folder that exists or could be created. Raises SweeperError for a name that no file system accepts."""
     try:
         Path(output).stat()
     except (OSError, ValueError) as error:
@@ -110,7 +120,12 @@ def _folder(output: str | Path) -> Path:
 
 
 def split_name(name: str, output: str | Path) -> tuple[str, str]:
-    """Return a sweep's name and where it is; a name that is a store's address says both."""
+    """Return a sweep's name and output; split a name that is a store's address into both.
+
+    Examples:
+        >>> split_name("s3://bucket/sweeps/first?region=eu-west-1", "results")
+        ('first', 's3://bucket/sweeps?region=eu-west-1')
+    """
     if not is_store_address(name):
         return name, str(output)
     address, _, query = name.partition("?")
@@ -119,10 +134,10 @@ def split_name(name: str, output: str | Path) -> tuple[str, str]:
 
 
 def local_copy(name: str, output: str | Path, *, tables: bool = True) -> tuple[str, Path]:
-    """Return the name and the folder under which a sweep can be read here; one in a store is copied first.
+    """Return a sweep's name and local folder; copy it first if it is in a store.
 
-    Only what has changed since the last time is fetched. `tables` false leaves the tables out, for those who need the
-    journal alone. Raises SweeperError when there is no such sweep, StoreError when the store cannot be read.
+    Downloads only what has changed since the last time, and no tables if not `tables`: the journal often suffices.
+    Raises SweeperError if there is no such sweep, StoreError if the store cannot be read.
     """
     given, (name, output) = name, split_name(name, output)
     place = place_of(output, READING)
@@ -137,7 +152,7 @@ def local_copy(name: str, output: str | Path, *, tables: bool = True) -> tuple[s
 
 
 def local_copies(output: str | Path) -> Path:
-    """Return a folder with all sweeps of `output`, for those who need the journals alone."""
+    """Return a folder with all sweeps of `output`, without tables if it is a store."""
     place = place_of(output, READING)
     if place.store is not None:
         for name in filter(is_sweep_name, place.store.folders()):
@@ -147,7 +162,7 @@ def local_copies(output: str | Path) -> Path:
 
 
 def publish(name: str, output: str | Path) -> None:
-    """Put the report and the recalibrations made in a copy from `local_copy` into the store they belong to."""
+    """Upload the report and the recalibrations of a copy from `local_copy` to its store."""
     name, output = split_name(name, output)
     place = place_of(output, READING)
     if place.store is not None:
@@ -159,21 +174,21 @@ def publish(name: str, output: str | Path) -> None:
 def fetch(store: Store, root: Path, *, tables: bool = True) -> Mapping[str, Entry]:
     """Make the folder `root` equal to a sweep in a store: fetch what is new or changed, remove what is gone.
 
-    Predictions stay there until somebody reads them, see `sweeper.storage.places`. Returns what the store holds.
+    Predictions are left in the store until they are read. Returns the store's objects: name → entry.
 
-    Raises StoreError; SweeperError when an object there has a name that would leave the folder.
+    Raises StoreError; SweeperError if an object has a name that would leave the folder.
     """
     paths = SweepPaths(root)
     paths.root.mkdir(parents=True, exist_ok=True)
-    found = _fetch_records(store, paths)
-    if tables and not paths.tables.is_symlink() and any(name.startswith("tables/") for name in found):
+    entries = _fetch_records(store, paths)
+    if tables and not paths.tables.is_symlink() and any(name.startswith("tables/") for name in entries):
         generation = paths.generations / FIRST_GENERATION
         generation.mkdir(parents=True, exist_ok=True)
         link_recalibrations(paths, generation)
         paths.tables.symlink_to(generation.relative_to(paths.root), target_is_directory=True)
     wanted: dict[Path, tuple[str, Entry]] = {}
-    for name, entry in found.items():
-        # Checkpoints never come here, trials' tables only once they are journaled.
+    for name, entry in entries.items():
+        # Checkpoints are never fetched, and trials' tables only once they are journaled.
         path = local_path(paths, name)
         if path is not None and (tables or not name.startswith("tables/")):
             wanted[path] = (name, entry)
@@ -182,25 +197,26 @@ def fetch(store: Store, root: Path, *, tables: bool = True) -> Mapping[str, Entr
     outdated = {path for path in kept_files(paths) if path in later and not is_current(path, later[path])}
     for path in outdated | (_present(paths, tables=tables) - wanted.keys()):
         path.unlink(missing_ok=True)
-    write_text(root / ADDRESS, store.uri)  # from where readers of the copy fetch the rest
-    return found
+    write_text(root / ADDRESS, store.uri)  # readers of the copy fetch predictions from there
+    return entries
 
 
 def _fetch_records(store: Store, paths: SweepPaths) -> dict[str, Entry]:
-    """Make the journal equal to the store's; return what the store holds."""
+    """Make the journal equal to the store's; return the store's objects."""
     for _ in range(LISTINGS):
-        found = store.entries()
-        if fetch_journal(store, paths.journal, found, read_terms(store)):
-            return found
+        # Read the terms after the listing, as `fetch_journal` requires.
+        entries = store.entries()
+        if fetch_journal(store, paths.journal, entries, read_terms(store)):
+            return entries
     raise StoreError(f"the journal in {store.uri} changes faster than it can be read", "try again later")
 
 
 def local_path(paths: SweepPaths, name: str) -> Path | None:
-    """Return the file that an object becomes in a sweep's folder; `None` for one that stays in the store.
+    """Return the file that an object becomes in a sweep's folder; `None` for an object that stays in the store.
 
-    The journal's objects are unpacked by `sweeper.storage.store_journal`.
+    `sweeper.storage.store_journal` unpacks the journal's objects.
 
-    Raises SweeperError when the name would leave the folder.
+    Raises SweeperError if the name would leave the folder.
     """
     require_plain(name)
     first, _, rest = name.partition("/")
@@ -215,7 +231,7 @@ def local_path(paths: SweepPaths, name: str) -> Path | None:
 
 
 def require_plain(name: str) -> None:
-    """Raise SweeperError when an object's name has a part that is empty, `.` or `..`, or unprintable characters."""
+    """Raise SweeperError if an object's name has an empty part, `.`, `..` or unprintable characters."""
     if not {"", ".", ".."}.isdisjoint(name.split("/")) or _UNPRINTABLE.search(name):
         raise SweeperError(
             f"the store holds an object whose name would leave the sweep's folder: {name!r}",
@@ -224,56 +240,57 @@ def require_plain(name: str) -> None:
 
 
 def objects(paths: SweepPaths) -> dict[str, Path]:
-    """Return what a sweep's folder has that its store must have too, the journal apart: name → file.
+    """Return the files of a sweep's folder that its store must have, except the journal: object name → file.
 
-    Predictions are not in it: a driver's folder has none but copies.
+    Predictions are excluded: trials upload them directly, and a driver's folder has only copies.
     """
-    found = {name: paths.root / name for name in WHOLE_FILES if (paths.root / name).is_file()}
+    files = {name: paths.root / name for name in WHOLE_FILES if (paths.root / name).is_file()}
     generation = paths.tables.resolve()
     for path in _parquet_files(generation):
         name = f"tables/{path.relative_to(generation).as_posix()}"
         if kept_file(name) is None:
-            found[name] = path
-    return found
+            files[name] = path
+    return files
 
 
 def _present(paths: SweepPaths, *, tables: bool) -> set[Path]:
-    """Return the files of a folder that are mirrored as objects."""
-    found = {path for path in (*paths.root.glob("*.json"), *paths.journal.glob("*.damaged")) if path.is_file()}
-    found -= {paths.manifest, paths.lease}
+    """Return the files of a folder that `fetch` removes if the store no longer has them."""
+    files = {path for path in (*paths.root.glob("*.json"), *paths.journal.glob("*.damaged")) if path.is_file()}
+    files -= {paths.manifest, paths.lease}
     if tables:
+        # Recalibrations made in this copy may not be published yet.
         generation = paths.tables.resolve()
-        found |= {path for path in _parquet_files(generation) if path.parent.name != RECALIBRATIONS}
-    return found
+        files |= {path for path in _parquet_files(generation) if path.parent.name != RECALIBRATIONS}
+    return files
 
 
 def _parquet_files(generation: Path) -> Iterator[Path]:
-    """Yield the table files of a generation; its link to the recalibrations is followed."""
+    """Yield the table files of a generation; follow its link to the recalibrations."""
     for folder in generation.iterdir() if generation.is_dir() else ():
         if folder.is_dir():
             yield from folder.glob("*.parquet")
 
 
-#: The file with the address. No object becomes one of that name.
+#: File with the store's address. `local_path` maps no object to it, so a store cannot redirect a copy.
 ADDRESS = ".store"
 
-#: Size in bytes from which a fetch is announced.
+#: Size in bytes from which a download is announced, because it takes minutes.
 LARGE = 2**30
 
 _log = logging.getLogger("sweeper.storage")
 
 
 def bring_predictions(paths: SweepPaths, trials: Collection[str] | None = None) -> None:
-    """Fetch the predictions that a copy of a sweep lacks, so that they can be read here; elsewhere they are there.
+    """Download the predictions that a copy of a sweep lacks; do nothing for a sweep that is not a copy.
 
     Args:
-        paths: of the copy.
-        trials: whose predictions are read; those of all trials by default.
+        paths: Paths of the copy.
+        trials: Trials whose predictions are read; all by default.
 
-    Raises StoreError when the store cannot be read.
+    Raises StoreError if the store cannot be read.
     """
     if not paths.root.resolve().is_relative_to(cache_folder()):
-        return  # it is no copy
+        return  # not a copy: do not trust an address file in a folder that somebody else may have made
     try:
         store = Store(read_text(paths.root / ADDRESS))
     except FileNotFoundError:
@@ -292,16 +309,16 @@ def bring_predictions(paths: SweepPaths, trials: Collection[str] | None = None) 
 
 
 def kept_files(paths: SweepPaths) -> Iterator[Path]:
-    """Yield the files that a copy has of the table that it fetches last."""
+    """Yield a copy's files of predictions."""
     return (paths.tables.resolve() / KEPT).glob("c*.parquet")
 
 
 def fetch_changed(store: Store, wanted: Mapping[Path, tuple[str, Entry]]) -> None:
-    """Fetch the objects that are not here as they are in the store; each file has its object's time. Raises StoreError.
+    """Download the objects whose files are missing or outdated. Raises StoreError.
 
     Args:
-        store: of the sweep.
-        wanted: file → the object's name, and what a listing says of it.
+        store: Store of the sweep.
+        wanted: File → name and listing entry of its object.
     """
     stale = {path: name for path, (name, entry) in wanted.items() if not is_current(path, entry)}
     size = sum(wanted[path][1].size for path in stale)
@@ -309,15 +326,15 @@ def fetch_changed(store: Store, wanted: Mapping[Path, tuple[str, Entry]]) -> Non
         _log.warning("fetching %d files, %.1f GB, from %s", len(stale), size / 1e9, store.uri)
     store.download_all({name: path for path, name in stale.items()})
     for path in stale:
-        # Gone since the listing: a sweep that is being written replaces nothing but whole files.
+        # Missing if a running sweep removed the object since the listing. The time marks the file as current.
         if path.exists():
             os.utime(path, ns=(wanted[path][1].written, wanted[path][1].written))
 
 
 def is_current(path: Path, entry: Entry) -> bool:
-    """Return whether a file is as the object that it was fetched from."""
+    """Return whether a file has the size and time of its object."""
     try:
-        found = path.stat()
+        status = path.stat()
     except FileNotFoundError:
         return False
-    return found.st_size == entry.size and found.st_mtime_ns == entry.written
+    return status.st_size == entry.size and status.st_mtime_ns == entry.written

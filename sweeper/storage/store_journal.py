@@ -1,12 +1,12 @@
-"""A journal whose records are in a store before any decision based on them takes effect, and who may write it.
+"""A journal in a store, whose records are stored before any decision based on them takes effect.
 
-Records that settle together are one object below the prefix of the driver's term, whole or absent; from time to time
-many of them become one. In the copy of whoever drives or reads, an object is a segment of the journal.
+Records that settle together form one object below the prefix of the driver's term, which is whole or absent. From time
+to time many objects are merged into one. In a local copy, each object becomes a segment of the journal.
 
-A store has no locks, and a driver that was paused for a minute wakes up and writes. So each driver has a term: a
-prefix of its own for its records, and an object that is made once, `terms/00002.json`, which says whose the prefix is
-and how many records of the terms before it count. What an earlier driver still writes lies beyond that number: it is
-set aside where it is, and nobody reads it.
+A store has no locks, and a driver that was paused for a minute wakes up and writes. Therefore each driver has a term:
+its own prefix for records, and an object that is created once, `terms/00002.json`, with the owner of the prefix and the
+number of earlier records that count. Records that an earlier driver still writes lie beyond that number and are never
+read.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Term:
     """One driver's right to write the journal.
 
     Attributes:
-        number: counted from 1; a higher one ends all lower ones.
-        token: tells the drivers apart that want the same number.
-        after: how many records count that were written before it.
+        number: Number of the term, from 1; a higher term ends all lower ones.
+        token: Random token that distinguishes drivers that want the same number.
+        after: Number of earlier records that count.
     """
 
     number: int
@@ -57,20 +57,20 @@ class Term:
 
     @property
     def object_name(self) -> str:
-        """The object that stores it."""
+        """Name of the object that stores the term."""
         return f"{TERMS}/{self.number:05d}.json"
 
     def group_name(self, first: int, last: int) -> str:
-        """Return the object of the records `first` to `last`, put under this term."""
+        """Return the name of the object with the records `first` to `last` of this term."""
         return f"{JOURNAL}/{self.number:05d}-{self.token}/{first:010d}-{last:010d}.records"
 
     def to_bytes(self) -> bytes:
-        """Return the object's content."""
+        """Return the content of the term's object."""
         return json.dumps({"term": self.number, "token": self.token, "after": self.after}).encode()
 
     @staticmethod
     def from_bytes(name: str, content: bytes) -> Term:
-        """Read the object `name`. Raises SweeperError when it is none."""
+        """Parse the object `name`. Raises SweeperError if it is not a valid term."""
         try:
             fields = json.loads(content)
             term = Term(int(fields["term"]), str(fields["token"]), int(fields["after"]))
@@ -89,10 +89,10 @@ class Part:
     """Journal records that count and share one object.
 
     Attributes:
-        name: of the object.
-        begins: the number of the object's first record.
-        first: the first record of the object that counts.
-        last: the last one.
+        name: Name of the object.
+        begins: Number of the object's first record.
+        first: Number of its first record that counts.
+        last: Number of its last record that counts.
     """
 
     name: str
@@ -102,24 +102,29 @@ class Part:
 
 
 def term_names(names: Iterable[str]) -> list[str]:
-    """Return those of a store's objects that are terms, in their order."""
+    """Return the names of a store's terms, in order."""
     return sorted(name for name in names if _TERM.fullmatch(name))
 
 
 def settled(terms: Sequence[Term], names: Iterable[str]) -> list[Part]:
-    """Return the parts of the journal that count, in order, given all terms and all of a store's objects.
+    """Return the parts of the journal that count, in order.
 
-    Records that are missing between others leave a gap for the reader to complain about.
+    Missing records leave a gap, which the journal's reader reports.
+
+    Args:
+        terms: All terms of the sweep.
+        names: All objects of the store.
     """
     ordered = sorted(terms, key=lambda term: term.number)
     groups = _groups(names)
     parts: list[Part] = []
     for place, term in enumerate(ordered):
-        # A later term may begin further back than the one before it: where damaged records were discarded.
+        # Every later term counts, not only the next one: a term that discards damaged records begins further back.
         limit = min((later.after for later in ordered[place + 1 :]), default=math.inf)
         expected = term.after
-        found = groups.get(f"{term.number:05d}-{term.token}", [])
-        for begins, last, name in sorted(found, key=lambda group: (group[0], -group[1])):
+        own = groups.get(f"{term.number:05d}-{term.token}", [])
+        # Longest first: a merged object precedes those that it replaces, which are deleted a moment later.
+        for begins, last, name in sorted(own, key=lambda group: (group[0], -group[1])):
             if last < expected or begins >= limit:
                 continue
             ends = last if limit == math.inf else min(last, int(limit) - 1)
@@ -129,31 +134,31 @@ def settled(terms: Sequence[Term], names: Iterable[str]) -> list[Part]:
 
 
 def count_of(terms: Sequence[Term], parts: Sequence[Part]) -> int:
-    """Return how many records count."""
+    """Return the number of records that count."""
     begun = max(terms, key=lambda term: term.number).after if terms else 0
     return max(begun, parts[-1].last + 1 if parts else 0)
 
 
 def _groups(names: Iterable[str]) -> Mapping[str, list[tuple[int, int, str]]]:
-    """Return the journal's objects by the prefix of their term."""
-    found: dict[str, list[tuple[int, int, str]]] = {}
+    """Return the journal's objects by term prefix: prefix → (first record, last record, object name)."""
+    groups: dict[str, list[tuple[int, int, str]]] = {}
     for name in names:
         if match := _GROUP.fullmatch(name):
-            found.setdefault(match[1], []).append((int(match[2]), int(match[3]), name))
-    return found
+            groups.setdefault(match[1], []).append((int(match[2]), int(match[3]), name))
+    return groups
 
 
 def read_terms(store: Store) -> list[Term]:
-    """Return the terms of the sweep in `store`. Raises StoreError; SweeperError when one is damaged."""
+    """Read the terms of the sweep in `store`. Raises StoreError; SweeperError if a term is damaged."""
     names = term_names(store.entries(TERMS, recursive=False))
-    found = store.get_all(names)
-    return [Term.from_bytes(name, content) for name in names if (content := found[name]) is not None]
+    contents = store.get_all(names)
+    return [Term.from_bytes(name, content) for name in names if (content := contents[name]) is not None]
 
 
-#: Objects that are fetched before their records are written here: some MB.
+#: Objects that are downloaded together; bounds memory to some MB.
 AT_ONCE = 256
 
-#: The file beside the copied records that says of which objects they are.
+#: File beside the copied records that maps objects to segments.
 INDEX = ".fetched"
 
 
@@ -170,16 +175,16 @@ class StoredJournal(Journal):
         self._sealing = threading.Lock()
 
     def append(self, body: Body) -> Record:
-        """Write one record and return it; it counts once `settle` was called."""
+        """Write one record and return it; it counts only after `settle`."""
         record = super().append(body)
         self._waiting.append(record)
         return record
 
     def settle(self) -> None:
-        """Put the records since the last time into the store.
+        """Upload the records since the last call.
 
-        Raises SweeperError when the store stays out of reach, or when another driver has taken the sweep over; they
-        are then as if they had never been.
+        Raises SweeperError if the store stays out of reach or another driver has taken the sweep over; the records then
+        do not count.
         """
         super().settle()
         if not self._waiting:
@@ -189,7 +194,7 @@ class StoredJournal(Journal):
         try:
             self._lease.require()
             patiently(lambda: self._store.put(name, joined([record.to_bytes() for record in group])))
-            # A pause may have come between: then nobody may act on what was put.
+            # This process may have been paused during the upload: the records may then lie beyond a newer term.
             self._lease.require()
         except StoreError as error:
             raise SweeperError(
@@ -221,16 +226,16 @@ class StoredJournal(Journal):
             self._store.delete(names)
 
 
-def fetch_journal(store: Store, folder: Path, found: Mapping[str, Entry], terms: Sequence[Term]) -> bool:
+def fetch_journal(store: Store, folder: Path, entries: Mapping[str, Entry], terms: Sequence[Term]) -> bool:
     """Make the records in `folder` equal to those in the store that count.
 
     Args:
-        store: of the sweep.
-        folder: of this machine's copy.
-        found: the objects in the store.
-        terms: all of them, read after `found` was listed.
+        store: Store of the sweep.
+        folder: Journal folder of the local copy.
+        entries: Objects in the store: name → entry.
+        terms: All terms, read after `entries` was listed.
 
-    Returns whether it is done; an object was replaced meanwhile if not, and the store must be listed again.
+    Returns whether it succeeded; if not, an object was replaced meanwhile, and the store must be listed again.
 
     Raises StoreError.
     """
@@ -238,8 +243,8 @@ def fetch_journal(store: Store, folder: Path, found: Mapping[str, Entry], terms:
     known, present = _read_index(folder / INDEX), {*os.listdir(folder)}
     index: dict[str, tuple[list[int], str]] = {}
     stale: list[tuple[Part, list[int]]] = []
-    for part in settled(terms, found):
-        key = [found[part.name].size, found[part.name].written, part.first, part.last]
+    for part in settled(terms, entries):
+        key = [entries[part.name].size, entries[part.name].written, part.first, part.last]
         had = known.get(part.name)
         if had is not None and had[0] == key and had[1] in present:
             index[part.name] = had
@@ -250,7 +255,7 @@ def fetch_journal(store: Store, folder: Path, found: Mapping[str, Entry], terms:
         contents = store.get_all(part.name for part, _ in batch)
         for part, key in batch:
             content = contents[part.name]
-            if content is None:
+            if content is None:  # merged into another object since the listing
                 return False
             index[part.name] = key, _unpack(folder, part, content)
     for name in present.difference(name for _, name in index.values()):
@@ -261,7 +266,8 @@ def fetch_journal(store: Store, folder: Path, found: Mapping[str, Entry], terms:
 
 
 def _unpack(folder: Path, part: Part, content: bytes) -> str:
-    """Write the records of an object that count as one file, a segment; return its name."""
+    """Write the records of an object that count into one segment file; return its name."""
+    # Each record takes two lines in a segment, its checksum and its body, hence the factor 2.
     lines = content.split(b"\n")
     first, last = (2 * (sequence - part.begins) for sequence in (part.first, part.last + 1))
     name = segment_name(part.first, part.last)
@@ -273,5 +279,5 @@ def _read_index(path: Path) -> dict[str, tuple[list[int], str]]:
     try:
         return {name: (key, file) for name, (key, file) in json.loads(read_bytes(path)).items()}
     except (OSError, ValueError, TypeError, AttributeError):
-        # It is a convenience: without it everything is fetched again.
+        # The index only saves downloads: without it everything is fetched again.
         return {}

@@ -1,8 +1,8 @@
-"""A sweep on disk: claiming its name, recording what it is, reopening it, and what was edited in it meanwhile.
+"""A sweep on disk: claim its name, write its description, reopen it, and detect edits.
 
-Every driver journals the resolved space that it drives. A resume with another one would give trials that are trained
-the hyperparameters of others in every table, or mix two schedules; so each difference is named, and only what says
-nothing about the measurements may differ.
+Every driver journals the resolved search space that it drives. A resume with a different space would assign the wrong
+hyperparameters to trained trials in every table, or mix two schedules. Therefore each difference is reported, and only
+settings that do not affect the measurements can differ.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from trainables.files.atomic import temporary_folder, write_text
 
 @dataclass(frozen=True)
 class Sweep:
-    """A search space that has been given a name and a results folder."""
+    """A search space with a name and a results folder."""
 
     paths: SweepPaths
     spec: SweepSpec
@@ -47,14 +47,14 @@ class Sweep:
         return self.paths.name
 
     def configuration_of(self, trial: str) -> Mapping[str, Any]:
-        """Return a trial's configuration. Raises SweeperError where the sweep has no trial of that name."""
+        """Return a trial's configuration. Raises SweeperError if the sweep has no trial of that name."""
         index = configuration_index(trial)
         if index >= len(self.configurations):
             raise SweeperError(f"the sweep {self.name!r} has no trial {trial}", "use the sweep's own tables")
         return self.configurations[index]
 
     def describe(self, index: int) -> str:
-        """Return a configuration in a few words: what varies, e.g. `focal (γ 1.9) · resnet8 · lr 0.12`."""
+        """Return the varying hyperparameters of a configuration, e.g. `focal (γ 1.9) · resnet8 · lr 0.12`."""
         return describe(flatten_configuration(self.configurations[index]), in_order(varying_columns(self.spec.space)))
 
 
@@ -67,21 +67,21 @@ def create_sweep(
     taken: Callable[[str], bool] = lambda name: False,
     add: Callable[[SweepPaths], None] = lambda paths: None,
 ) -> Sweep:
-    """Make a folder with `sweep.yaml` and `manifest.json`, and claim a name for it by one rename once it is complete.
+    """Create a folder with `sweep.yaml` and `manifest.json`, then claim a name for it by one rename.
 
-    Without `name` the search space file's stem is taken, and -2, -3 … where that is taken already: in `output`, or
-    elsewhere as `taken` says. An empty folder is nobody's.
+    Without `name` the sweep is named after its search space file, with -2, -3 … appended if the name is taken in
+    `output` or, according to `taken`, elsewhere. An empty folder of that name is replaced.
 
     Args:
-        spec: the search space.
-        stem: of its file.
-        name: an explicit name, or `None`.
-        output: the folder of all sweeps; made where it is missing.
-        manifest: see `sweeper.storage.metadata`.
-        taken: whether a name is taken elsewhere.
-        add: writes what else belongs to a complete folder.
+        spec: Search space.
+        stem: Stem of its file.
+        name: Explicit name, or `None`.
+        output: Folder of all sweeps; created if missing.
+        manifest: Manifest; see `sweeper.storage.metadata`.
+        taken: Returns whether a name is taken elsewhere, such as in a store.
+        add: Writes the remaining files of a complete folder.
 
-    Raises SweeperError when an explicit name is taken or cannot be a folder's name, or the folder cannot be written.
+    Raises SweeperError if an explicit name is taken or not a valid folder name, or the folder cannot be written.
     """
     wanted = name if name is not None else _name_of(stem)
     require_sweep_name(wanted)
@@ -90,6 +90,7 @@ def create_sweep(
         if name is not None and _is_taken(output / name, taken):
             raise _taken_error(name, output)
         output.mkdir(parents=True, exist_ok=True)
+        # Complete before it gets its name: no other process ever sees half a sweep.
         with temporary_folder(output) as folder:
             made = SweepPaths(folder)
             write_text(made.sweep_file, text, durable=True)
@@ -105,7 +106,7 @@ def create_sweep(
 
 
 def open_sweep(name: str, output: Path) -> Sweep:
-    """Open the sweep `name` below `output` (or at a path). Raises SweeperError when there is none to be read."""
+    """Open the sweep `name` in `output`, or at a path. Raises SweeperError if there is none or it is not readable."""
     paths = find_sweep(name, output)
     values = read_specification(paths.sweep_file, required=True)
     spec = reopened_spec(values, str(paths.sweep_file))
@@ -113,17 +114,17 @@ def open_sweep(name: str, output: Path) -> Sweep:
 
 
 def _claim(folder: Path, wanted: str, output: Path, taken: Callable[[str], bool], *, explicit: bool) -> Path:
-    """Rename a complete folder to the first name that is free, and return it. Raises SweeperError, or OSError."""
+    """Rename a complete folder to the first free name, and return it. Raises SweeperError or OSError."""
     number = 1
     while True:
         target = output / (wanted if number == 1 else f"{wanted}-{number}")
         if not _is_taken(target, taken):
             try:
-                folder.rename(target)  # in one step, and only in place of an empty folder
+                folder.rename(target)  # atomic; POSIX replaces only an empty folder
                 return target.resolve()
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-                    raise  # else another was faster
+                    raise  # these three mean that another process claimed the name first
         if explicit:
             raise _taken_error(wanted, output)
         number += 1
@@ -142,22 +143,22 @@ def _taken_error(name: str, output: Path) -> SweeperError:
 
 
 def _name_of(stem: str) -> str:
-    """Return a search space file's stem as a sweep's name, with room left for a number."""
+    """Return a search space file's stem as a valid sweep name, short enough to append a number."""
     name = "".join(c if c.isascii() and (c.isalnum() or c in "_.-") else "-" for c in stem)
     return name.lstrip("_.-")[:90] or "sweep"
 
 
 _LIMITS = ("max_concurrent", "retries", "trial_timeout", "hang_timeout")
 
-#: The keys of a search space that say nothing about what is measured.
+#: Keys of a search space that do not affect measurements.
 AMENDABLE = ("budget", "checkpoint", "keep", *_LIMITS, "replicates.at_most", "resources", "which")
 
-#: The key that may become larger: the configurations so far stay what they are, and more follow.
+#: Key that can grow: configuration i depends on seed and i only, so existing configurations stay the same.
 GROWING = "samples"
 
 
 def keep(sweep: Sweep) -> Sweep:
-    """Write a sweep's search space into its `sweep.yaml`; return the sweep."""
+    """Write a sweep's search space to its `sweep.yaml`; return the sweep."""
     text = yaml.safe_dump(sweep.spec.resolved(), sort_keys=False, allow_unicode=True)
     with writing_to(sweep.paths.sweep_file, "make the results folder writable"):
         write_text(sweep.paths.sweep_file, text)
@@ -165,9 +166,9 @@ def keep(sweep: Sweep) -> Sweep:
 
 
 def amended(sweep: Sweep, settings: Sequence[str]) -> Sweep:
-    """Return the sweep with the overrides `settings`: budget, resources, samples (more of them), never measurements.
+    """Return the sweep with overrides of its limits, such as budget and resources, or with more samples.
 
-    Raises InvalidSearchSpace when one of them would change what is measured, or breaks a rule.
+    Raises InvalidSearchSpace if an override would change the measurements or breaks a rule.
     """
     rule = "this setting of a started sweep cannot change"
     remedy = (
@@ -193,15 +194,16 @@ def amended(sweep: Sweep, settings: Sequence[str]) -> Sweep:
 
 _UNMEASURED = (*AMENDABLE, "header", "rehearsal")
 
+#: Characters of a value that an error message shows.
 _LONGEST = 60
 _REMEDY = "restore the value, or start a new sweep with it"
 _ABSENT = object()
 
 
 def edited(sweep: Sweep) -> list[Fault]:
-    """Return what differs between a sweep's space and the journaled one, and may not; empty where nothing does.
+    """Return the forbidden differences between a sweep's space and the journaled one.
 
-    Raises SweeperError when the journal is damaged.
+    Raises SweeperError if the journal is damaged.
     """
     journaled = _journaled(sweep.paths.journal)
     now = _plain(sweep.spec.resolved())
@@ -211,19 +213,19 @@ def edited(sweep: Sweep) -> list[Fault]:
     was, is_now = ({key: space[key] for key in measured if key in space} for space in (journaled, now))
     faults = [fault for fault in _between(was, is_now, "") if fault.path not in AMENDABLE]
     if _count(now) < _count(journaled):
-        rule = f"{GROWING} = {_count(now)}, but the sweep was driven with {_count(journaled)}: it can only grow"
+        rule = f"{GROWING} = {_count(now)}, but the sweep was started with {_count(journaled)}: it can only grow"
         faults.append(Fault(GROWING, rule, _REMEDY))
     return faults
 
 
 def _journaled(journal: Path) -> Mapping[str, Plain] | None:
-    """Return the space that the last driver journaled; `None` where none did."""
+    """Return the space that the last driver journaled; `None` if no driver did."""
     spaces = [record.body.space for record in read_kind(journal, Attempt) if isinstance(record.body, Attempt)]
     return next((space for space in reversed(spaces) if space is not None), None)
 
 
 def _plain(values: Mapping[str, Plain]) -> Mapping[str, Plain]:
-    """Return values as they come back from a journal."""
+    """Return values as a journal stores them, so that tuples and lists compare equal."""
     plain: Mapping[str, Plain] = json.loads(json.dumps(values))
     return plain
 
@@ -241,7 +243,7 @@ def _between(before: object, now: object, path: str) -> Iterator[Fault]:
         for index, (first, second) in enumerate(zip(before, now, strict=True)):
             yield from _between(first, second, join_path(path, index))
     elif before != now:
-        yield Fault(path, f"it is {_shown(now)}, and the sweep was driven with {_shown(before)}", _REMEDY)
+        yield Fault(path, f"it is {_shown(now)}, but the sweep was started with {_shown(before)}", _REMEDY)
 
 
 def _shown(value: object) -> str:
@@ -250,10 +252,10 @@ def _shown(value: object) -> str:
 
 
 def changed_trials(journaled: Mapping[int, str | None], now: Sequence[str | None]) -> list[int]:
-    """Return the configurations that are not what they were, by the digests in the journal and those of now.
+    """Return the indices of configurations whose digest differs from the journaled one.
 
-    Where either is unknown, nothing is compared. The space being the same, it is the code that draws from it that
-    has changed.
+    `edited` has already compared the spaces, so a difference means that the code that draws from the space has changed.
+    Configurations with an unknown digest are skipped.
     """
     known = ((index, digest) for index, digest in journaled.items() if digest is not None)
     return [index for index, digest in known if now[index] not in (None, digest)]

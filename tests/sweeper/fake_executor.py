@@ -232,7 +232,7 @@ class FakeSweep:
                 # It wrote its checkpoint and died before anybody heard of it.
                 driver.on_failure(worker.assignment, PREEMPTION if rng.random() < 0.5 else CRASHED)
                 workers.remove(worker)
-            elif driver.on_news([(worker.assignment, reports, exhausted)]):
+            elif driver.on_reports([(worker.assignment, reports, exhausted)]):
                 workers.remove(worker)
 
     def _finished(self, driver: Driver) -> Driver:
@@ -256,5 +256,5 @@ def alone(worker: Worker, driver: Driver) -> None:
     """Run one worker's assignment to its end."""
     while True:
         reports, exhausted = worker.step()
-        if driver.on_news([(worker.assignment, reports, exhausted)]):
+        if driver.on_reports([(worker.assignment, reports, exhausted)]):
             return

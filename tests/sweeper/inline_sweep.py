@@ -81,5 +81,5 @@ class Inline:
         chosen = replace(settings, tables=tables.incoming)
         while (assignment := driver.work.next()) is not None:
             trial = Trial(driver.work.describe(assignment)[0], chosen, self.dataset)
-            while not driver.on_news([(assignment, [trial.advance()], False)]):
+            while not driver.on_reports([(assignment, [trial.advance()], False)]):
                 pass

@@ -1,4 +1,4 @@
-"""Sweeps on a Ray cluster elsewhere, submitted and watched through its Jobs API.
+"""Submit sweeps to a remote Ray cluster and follow them through its Jobs API.
 
-Imports `storage` and `space`; `ray` in `cluster` alone.
+Imports `storage` and `space`; only `cluster` imports Ray.
 """

@@ -1,12 +1,10 @@
-"""A remote Ray cluster, through its Jobs API: sweeps are its jobs, and each job is the driver of one sweep.
+"""A remote Ray cluster through its Jobs API; each job is the driver of one sweep.
 
-What a job is called, who submitted it and where its results are is in the job's metadata; everything else about a sweep
-is in its results.
+A job's metadata has the sweep's name, its submitter and the location of its results; everything else is in the results.
 
-A cluster's authentication token is created once, stored in a file for its owner only, never printed; it goes into a
-header of each request and nowhere else. Ray looks for it in `RAY_AUTH_TOKEN`, then in the file that
-`RAY_AUTH_TOKEN_PATH` names, then in `~/.ray/auth_token`; so does this module, and every machine of a cluster must find
-the same one.
+A cluster's authentication token is created once, stored in a file that only its owner can read, and never printed; it
+is sent only in a header of each request. Like Ray, this module looks for it in `RAY_AUTH_TOKEN`, then in the file that
+`RAY_AUTH_TOKEN_PATH` names, then in `~/.ray/auth_token`. Every machine of a cluster must find the same token.
 """
 
 from __future__ import annotations
@@ -34,13 +32,16 @@ from sweeper.core.display import redact
 from sweeper.core.errors import SweeperError
 from sweeper.core.labels import PROGRESS, duration
 
+#: Seconds to connect to the dashboard; Ray's own client would wait for minutes.
 CONNECT_SECONDS = 10.0
 
-#: After a request to stop, a driver has this long to end cleanly: trials, tables, report, tracker.
+#: Seconds that a driver has after a request to stop for trials, tables, report and tracker; then Ray kills it.
 STOP_SECONDS = 300
 
+#: Seconds between two requests for a followed log.
 FOLLOW_SECONDS = 1.0
 
+#: Seconds to wait until a new head accepts jobs, which it does some seconds after its dashboard answers.
 AGENT_SECONDS = 18.0
 
 ENDED = (JobStatus.SUCCEEDED, JobStatus.FAILED, JobStatus.STOPPED)
@@ -51,7 +52,7 @@ WORDS = {
     JobStatus.STOPPED: "stopped",
     JobStatus.SUCCEEDED: "finished",
 }
-#: What exit statuses of the driver mean: 1, trials failed or it was stopped; 2, bad input. Any other: it died.
+#: Exit status of the driver → state: 1, trials failed or it was stopped; 2, bad input. Any other: it died.
 FAILED_WORDS = {1: "incomplete", 2: "refused"}
 
 
@@ -63,19 +64,19 @@ CHECK_ADDRESS = (
 
 @dataclass(frozen=True)
 class RemoteSweep:
-    """One job of a cluster, as the driver of a sweep.
+    """A job of a cluster that drives a sweep.
 
     Attributes:
-        job: Ray's id of the job.
-        name: of the sweep.
-        submitter: user and host that submitted it.
-        output: where its results are, as given to `--output`.
-        tracking_uri: of MLflow, as given; `None` where the cluster's own environment names it.
-        no_mlflow: whether it was asked for without MLflow.
+        job: Ray's job id.
+        name: Name of the sweep.
+        submitter: User and host that submitted it.
+        output: Location of its results, as given to `--output`.
+        tracking_uri: Address of MLflow, as given; `None` if the cluster's own environment names it.
+        no_mlflow: Whether it was submitted without MLflow.
         state: `pending`, `running`, `finished`, `stopped`, `incomplete`, `refused` or `died`.
         started: Unix time in seconds; `None` while it is pending.
-        exit_code: of the driver; `None` before it has ended, or when it was killed.
-        message: what Ray says about an end that was not the driver's own.
+        exit_code: Exit status of the driver; `None` before its end, or if it was killed.
+        message: Ray's message about an end that the driver did not choose.
     """
 
     job: str
@@ -91,18 +92,19 @@ class RemoteSweep:
 
     @property
     def ended(self) -> bool:
-        """Whether the driver runs no more."""
+        """Whether the driver has ended."""
         return self.state not in ("pending", "running")
 
 
 class Cluster:
-    """The Jobs API at an address such as `http://head:8265`."""
+    """Client of the Jobs API at an address such as `http://head:8265`."""
 
     def __init__(self, address: str) -> None:
-        """Connect. Raises SweeperError: no such address, no cluster there, no token or the wrong one."""
+        """Connect. Raises SweeperError if there is no cluster at the address, or the token is missing or wrong."""
         self.address = _checked_address(address)
-        for chatty in ("modules.dashboard_sdk", "modules.job.sdk"):
-            logging.getLogger(f"ray.dashboard.{chatty}").setLevel(logging.WARNING)
+        # Ray's SDK logs every upload and request at INFO, which would interrupt the command's own output.
+        for logger in ("modules.dashboard_sdk", "modules.job.sdk"):
+            logging.getLogger(f"ray.dashboard.{logger}").setLevel(logging.WARNING)
         logging.getLogger("ray._private.runtime_env.packaging").setLevel(logging.WARNING)
         token = find_token()
         headers = {"Authorization": f"Bearer {token}"} if token is not None else {}
@@ -115,11 +117,11 @@ class Cluster:
         """Submit a sweep's driver and return its job.
 
         Args:
-            name: of the sweep.
-            command: the driver's command line, run on the head in a copy of `folder`.
-            metadata: what `sweeps` tells of it later; `sweep`, `submitter` and `output` at least.
-            folder: of files to send along.
-            modules: packages to send along; the cluster's own are used where there are none.
+            name: Name of the sweep.
+            command: Command line of the driver, run on the head in a copy of `folder`.
+            metadata: Metadata for `sweeps`; at least `sweep`, `submitter` and `output`.
+            folder: Folder of files to send along.
+            modules: Packages to send along; the cluster's own are used if empty.
         """
         environment: dict[str, object] = {
             "working_dir": str(folder),
@@ -127,19 +129,20 @@ class Cluster:
         }
         if modules:
             environment["py_modules"] = [str(module) for module in modules]
+        # Ray never reuses a job's id, so each driver of a sweep gets a number.
         taken = {sweep.job for sweep in self.sweeps()}
         job = next(job for n in itertools.count(1) if (job := f"{name}.{n}") not in taken)
         with self._errors():
             return self._submit(job, shlex.join(command), environment, dict(metadata))
 
     def sweeps(self) -> list[RemoteSweep]:
-        """Return the cluster's sweeps, the one submitted last first; a resumed sweep is there once a driver."""
+        """Return the cluster's drivers, newest first; a resumed sweep appears once per driver."""
         with self._errors():
             jobs = [job for job in self._client.list_jobs() if "sweep" in (job.metadata or {})]
         return [_remote_sweep(job) for job in sorted(jobs, key=lambda job: job.start_time or 0, reverse=True)]
 
     def sweep(self, name: str) -> RemoteSweep:
-        """Return the newest driver of a sweep. Raises SweeperError when there is none."""
+        """Return the newest driver of a sweep. Raises SweeperError if there is none."""
         known = self.sweeps()
         for sweep in known:
             if name in (sweep.name, sweep.job):
@@ -150,14 +153,15 @@ class Cluster:
         )
 
     def logs(self, job: str) -> str:
-        """Return what a driver has printed so far."""
+        """Return a driver's log so far."""
         with self._errors():
             return redact(self._client.get_job_logs(job))
 
     def follow(self, job: str, sleep: Callable[[float], None] = time.sleep) -> Iterator[str]:
-        """Yield what a driver prints, as it does, until it has ended."""
+        """Yield a driver's log as it grows, until the driver ends."""
         seen = 0
         while True:
+            # The status before the log, so that the last lines are not missed.
             with self._errors():
                 ended = self._client.get_job_status(job) in ENDED
             text = self.logs(job)
@@ -169,7 +173,7 @@ class Cluster:
             sleep(FOLLOW_SECONDS)
 
     def stop(self, job: str) -> None:
-        """Ask a driver to end cleanly; it is killed when it has not after `STOP_SECONDS`."""
+        """Ask a driver to end cleanly; Ray kills it after `STOP_SECONDS`."""
         with self._errors():
             self._client.stop_job(job)
 
@@ -180,7 +184,7 @@ class Cluster:
                 options = {"submission_id": job, "runtime_env": environment, "metadata": metadata}
                 return str(self._client.submit_job(entrypoint=entrypoint, **options))
             except RuntimeError as error:
-                # A head takes jobs some seconds after its dashboard answers.
+                # A new head accepts jobs only some seconds after its dashboard answers.
                 if "No available agent" not in str(error) or time.monotonic() - began > AGENT_SECONDS:
                     raise
                 time.sleep(1.0)
@@ -243,11 +247,11 @@ def _remote_sweep(job: JobDetails) -> RemoteSweep:
 
 
 def sweeps_table(sweeps: Iterable[RemoteSweep], logs: Callable[[str], str]) -> Table:
-    """Return one row per sweep: its state, who submitted it and when, its progress, where its results are.
+    """Return a table with one row per sweep: state, submitter, start, progress, location of results.
 
     Args:
-        sweeps: drivers, the newest of each sweep first; older ones of the same sweep are left out.
-        logs: gives what a driver has printed.
+        sweeps: Drivers, newest first; older drivers of the same sweep are omitted.
+        logs: Function from a job to its driver's log.
     """
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for heading in ("sweep", "state", "submitter", "began", "progress", "results"):
@@ -263,35 +267,36 @@ def sweeps_table(sweeps: Iterable[RemoteSweep], logs: Callable[[str], str]) -> T
 
 
 def progress_of(sweep: RemoteSweep, logs: Callable[[str], str]) -> str:
-    """Return the progress of a sweep, in a line: from its driver's status, or from Ray's where it wrote none."""
+    """Return a sweep's progress in one line: the driver's last progress line, else Ray's message."""
     return last_progress(logs(sweep.job)) or first_sentence(sweep.message) or "–"
 
 
 def last_progress(text: str) -> str:
-    """Return the last line of progress in what a driver has printed, or nothing."""
+    """Return the last progress line of a driver's log, or an empty text."""
     lines = (line.removeprefix(PROGRESS) for line in reversed(text.splitlines()) if line.startswith(PROGRESS))
     return next(lines, "").strip()
 
 
 def first_sentence(message: str) -> str:
-    """Return the first line of a message, cut to what fits a table."""
+    """Return the first line of a message, cut to 120 characters."""
     line = message.strip().splitlines()[0] if message.strip() else ""
     return line if len(line) <= 120 else f"{line[:117]}…"
 
 
-#: As many random bytes as Ray's own generator takes: 256 bits, written as 64 hexadecimal digits.
+#: Random bytes of a token, as many as Ray's own generator uses: 256 bits, written as 64 hexadecimal digits.
 TOKEN_BYTES = 32
 
 _PRINTABLE = frozenset(string.ascii_letters + string.digits + string.punctuation)
 
 
 def create_token(path: Path) -> None:
-    """Write a new token into the file `path`, which only its owner may read.
+    """Write a new token to the file `path`, which only its owner can read.
 
-    Raises SweeperError when there is a file already, or it cannot be written.
+    Raises SweeperError if the file exists, or cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        # Created with its permissions: a later chmod would leave a moment in which others can open it.
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         raise SweeperError(
@@ -305,9 +310,9 @@ def create_token(path: Path) -> None:
 
 
 def find_token() -> str | None:
-    """Return the token that this environment holds, `None` when it holds none.
+    """Return the token of this environment, `None` if it has none.
 
-    Raises SweeperError when a file was named that cannot be read, or holds nothing that can be a token.
+    Raises SweeperError if a named file cannot be read, or contains no valid token.
     """
     given, named = os.environ.get("RAY_AUTH_TOKEN", "").strip(), os.environ.get("RAY_AUTH_TOKEN_PATH")
     if given:

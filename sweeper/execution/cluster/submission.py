@@ -1,8 +1,8 @@
-"""Submission of a sweep to a remote cluster: search space file, driver command line, metadata.
+"""Submit a sweep to a remote cluster: search space file, driver command line, metadata.
 
-The code that runs is the submitter's: this package goes along with each job, so a cluster's images need only what it
-depends on. Ray keeps one copy of each version, whoever submits it. Components of the user's own lie next to the search
-space file there, wherever they lie here.
+The submitter's code runs: this package is sent with each job, so a cluster's images need only its dependencies. Ray
+keeps one copy of each version for all users. On the cluster, custom components lie next to the search space file,
+wherever they lie on this machine.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SPACE_FILE = "space.yaml"
 
 
 class Jobs(Protocol):
-    """The part of a cluster that takes sweeps in; see `sweeper.execution.cluster.cluster.Cluster`."""
+    """The part of a cluster that accepts sweeps; see `sweeper.execution.cluster.cluster.Cluster`."""
 
     def submit(self, name: str, command: Sequence[str], metadata: dict[str, str], folder: Path,
                modules: Sequence[Path]) -> str:  # fmt: skip
@@ -43,16 +43,16 @@ class Jobs(Protocol):
 
 @dataclass(frozen=True)
 class Request:
-    """What to run on a cluster.
+    """Options of a driver on a cluster.
 
     Attributes:
-        output: of the results: a store's address, or a folder that every machine of the cluster shares.
-        tracking_uri: of MLflow; `None` leaves it to the cluster's own `MLFLOW_TRACKING_URI`, if it has one.
-        no_mlflow: keep results in Parquet only.
-        ship: send this package along; else the cluster's own is used.
-        settings: the `--set` overrides.
-        trust: on resume, run the code that came with the sweep.
-        wait_for_nodes: minutes that the cluster's autoscaler has to start a first node that holds a trial.
+        output: Location of results: a store's address, or a folder that all machines of the cluster share.
+        tracking_uri: Address of MLflow; `None` uses the cluster's own `MLFLOW_TRACKING_URI`, if it has one.
+        no_mlflow: Whether to keep results in Parquet only.
+        ship: Whether to send this package along; otherwise the cluster's own is used.
+        settings: Overrides of `--set`.
+        trust: On resume, run the code that came with the sweep.
+        wait_for_nodes: Minutes to wait for the autoscaler to start the first node that fits a trial.
     """
 
     output: str
@@ -64,7 +64,7 @@ class Request:
     trust: bool = False
 
     def options(self) -> list[str]:
-        """Return the driver's options. Raises SweeperError when one of them would not do, or show a secret."""
+        """Return the driver's options. Raises SweeperError if one of them is unusable, or would show a secret."""
         if not is_store_address(self.output) and not Path(self.output).is_absolute():
             raise SweeperError(
                 f"--output {self.output!r} is a folder on this machine that the cluster cannot reach",
@@ -86,21 +86,21 @@ class Request:
 def submit(jobs: Jobs, space: str, name: str | None, taken: Callable[[str], bool], request: Request) -> tuple[str, str]:
     """Submit a new sweep; return its name and its job.
 
-    The search space is read and checked here, before anything is sent.
+    The search space is read and checked on this machine before anything is sent.
 
     Args:
-        jobs: of the cluster.
-        space: a search space file, or the name of one that ships.
-        name: the sweep's; `None` takes the file's, numbered where it is taken.
-        taken: tells whether the cluster knows a sweep of that name.
-        request: how to run it.
+        jobs: Jobs of the cluster.
+        space: Search space file, or the name of a shipped one.
+        name: Name of the sweep; `None` uses the file's name, numbered if it is taken.
+        taken: Function that returns whether the cluster knows a sweep of that name.
+        request: Options of the driver.
 
     Raises InvalidSearchSpace or SweeperError before anything was started.
     """
     path = search_spaces.locate(space)
     spec = load_spec(path, list(request.settings))
     own = code_of(spec)
-    name = _free_name(path.stem, name, lambda each: taken(each) or _stored(request.output, each))
+    name = _free_name(path.stem, name, lambda other: taken(other) or _stored(request.output, other))
     overrides = [word for setting in request.settings for word in ("--set", setting)]
     with tempfile.TemporaryDirectory(prefix="sweeper-submit-") as folder:
         shutil.copyfile(path, Path(folder) / SPACE_FILE)
@@ -144,11 +144,12 @@ def _free_name(stem: str, name: str | None, taken: Callable[[str], bool]) -> str
             )
         return name
     numbered = (f"{wanted}-{number}" for number in itertools.count(2))
-    return next(each for each in itertools.chain([wanted], numbered) if not taken(each))
+    return next(free for free in itertools.chain([wanted], numbered) if not taken(free))
 
 
 def _stored(output: str, name: str) -> bool:
-    """Return whether the output has a sweep of that name, as far as this machine can see it; the driver looks again."""
+    """Return whether the output has a sweep of that name, as far as this machine can see."""
+    # Only for a good name: the driver checks again when it claims it.
     try:
         place = place_of(output, READING)
         return place.has(name) if place.store is not None else (place.folder / name).exists()

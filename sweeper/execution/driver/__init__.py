@@ -1,1 +1,1 @@
-"""The driver's decisions: what to run next, what a report means, what a failure means. Knows nothing of Ray."""
+"""The driver: choose the next trial, judge reports, handle failures. Independent of Ray."""

@@ -1,11 +1,11 @@
-"""What runs next: the trials that wait, promotions and suggestions that go before them, and what is given out.
+"""Choose what runs next: waiting trials, promotions, suggestions of a searcher; and track assignments in flight.
 
-The unit of work is a configuration with all its replicates, or one of these. Executors hand back what they were given:
+The unit of work is a configuration with all its replicates, or one replicate. Executors return what they were given:
 
 * An assignment is usually one configuration, or several short ones that no scheduler can stop, `[7, 8, 9]`.
-* With `packing: trials` it is one replicate on its way to its configuration's next rung, `[7, 1]`. There its process
-  reports and is free for others; nothing waits in memory, the replicate continues from its checkpoint.
-* Where trials train together, as lanes of a cohort, a process takes trials of its own kind as its lanes fall free.
+* With `packing: trials` it is one replicate on its way to its configuration's next rung, `[7, 1]`. At the rung its
+  process reports and becomes free; the replicate later continues from its checkpoint.
+* If trials train as lanes of a cohort, a process takes further trials of the same kind as lanes become free.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ from trainables.worker.trial_settings import Assignment
 #: A configuration and, where replicates have separate processes, the number of one; `None` for all of them.
 Unit: TypeAlias = tuple[int, int | None]
 
-#: The most configurations that one assignment carries: more saves nothing that shows (0.03 s a Tune trial).
+#: Most configurations per assignment: a Tune trial costs 0.03 s, so larger batches save nothing noticeable.
 BATCH_LIMIT = 8
 
 
 @dataclass(eq=False)
 class Assignments:
-    """What waits, and what is given out of it; answers an executor that asks for work.
+    """Queue of waiting units and the assignments in flight; answers an executor that asks for work.
 
     Attributes:
-        settings: the driver's.
-        state: of the sweep, which `commit` continues changing.
-        rungs: the same fold, as the scheduler needs it.
-        values: of configurations.
-        steering: says whether anything may start.
-        commit: journals a record, durably.
-        searcher: chooses the configurations, and has been told the journal so far; `None` where they follow from
-            the space. It is asked when a trial could start at once, so that it knows as much as can be known.
-        shares: of a GPU.
-        slots: trials that run at once, for cutting assignments.
-        failed_too: run failed trials again.
-        clock: seconds.
-        processes: that fit at once.
+        settings: Settings of the driver.
+        state: State of the sweep, which `commit` changes.
+        rungs: State of the rungs, folded from the same journal.
+        values: Values of configurations.
+        steering: Requests to stop or wind down, which keep trials from starting.
+        commit: Function that journals a record durably.
+        searcher: Searcher that chooses configurations, replayed from the journal; `None` if they follow from the
+            space. It is asked only when a trial could start at once, so that it has seen as many results as possible.
+        shares: GPU share of each configuration.
+        slots: Trials that run at once; determines the size of assignments.
+        failed_too: Whether failed trials are run again.
+        clock: Clock in seconds.
+        processes: Processes that fit at once.
     """
 
     settings: DriverSettings
@@ -71,29 +71,29 @@ class Assignments:
     clock: Callable[[], float]
 
     def __post_init__(self) -> None:
-        """Queue what is unfinished: what `state` and `rungs` were folded to."""
+        """Queue the unfinished units according to `state` and `rungs`."""
         self.processes = self.slots
         waiting = (i for i in self.state.unfinished(failed_too=self.failed_too) if i not in self.unsuggested)
         self._queue = deque(unit for i in waiting if not self.state.trials[i].paused for unit in self.units_of(i))
         self._suspects: set[int] = set()
-        #: Until when units wait, as others took the memory of the machine.
+        #: Unit → time until which it waits, because other programs use the machine's memory.
         self._held: dict[Unit, float] = {}
         self._kinds: dict[int, str | None] = {}
-        #: The assignments that are given out and not over.
+        #: Assignments in flight.
         self._in_flight: set[tuple[int, ...]] = set()
 
     def resize(self, slots: int) -> None:
-        """Record how many trials run at once from now on: a cluster's nodes come and go, and so do lanes."""
+        """Set the number of trials that run at once, which changes with a cluster's nodes and with lanes."""
         self.slots = max(1, slots)
 
     def fit(self, processes: int) -> None:
-        """Record how many processes fit at once from now on."""
+        """Set the number of processes that fit at once."""
         self.processes = processes
         if not self.settings.together:
             self.resize(processes)
 
     def put_back(self, units: Iterable[Unit]) -> None:
-        """Put units at the head of the queue, in their order, but for those that have ended."""
+        """Put units that have not ended at the head of the queue, in their order."""
         self._queue.extendleft(reversed([unit for unit in units if self.state_of(unit).status not in ENDED]))
 
     def add(self, index: int) -> None:
@@ -101,32 +101,32 @@ class Assignments:
         self._queue.extend(self.units_of(index))
 
     def leave_out(self, is_left_out: Callable[[Unit], bool]) -> list[int]:
-        """Take units out of the queue; return the configurations that were in it before."""
+        """Remove units from the queue; return the configurations that were in it before."""
         before = [*dict.fromkeys(index for index, _ in self._queue)]
         self._queue = deque(unit for unit in self._queue if not is_left_out(unit))
         return before
 
     def take_back(self, assignment: Sequence[int]) -> bool:
-        """Return whether an assignment was given out; it is over now."""
+        """End an assignment; return whether it was in flight."""
         given_out = tuple(assignment) in self._in_flight
         self._in_flight.discard(tuple(assignment))
         return given_out
 
     def hold(self, units: Iterable[Unit], seconds: float) -> None:
-        """Let units wait for memory."""
+        """Keep units from starting for some seconds, so that memory can become free."""
         self._held.update(dict.fromkeys(units, self.clock() + seconds))
 
     def suspect(self, indices: Iterable[int]) -> None:
-        """Give each of these trials a process to itself until it has trained."""
+        """Run each of these trials in its own process until it has trained an epoch."""
         self._suspects.update(indices)
 
     def clear(self, indices: Iterable[int]) -> None:
-        """Suspect these trials no more."""
+        """Stop suspecting these trials."""
         self._suspects.difference_update(indices)
 
     @property
     def outstanding(self) -> int:
-        """How many trials could train at once, those that do included; 0 where none may start now."""
+        """Number of trials that could train at once, including those that do; 0 if none may start now."""
         if self.steering.closing or self._is_full or not self._waiting:
             return 0
         ready = sum(map(self._may_start, self._queue))
@@ -135,7 +135,7 @@ class Assignments:
 
     @property
     def next_share(self) -> float | None:
-        """The share of a GPU that the next trial needs; `None` where trials take nothing of one, or whole ones."""
+        """GPU share that the next trial needs; `None` if trials use no GPU or whole ones."""
         promoted = self.rungs.promotion(self._settled)
         first = promoted[0] if promoted else self._queue[0][0] if self._queue else None
         if first is None:
@@ -143,9 +143,9 @@ class Assignments:
         return self.share_of([first])
 
     def next(self, fits: Callable[[int], bool] = lambda index: True) -> list[int] | None:
-        """Return the next assignment, of configurations that fit; `None` when there is none to give now.
+        """Return the next assignment of configurations that fit; `None` if there is none now.
 
-        A promotion and a suggestion are asked for where one would fit.
+        Promotions come first, then the queue, then a new suggestion of the searcher.
         """
         if self.steering.closing or self._is_full:
             return None
@@ -165,7 +165,7 @@ class Assignments:
         return assignment
 
     def next_of_kind(self, kind: str | None, share: float | None = None) -> list[int] | None:
-        """Return the next trial to join a cohort of a kind, on a share of a GPU; `None` when there is none now."""
+        """Return the next trial to join a cohort of a kind on a GPU share; `None` if there is none now."""
 
         def fits(index: int) -> bool:
             return index not in self._suspects and self.kind_of(index) == kind and self._fits_on(index, share)
@@ -173,41 +173,40 @@ class Assignments:
         return self.next(fits)
 
     def next_for_empty(self, before: str | None = None, share: float | None = None) -> list[int] | None:
-        """Return the next assignment for a process that has none; `None` when there is none to give now.
+        """Return the next assignment for a process that has none; `None` if there is none now.
 
-        Where trials train together it is of the kind that the process had `before`, as long as there are any, or for
-        the first process of a driver that takes over of the kind that was in training. So with one process kinds take
-        turns as they would have undisturbed, and trials come to rungs in the same order: of one kind, who began earlier
-        is never behind, and of those that come together the lowest goes first. Promotions begin in an order that the
-        journal does not tell.
+        In cohorts it prefers the kind that the process had `before`; the first process of a driver that takes over
+        prefers the kind that was training last. So with one process, kinds alternate as in an uninterrupted run, and
+        trials reach rungs in the same order: within a kind, an earlier start is never behind, and of trials that start
+        together the lowest index comes first. Only the order of promotions is not in the journal.
         """
         if not self.settings.together:
             return self.next()
         kind, self._interrupted = before or self._interrupted, None
-        found = self.next_of_kind(kind, share) if kind is not None else None
-        return self.next(lambda index: self._fits_on(index, share)) if found is None else found
+        assignment = self.next_of_kind(kind, share) if kind is not None else None
+        return self.next(lambda index: self._fits_on(index, share)) if assignment is None else assignment
 
     def _fits_on(self, index: int, share: float | None) -> bool:
         return share is None or (self.share_of([index]) or 0) <= share
 
     @cached_property
     def _interrupted(self) -> str | None:
-        """The kind of the trial that the journal heard of last, when this driver began."""
+        """Kind of the trial that had reported last when this driver began."""
         last = self.state.last_reported
         return None if last is None else self.kind_of(last)
 
     def kind_of(self, index: int) -> str | None:
-        """Return what a configuration has in common with those it can train with; `None` where it trains alone."""
+        """Return the key that configurations of one cohort share; `None` if the configuration trains alone."""
         if index not in self._kinds:
             self._kinds[index] = cohort_key(self.values.look(index), self.settings.training)
         return self._kinds[index]
 
     def is_suspect(self, index: int) -> bool:
-        """Return whether a trial was in a process that died, and has not trained since: it has a process to itself."""
+        """Return whether a trial was in a process that died, and has not trained since; it then trains alone."""
         return index in self._suspects
 
     def describe(self, assignment: Sequence[int]) -> list[Assignment]:
-        """Return an assignment for the worker: one of a replicate with a separate process has its seed alone."""
+        """Return an assignment as the worker receives it, with values and seeds."""
         described = []
         for index, number in self.units(assignment):
             values, added = self.values.of(index), self.state.trials[index].added
@@ -222,48 +221,49 @@ class Assignments:
         return described
 
     def share_of(self, assignment: Sequence[int]) -> float | None:
-        """Return the share of a GPU for an assignment: what was measured, or more after memory ran out."""
+        """Return the GPU share of an assignment: the measured one, or a larger one after memory ran out."""
         shares = [self.shares.of(unit[0], self.state_of(unit).share) for unit in self.units(assignment)]
         return max((share for share in shares if share is not None), default=None)
 
     @property
     def exhausted(self) -> bool:
-        """Whether nothing is left to give out and nothing given out can come back."""
+        """Whether nothing is left to assign and no assignment is in flight."""
         return not self._in_flight and (not self._waiting or self.steering.closing is not None)
 
     @property
     def done(self) -> bool:
-        """Whether nothing runs or waits, though nobody has asked for the end."""
+        """Whether nothing runs or waits although no stop was requested."""
         return not (self.steering.closing or self._in_flight or self._waiting)
 
     @property
     def _is_full(self) -> bool:
-        """Whether as many assignments are given out as the sweep allows at once."""
+        """Whether as many assignments are in flight as `max_concurrent` allows."""
         return self.settings.max_concurrent is not None and len(self._in_flight) >= self.settings.max_concurrent
 
     def _first(self, fits: Callable[[int], bool]) -> Unit | None:
-        """Take the first unit that fits out of the queue; what has ended since it was put there is left out."""
+        """Remove the first unit that fits from the queue and return it; `None` if there is none."""
+        # A trial can end while it waits: another replicate's report may have stopped it.
         while self._queue and self.state.trials[self._queue[0][0]].status in ENDED:
             self._queue.popleft()
-        found = next((unit for unit in self._queue if self._may_start(unit) and fits(unit[0])), None)
-        if found is not None:
-            self._queue.remove(found)
-        return found
+        first = next((unit for unit in self._queue if self._may_start(unit) and fits(unit[0])), None)
+        if first is not None:
+            self._queue.remove(first)
+        return first
 
     def _may_start(self, unit: Unit) -> bool:
-        """Return whether a unit does not have to wait for memory."""
+        """Return whether a unit need not wait for memory."""
         return self.clock() >= self._held.get(unit, -math.inf)
 
     @property
     def _batch_size(self) -> int:
-        """How many configurations go into an assignment whose first has been taken from the queue.
+        """Number of configurations in an assignment whose first has been taken from the queue.
 
-        More than one do only where no trial can be stopped before its last epoch: the only rung is the last.
+        More than one only if no trial can be stopped before its last epoch, that is, if the only rung is the last.
         """
         settings = self.settings
         if len(self.settings.schedule.rungs) > 1 or self.searcher is not None or settings.apart or settings.together:
             return 1
-        # Shares shrink towards the end, so that no process is left with a long rest to do alone.
+        # Batches shrink towards the end (guided self-scheduling), so that no process is left with a long one.
         return min(BATCH_LIMIT, math.ceil((1 + len(self._queue)) / (4 * self.slots)))
 
     def _go_together(self, first: int, second: int) -> bool:
@@ -271,24 +271,22 @@ class Assignments:
         return alike and self._suspects.isdisjoint((first, second))
 
     def _promote(self, fits: Callable[[int], bool]) -> None:
-        """Put the paused trial that the scheduler promotes now at the head of the queue, if there is one.
-
-        One that does not fit where it would train now is not promoted yet.
-        """
-        found = self.rungs.promotion(self._settled) if len(self._in_flight) < self.slots else None
-        if found is None or not fits(found[0]):
+        """Put the trial that the scheduler promotes now, if any, at the head of the queue."""
+        promoted = self.rungs.promotion(self._settled) if len(self._in_flight) < self.slots else None
+        # A trial that does not fit now is not promoted yet: its record would take effect before it can train.
+        if promoted is None or not fits(promoted[0]):
             return
-        index, decision = found
+        index, decision = promoted
         trial = self.state.trials[index]
         self.commit(Judged(index, self.state.attempt, trial.epochs, WAITING, decision))
         self._queue.appendleft((index, None))
 
     def _suggest(self) -> bool:
-        """Have the searcher choose the next configuration, if a trial could start now; return whether one waits then.
+        """Let the searcher choose configurations while slots are free; return whether one waits in the queue.
 
-        It is configuration *i* from the moment its record is durable, and only then is it given out.
+        A suggestion becomes configuration *i* when its record is durable, and is assigned only then.
         """
-        # What is given out or waits to be counts against the slots.
+        # Trials in flight and in the queue occupy slots.
         while self.searcher and self.unsuggested and len(self._in_flight) + len(self._queue) < self.slots:
             index = self.unsuggested[0]
             suggestion = self.searcher.suggest(index)
@@ -300,7 +298,7 @@ class Assignments:
 
     @property
     def unsuggested(self) -> range:
-        """The configurations that the searcher has not chosen yet: all after the last that it has."""
+        """Indices of the configurations that the searcher has not chosen yet."""
         return (
             range(0)
             if self.searcher is None
@@ -309,18 +307,18 @@ class Assignments:
 
     @property
     def _waiting(self) -> bool:
-        """Whether there is anything to give out."""
+        """Whether there is anything to assign."""
         return bool(self._queue or self.unsuggested) or self.rungs.promotion(self._settled) is not None
 
     @property
     def _settled(self) -> Settled:
-        """The rungs that no trial can come to any more; none while a searcher may still choose trials for any."""
+        """Predicate for rungs that no further trial can reach; false for all while a searcher can add trials."""
         if self.unsuggested:
             return lambda stratum, rung: False
         return settled_but_for(self.rungs, self._under_way)
 
     def _under_way(self) -> Iterator[tuple[int, int]]:
-        """Yield the trials that run or are yet to begin, each with its epochs so far."""
+        """Yield the trials that run or wait, each with its epochs so far."""
         for index in itertools.chain((index for index, _ in self._queue), *self._in_flight):
             if not is_added(index):
                 yield index, self.state.trials[index].epochs
@@ -331,32 +329,32 @@ class Assignments:
         return range(self.settings.seeds.count) if added is None else (added.replicate,)
 
     def units_of(self, index: int) -> list[Unit]:
-        """Return what there is to give out of a configuration."""
+        """Return the units of a configuration: itself, or each of its replicates."""
         numbers = self.numbers(index) if self.settings.apart else (None,)
         return [(index, number) for number in numbers]
 
     def units(self, assignment: Sequence[int]) -> list[Unit]:
-        """Return what an assignment consists of."""
+        """Return the units of an assignment."""
         return [(assignment[0], assignment[1])] if self.settings.apart else [(index, None) for index in assignment]
 
     def state_of(self, unit: Unit) -> TrialState | ReplicateState:
-        """Return what has come of a unit so far."""
+        """Return the state of a unit."""
         index, number = unit
         trial = self.state.trials[index]
         return trial if number is None else trial.replicates.get(number, ReplicateState())
 
     def is_over(self, unit: Unit) -> bool:
-        """Return whether a unit has nothing to do: it has ended, pauses at a rung, or waits there for the others."""
+        """Return whether a unit has nothing to do: it has ended, pauses at a rung, or waits for other replicates."""
         known = self.state_of(unit)
         return known.status in ENDED or (known.status == WAITING if isinstance(known, ReplicateState) else known.paused)
 
     def rests(self, unit: Unit) -> bool:
-        """Return whether a replicate has nothing to do: it has failed, or stands at a rung that is not judged yet."""
+        """Return whether a replicate has nothing to do: it has failed, or waits at a rung to be judged."""
         replicate = self.state_of(unit)
         return replicate.status == FAILED or self.is_open_rung(unit[0], replicate.epochs)
 
     def is_open_rung(self, index: int, epoch: int) -> bool:
-        """Return whether a configuration is judged at an epoch, and has not been yet."""
+        """Return whether an epoch is a rung of a configuration that is not judged yet."""
         return epoch > self.state.trials[index].epochs and epoch in self.rungs_of(index)
 
     def rungs_of(self, index: int) -> Collection[int]:
@@ -365,6 +363,6 @@ class Assignments:
 
 
 def place_of_unit(unit: Unit) -> str:
-    """Return the folder of a unit's checkpoints, below that of all trials."""
+    """Return the folder of a unit's checkpoints, relative to the folder of all checkpoints."""
     index, number = unit
     return trial_name(index) if number is None else replicate_folder(Path(trial_name(index)), number).as_posix()

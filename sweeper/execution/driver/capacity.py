@@ -1,10 +1,10 @@
-"""How many trials fit on a Ray cluster, node by node, and what a sweep waits for while an autoscaler starts nodes.
+"""Count the trials that fit on a Ray cluster, and wait while an autoscaler starts nodes.
 
-A cluster that scales from zero has no node when a sweep begins: the waiting trials are what makes it start some. So a
-sweep on such a cluster begins all the same, tells what it waits for, follows the nodes as they come and go, and gives
-up after some patience, or at once where the autoscaler says that no node type of its holds a trial.
+A cluster that scales from zero has no node when a sweep begins; the waiting trials make it start some. So a sweep
+starts anyway, says what it waits for, follows nodes as they come and go, and gives up after some time, or earlier if
+the autoscaler reports that none of its node types can hold a trial.
 
-Imports no ray: whether anybody answers at a cluster's address is known before anything is begun.
+Does not import Ray, so that a cluster's address can be checked before anything is started.
 """
 
 from __future__ import annotations
@@ -21,34 +21,37 @@ from sweeper.execution.driver.steering import Steering
 from sweeper.space.parts import Resources
 from trainables.worker.trial_reports import Reason
 
-#: Trials kept waiting on an autoscaled cluster, so that it sees what is wanted: as Ray Tune keeps for its own
-#: searchers (`_get_max_pending_trials`, Ray 2.60).
+#: Trials kept pending on an autoscaled cluster, so that the autoscaler sees the demand. Ray Tune keeps as many for its
+#: own searchers (`_get_max_pending_trials`, Ray 2.60).
 PENDING_TRIALS = 200
 
-#: How often the cluster is looked at; the autoscaler itself turns every five seconds.
+#: Seconds between two looks at the cluster; the autoscaler itself works every five seconds.
 LOOK_SECONDS = 2.0
 
-#: For how many looks in a row no node type may hold a trial before that is believed. Version 2 of the autoscaler says
-#: so, too, of trials beyond the most nodes it may start; so it counts only when no node is there and none is starting.
+#: Looks in a row in which no node type holds a trial before that is believed. Version 2 of the autoscaler also reports
+#: it for trials beyond its maximum number of nodes, so it counts only if there is no node and none is starting.
 INFEASIBLE_LOOKS = 15
 
-#: How long a sweep waits for a first node: GPU nodes take 2 to 10 minutes to start, spot capacity may take longer.
+#: Seconds to wait for a first node: GPU nodes take 2 to 10 minutes to start, spot capacity can take longer.
 PATIENCE_SECONDS = 1800.0
 
+#: Prefix of the node types of a cluster without an autoscaler: one type per node, named after it.
 _READ_ONLY = "node_"
+
+#: Added before rounding down: three trials with 1/3 of a GPU fit, although 1 / (1/3) can be 2.999….
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
 class ClusterView:
-    """What a Ray cluster has, and what its autoscaler is about to add.
+    """Resources of a Ray cluster, and the nodes that its autoscaler is starting.
 
     Attributes:
-        nodes: resources of each living node, `{"CPU": 8.0, "GPU": 1.0, …}`.
-        autoscales: an autoscaler that can start nodes looks after the cluster.
-        starting: node type → how many are being started.
-        infeasible: bundles that were asked for and that no node type can hold.
-        failures: why nodes could not be started, one sentence each.
+        nodes: Resources of each living node, `{"CPU": 8.0, "GPU": 1.0, …}`.
+        autoscales: Whether an autoscaler can start nodes.
+        starting: Node type → number of nodes that are starting.
+        infeasible: Requested bundles of resources that no node type can hold.
+        failures: Reasons why nodes could not be started, one sentence each.
     """
 
     nodes: tuple[Mapping[str, float], ...]
@@ -62,7 +65,7 @@ class ClusterView:
         return sum(node.get(name, 0.0) for node in self.nodes)
 
     def trials_at_once(self, resources: Mapping[str, float]) -> int:
-        """Return how many trials of such `resources` fit: none spans nodes."""
+        """Return how many trials with these `resources` fit; a trial cannot span nodes."""
         needs = {name.upper(): amount for name, amount in resources.items() if amount}
         return sum(
             int(min(node.get(name, 0.0) / amount for name, amount in needs.items()) + _ROUNDING) for node in self.nodes
@@ -70,10 +73,10 @@ class ClusterView:
 
 
 def view_of_first_autoscaler(nodes: tuple[Mapping[str, float], ...], status: Mapping[str, Any]) -> ClusterView:
-    """Return the view from what version 1 of Ray's autoscaler publishes, the JSON under `__autoscaling_status`.
+    """Build the view from the JSON that version 1 of Ray's autoscaler publishes under `__autoscaling_status`.
 
-    A cluster without an autoscaler publishes the same, each node being a type of its own. Version 1 does not say what
-    is infeasible.
+    A cluster without an autoscaler publishes it as well, with one node type per node. Version 1 does not report
+    infeasible requests.
     """
     report = status.get("autoscaler_report", {})
     types = {*report.get("active_nodes", {}), *report.get("pending_launches", {})}
@@ -81,9 +84,9 @@ def view_of_first_autoscaler(nodes: tuple[Mapping[str, float], ...], status: Map
     starting.update(node_type for _, node_type, _ in report.get("pending_nodes", []))
     known = report.get("node_availability_summary", {}).get("node_availabilities", {})
     failures = [
-        f"{node_type}: {(found.get('unavailable_node_information') or {}).get('description', 'unavailable')}"
-        for node_type, found in known.items()
-        if not found.get("is_available", True)
+        f"{node_type}: {(summary.get('unavailable_node_information') or {}).get('description', 'unavailable')}"
+        for node_type, summary in known.items()
+        if not summary.get("is_available", True)
     ]
     autoscales = any(not node_type.startswith(_READ_ONLY) for node_type in types)
     return ClusterView(nodes, autoscales, starting, (), tuple(failures))
@@ -91,16 +94,16 @@ def view_of_first_autoscaler(nodes: tuple[Mapping[str, float], ...], status: Map
 
 @dataclass(eq=False)
 class CapacityWatch:
-    """Follows the cluster, and informs the driver how many trials fit.
+    """Follows the cluster and tells the driver how many trials fit.
 
     Attributes:
-        look: returns its present view, or `None` when it cannot be had just now.
-        resources: of one trial.
-        tell: shows a sentence to the user; called when there is something new to say.
-        at_least: trials at once that the driver is told of in any case, for a cluster that may grow.
-        processes: a trial stands for a process that trains several.
-        patience: seconds without a single node that holds a trial, after which the sweep is stopped.
-        clock: seconds.
+        look: Function that returns the current view, or `None` if it is not available now.
+        resources: Resources of one trial.
+        tell: Function that shows a sentence to the user; called only when the sentence changes.
+        at_least: Smallest number of trials at once to report, for a cluster that can grow.
+        processes: Whether a slot is a process that trains several trials.
+        patience: Seconds without a node that holds a trial after which the sweep is stopped.
+        clock: Clock in seconds.
     """
 
     look: Callable[[], ClusterView | None]
@@ -113,12 +116,12 @@ class CapacityWatch:
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
-        """Begin to wait for a first node."""
+        """Start waiting for a first node."""
         self._looked = self._could_run = self.clock()
         self._infeasible, self._told = 0, ""
 
     def tick(self, steering: Steering) -> None:
-        """Look at the cluster when it is due; ask for what has changed since, and tell the user."""
+        """Look at the cluster if it is due, and report changes to driver and user."""
         now = self.clock()
         if now - self._looked >= LOOK_SECONDS:
             self._looked = now
@@ -127,7 +130,7 @@ class CapacityWatch:
                 self.see(view, steering)
 
     def see(self, view: ClusterView, steering: Steering) -> None:
-        """Take in a view of the cluster."""
+        """Process a view of the cluster."""
         now, slots = self.clock(), view.trials_at_once(self.resources)
         waiting = "" if slots else waiting_for(view, self.resources)
         said = waiting or running_on(view, slots, processes=self.processes)
@@ -147,7 +150,7 @@ class CapacityWatch:
 
 
 def waiting_for(view: ClusterView, resources: Mapping[str, float]) -> str:
-    """Return what a sweep waits for when no trial fits: `waiting for nodes: a trial needs 1 CPU, 1 GPU; …`."""
+    """Describe what a sweep waits for if no trial fits: `waiting for nodes: a trial needs 1 CPU, 1 GPU; …`."""
     needs = {name.upper(): amount for name, amount in resources.items() if amount}
     have = _amounts({name: view.total(name) for name in needs})
     text = f"waiting for nodes: a trial needs {_amounts(needs)}, the cluster has {have}"
@@ -159,7 +162,8 @@ def waiting_for(view: ClusterView, resources: Mapping[str, float]) -> str:
 
 
 def running_on(view: ClusterView, slots: int, *, processes: bool = False) -> str:
-    """Return what a sweep runs on: `2 trials at once on 2 nodes; starting 1 worker`."""
+    """Describe what a sweep runs on: `2 trials at once on 2 nodes; starting 1 worker`."""
+    # A head node often offers no CPUs.
     workers = sum(1 for node in view.nodes if node.get("CPU", 0.0) > 0)
     unit = ("process", "processes") if processes else ("trial", "trials")
     text = f"{slots} {unit[slots != 1]} at once on {workers} node{'s' if workers != 1 else ''}"
@@ -177,14 +181,14 @@ def _amounts(resources: Mapping[str, float]) -> str:
 
 
 def fit_resources(asked: Resources, cluster: ClusterView) -> tuple[dict[str, float], int]:
-    """Return a trial's resources and how many trials fit on a cluster as it is now: none, where it may yet grow.
+    """Return a trial's resources and how many trials fit on the cluster now; 0 if only an autoscaler can make room.
 
-    Where the space says `gpu: auto`, a trial takes a quarter of a GPU if there is one, until it is measured.
-    Raises SweeperError when not even one trial fits and no autoscaler could change that.
+    With `gpu: auto`, a trial takes a quarter of a GPU, if there is one, until its memory is measured.
+    Raises SweeperError if no trial fits and no autoscaler could change that.
     """
     if asked.gpu == "auto" and cluster.autoscales and not cluster.total("GPU"):
         raise SweeperError(
-            "resources.gpu is auto, but it is unknown yet whether the autoscaler will start nodes with GPUs",
+            "resources.gpu is auto, but nobody knows yet whether the autoscaler will start nodes with GPUs",
             "set what a trial needs: --set resources.gpu=0.25 for a quarter of a GPU, or --set resources.gpu=0",
         )
     resources = asked.of_trial(gpus=cluster.total("GPU"))
@@ -198,28 +202,28 @@ def fit_resources(asked: Resources, cluster: ClusterView) -> tuple[dict[str, flo
     return resources, slots
 
 
-#: How long the machine of a cluster's head may take to accept a connection; Ray itself would try for minutes.
+#: Seconds that a cluster's head has to accept a connection; Ray itself would try for minutes.
 ANSWER_SECONDS = 10.0
 
-#: How addresses for Ray's client begin; the server there accepts connections as a head does.
+#: Scheme of addresses of Ray's client server, which accepts connections as a head does.
 CLIENT = "ray://"
 
 
-class RayUnavailable(SweeperError):  # noqa: N818 - says what is unavailable
-    """Ray could not be started or joined; what the sweep has so far is kept."""
+class RayUnavailable(SweeperError):  # noqa: N818 - the name says what is unavailable
+    """Ray could not be started or joined; all results so far are kept."""
 
     exit_code = 1
 
 
 def check_answers(address: str) -> None:
-    """Raise RayUnavailable when no cluster can be at `address`, or it names a host and a port where nobody answers."""
+    """Raise RayUnavailable if `address` is not a cluster's, or names a host and port where nothing answers."""
     scheme, _, rest = address.partition("://")
     if rest and f"{scheme}://" != CLIENT:
         raise unavailable(address, ValueError(f"{scheme}:// is not an address that a driver can join"))
     place = address.removeprefix(CLIENT).rstrip("/")
     host, _, port = place.rpartition(":")
     if not host or not port.isdigit() or "/" in host:
-        return
+        return  # such as `auto`: only Ray can resolve it
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_SECONDS).close()
     except (OSError, OverflowError, UnicodeError) as error:
@@ -227,7 +231,7 @@ def check_answers(address: str) -> None:
 
 
 def unavailable(address: str | None, error: Exception) -> RayUnavailable:
-    """Return the error for a cluster that cannot be joined at `address`, or not be started, for the reason `error`."""
+    """Return the error for a cluster that cannot be joined at `address`, or started, because of `error`."""
     said = next(iter(str(error).splitlines()), "") or type(error).__name__
     if address is None:
         return RayUnavailable(

@@ -1,10 +1,9 @@
-"""What a driver knows and holds: its settings, GPU shares, values, checkpoints kept.
+"""A driver's settings, GPU shares, values of configurations, and kept checkpoints.
 
-Of the trials that have ended the best ones keep their checkpoints, of the sweep or of each stratum; the others' are
-removed. A constraint beside the best, `val_accuracy within 0.005 of the best`, can take the first place from a trial
-when a more accurate one comes. So a trial gives up its checkpoint only when others, as many as are kept, stay ahead of
-it whatever comes: complete where it is, no worse in the objective, and no worse in anything that the constraints look
-at.
+The best ended trials of the sweep, or of each stratum, keep their checkpoints; those of the others are removed. A
+constraint relative to the best, `val_accuracy within 0.005 of the best`, can take the first place from a trial when a
+more accurate one ends. So a trial loses its checkpoint only if as many others as are kept stay ahead of it for ever:
+complete if it is, no worse in the objective, and no worse in any metric of the constraints.
 """
 
 from __future__ import annotations
@@ -26,24 +25,24 @@ from trainables.training.acceleration import PLAIN, TrainingSettings
 from trainables.training.lanes.packing import TRIALS
 from trainables.worker.trial_reports import NON_FINITE, TrialReport
 
-#: Endings that a retry would repeat: a trial that crashed or took too long can continue from its checkpoint.
+#: Endings that a retry would repeat. Others, such as a crash or a timeout, can continue from the checkpoint.
 OVER = {"continue", "stop", "complete", "fail", NON_FINITE}
 
 
 @dataclass(frozen=True)
 class Keeping:
-    """Whose checkpoints are kept.
+    """Which checkpoints are kept.
 
     Attributes:
-        best: how many of each stratum.
-        stratum: names a configuration's stratum; the sweep is one stratum by default.
+        best: Number of best trials per stratum.
+        stratum: Function from a configuration's index to its stratum; the whole sweep by default.
     """
 
     best: int = 1
     stratum: Callable[[int], str] = lambda configuration: ""
 
 
-#: The best trial's alone.
+#: Keep only the best trial's checkpoints.
 THE_BEST = Keeping()
 
 Costs: TypeAlias = tuple[float, ...]
@@ -51,13 +50,13 @@ Costs: TypeAlias = tuple[float, ...]
 
 @dataclass(eq=False)
 class KeptCheckpoints:
-    """Knows the trials that have ended and keep their checkpoints, and removes those of the others.
+    """Keeps the checkpoints of the best ended trials and removes those of the others.
 
     Attributes:
-        keeper: removes checkpoints.
-        state: of the sweep, which continues changing.
-        schedule: says what is better.
-        keeping: how many of which trials.
+        keeper: Folder or mirror that removes checkpoints.
+        state: State of the sweep, which changes while it runs.
+        schedule: Scheduler, whose objective and constraints rank trials.
+        keeping: Which checkpoints are kept.
     """
 
     keeper: Mirror | SharedFolder
@@ -66,24 +65,24 @@ class KeptCheckpoints:
     keeping: Keeping = THE_BEST
 
     def __post_init__(self) -> None:
-        """Find the trials that keep theirs, of those that have ended by now."""
+        """Rank the trials that have ended so far."""
         self._kept: dict[str, dict[int, tuple[Rank, Costs]]] = {}
         for index, trial in self.state.trials.items():
             if trial.status in ENDED and trial.added is None:
                 self._enter(index)
 
     def tidy(self, index: int) -> None:
-        """Remove the checkpoints that a trial makes superfluous if it has ended: its own, or those it now surpasses."""
+        """Remove the checkpoints that an ended trial makes superfluous: its own, or those of surpassed trials."""
         trial = self.state.trials[index]
         if trial.status in ENDED and trial.stop_kind in OVER:
-            for each in self._enter(index):
-                self.keeper.remove_checkpoints(trial_name(each))
+            for surpassed in self._enter(index):
+                self.keeper.remove_checkpoints(trial_name(surpassed))
 
     def remove_leftovers(self, unknown: Collection[int] = ()) -> None:
-        """Remove what a driver that died between a trial's end and its tidying up left behind.
+        """Remove checkpoints left by a driver that died between a trial's end and `tidy`.
 
         Args:
-            unknown: trials that the journal does not know, whose checkpoints were made by what was lost of it.
+            unknown: Trials that the journal does not have; lost records explain their checkpoints.
         """
         kept = {index for stratum in self._kept.values() for index in stratum}
         done = {i for i, t in self.state.trials.items() if t.status in ENDED and t.stop_kind in OVER}
@@ -91,85 +90,80 @@ class KeptCheckpoints:
             self.keeper.remove_checkpoints(name)
 
     def _enter(self, index: int) -> list[int]:
-        """Let an ended trial compete in its stratum; return the trials that need their checkpoints no more.
-
-        An added seed never keeps its own.
-        """
+        """Rank an ended trial in its stratum; return the trials whose checkpoints are no longer needed."""
         trial = self.state.trials[index]
         rank = rank_of(trial, self.schedule.mode)
-        if rank is None:
+        if rank is None:  # without a finite objective, or an added seed, which never keeps its checkpoints
             return [index]
         kept = self._kept.setdefault(self.keeping.stratum(index), {})
         kept[index] = rank, self._costs(trial)
-        surpassed = [each for each, its in kept.items() if self._ahead_of(its, kept) >= self.keeping.best]
-        for each in surpassed:
-            del kept[each]
+        surpassed = [other for other, standing in kept.items() if self._ahead_of(standing, kept) >= self.keeping.best]
+        for other in surpassed:
+            del kept[other]
         return surpassed
 
     @staticmethod
-    def _ahead_of(its: tuple[Rank, Costs], kept: dict[int, tuple[Rank, Costs]]) -> int:
-        """Return how many trials stay ahead of one whatever comes. Being ahead is transitive: none that was removed
-        needs to be asked.
-        """
-        rank, costs = its
+    def _ahead_of(standing: tuple[Rank, Costs], kept: dict[int, tuple[Rank, Costs]]) -> int:
+        """Return how many kept trials stay ahead of one for ever."""
+        # Being ahead is transitive, so removed trials need not be compared.
+        rank, costs = standing
         return sum(
             other > rank and (other[0] > rank[0] or all(one <= two for one, two in zip(theirs, costs, strict=True)))
             for other, theirs in kept.values()
         )
 
     def _costs(self, trial: TrialState) -> Costs:
-        """Return what the constraints use, smaller is better, infinite where not measured; they judge complete
-        trials alone.
-        """
+        """Return the constraints' values of a trial, smaller is better; infinite if not measured."""
+        # Constraints judge complete trials only.
         constraints, measured = self.schedule.constraints if trial.status == COMPLETED else (), trial.constrained or {}
-        values = [(each.goal, measured.get(each.goal.metric, math.nan)) for each in constraints]
+        values = [(constraint.goal, measured.get(constraint.goal.metric, math.nan)) for constraint in constraints]
         return tuple(goal.cost(value) if math.isfinite(value) else math.inf for goal, value in values)
 
 
 class Sink(Protocol):
-    """Where records go after the journal."""
+    """Receiver of records after they are journaled, such as tables."""
 
     def append(self, record: Record) -> None:
-        """Take one record in."""
+        """Receive one record."""
 
     def flush_if_due(self) -> None:
-        """Make what was taken in visible, when it is due."""
+        """Write the received records, if it is due."""
 
 
 class Fold(Protocol):
-    """What a journal adds up to for somebody: the state, the rungs, a searcher's knowledge, the time worked."""
+    """State folded from the journal: of trials, of rungs, of a searcher, or the time worked."""
 
     def apply(self, record: Record) -> None:
-        """Take one record in; records come in order."""
+        """Fold one record; records come in order."""
 
 
-#: So many configurations share a record: one record a sweep of the usual size, and 150 kB of a large one.
+#: Configurations per journal record: one record for a usual sweep, records of 150 kB for a large one.
 TOGETHER = 500
 
 
 @dataclass(frozen=True)
 class Shares:
-    """What a configuration needs of a GPU.
+    """GPU shares of configurations.
 
     Attributes:
-        measured: the share that a configuration needs; `None` where trials take none, or whole cards.
-        usual: the share that each trial has where nothing was measured.
+        measured: Function from a configuration's index to its GPU share; `None` if trials use no GPU or whole ones.
+        usual: GPU share of each trial if nothing was measured.
     """
 
     measured: Callable[[int], float] | None = None
     usual: float = 0.0
 
     def of(self, configuration: int, raised: float | None) -> float | None:
-        """Return a configuration's share: what was measured, or `raised` where memory ran out; `None` as above."""
+        """Return a configuration's share, or `raised` after memory ran out; `None` if trials use no or whole GPUs."""
         return None if self.measured is None else raised or self.measured(configuration)
 
     def noted(self, report: TrialReport, share: float | None) -> TrialReport:
-        """Return a report with what its process took of a GPU, where trials take any."""
+        """Return a report with the GPU share of its process."""
         taken = share or self.usual
         return replace(report, gpu=taken) if taken else report
 
 
-#: Trials take nothing of a GPU, or whole cards.
+#: Trials use no GPU, or whole ones.
 NO_SHARES = Shares()
 
 
@@ -178,15 +172,15 @@ class DriverSettings:
     """A driver's settings, the same for every driver of a sweep.
 
     Attributes:
-        schedule: the scheduler's settings.
-        seeds: of every configuration's replicates.
-        retries: how often a trial may fail in a way that counts before it has failed permanently.
-        max_concurrent: assignments outstanding at once; `None` for no limit.
-        keeping: whose checkpoints stay; by default the best trial's.
-        training: how training steps are computed, which decides what can be a lane of a cohort.
-        space: the resolved search space, for the journal.
-        apart: each replicate is trained in a separate process.
-        together: trials are lanes of cohorts.
+        schedule: Scheduler.
+        seeds: Seeds of every configuration's replicates.
+        retries: Failures that count before a trial has failed for good.
+        max_concurrent: Most assignments in flight; `None` for no limit.
+        keeping: Which checkpoints are kept; by default the best trial's.
+        training: Settings of training steps, which decide which trials can share a cohort.
+        space: Resolved search space, for the journal.
+        apart: Whether each replicate trains in its own process.
+        together: Whether trials train as lanes of cohorts.
     """
 
     schedule: Scheduler
@@ -218,12 +212,12 @@ class DriverSettings:
 
 @dataclass(eq=False)
 class TrialValues:
-    """Knows configurations by index, and which of them and of their digests the journal lacks.
+    """Values of configurations, journaled before their first use.
 
     Attributes:
-        configurations: as the space or a searcher gives them.
-        state: of the sweep, which `record` continues changing.
-        record: journals.
+        configurations: Configurations as the space or a searcher gives them.
+        state: State of the sweep, which `record` changes.
+        record: Function that journals a record.
     """
 
     configurations: Sequence[Mapping[str, object]]
@@ -231,22 +225,23 @@ class TrialValues:
     record: Callable[[Body], object]
 
     def of(self, index: int) -> dict[str, Any]:
-        """Return a configuration's values as the journal has them; they are drawn and journaled before, if need be."""
+        """Return a configuration's journaled values; draw and journal them first if necessary."""
         known = self.state.configurations
         if index not in known and not is_added(index):
+            # Journal the whole gap around it within its block of configurations, in one record.
             last = min(index - index % TOGETHER + TOGETHER, len(self.configurations))
-            following = next((each for each in range(index, last) if each in known), last)
+            following = next((later for later in range(index, last) if later in known), last)
             first = index
             while first % TOGETHER and first - 1 not in known:
                 first -= 1
-            self.record(Drawn(first, [self.configurations[each] for each in range(first, following)]))
+            self.record(Drawn(first, [self.configurations[i] for i in range(first, following)]))
         return dict(self.state.values_of(index) or {})
 
     def look(self, index: int) -> Mapping[str, object]:
-        """Return a configuration's values; nothing is journaled for it."""
+        """Return a configuration's values without journaling them."""
         known = self.state.values_of(index)
         return self.configurations[index] if known is None else known
 
     def digest(self, index: int) -> str | None:
-        """Return the digest of a configuration's values for its first report; `None` where the journal has it."""
+        """Return the digest of a configuration's values for its first report; `None` if the journal has it already."""
         return None if self.state.trials[index].config_hash is not None else config_hash(self.of(index))

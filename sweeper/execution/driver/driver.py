@@ -1,15 +1,15 @@
-"""The driver's decisions: what to run next, what a report means, what a failure means. Knows nothing of Ray.
+"""The driver: choose the next trial, judge reports, handle failures. Independent of Ray.
 
-Everything the driver learns becomes a journal record first; state, rungs, tables and progress follow from the
-record. The executor asks `work` for assignments, and calls `on_started`, `on_news` and `on_failure`, one at a time.
+Everything the driver learns becomes a journal record first; state, rungs, tables and progress follow from the record.
+The executor asks `work` for assignments, and calls `on_started`, `on_reports` and `on_failure`, one at a time.
 
 With `packing: trials` every replicate's report becomes a `replicate` record before anything follows from it. When the
-last of a configuration's replicates has reported, their reports are merged into one, which the scheduler judges as it
-judges any other, and on `continue` all of them go to the head of the queue. A driver that takes over merges what its
-predecessor did not live to merge, and continues as that one would have.
+last of a configuration's replicates has reported, their reports are merged into one, which the scheduler judges like
+any other, and on `continue` all of them go to the head of the queue. A driver that takes over merges the reports that
+its predecessor was killed before merging.
 
-Where trials train together, several reports come at once, and a process that dies takes several trials with it. To the
-journal, the scheduler, retries, budgets and searchers a lane is a trial as any other.
+In cohorts, several reports come at once, and a process that dies takes several trials with it. To the journal, the
+scheduler, retries, budgets and searchers, a lane is a normal trial.
 """
 
 from __future__ import annotations
@@ -36,33 +36,38 @@ from trainables.training.lanes.packing import TRIALS
 from trainables.worker.hang_watchdog import last_hang
 from trainables.worker.trial_reports import CRASH, ERROR, STORAGE, Failure, Reason, TrialReport
 
-#: A process that reports within this time needs no record of its start: the report shows it, for half the writing.
+#: Seconds within which a report makes a record of the process's start unnecessary; this halves the records of short
+#: trials.
 START_SECONDS = 1.0
 
-#: An assignment, what its process reports of it, and whether that is the last.
-News: TypeAlias = tuple[Sequence[int], Sequence[TrialReport], bool]
+#: An assignment, the reports of its process, and whether these are the last.
+Reports: TypeAlias = tuple[Sequence[int], Sequence[TrialReport], bool]
 
 
 @dataclass(eq=False)
 class Driver:
-    """Runs a sweep's unfinished configurations: takes it up where `state` and `rungs`, folded from its journal, are.
+    """Runs a sweep's unfinished configurations, starting from the state folded from its journal.
 
     Attributes:
-        paths: of the sweep.
-        configurations: all of them, by index; where a searcher chooses them, those that `state` knows by then.
-        settings: the same for every driver of the sweep.
-        journal: open for appending.
-        state: the fold of the journal so far.
-        rungs: the same fold, as the scheduler needs it.
-        keeper: removes checkpoints.
-        sinks: take every record after it was journaled.
-        folds: of the journal that others keep, up to date before sinks and controllers look.
-        searcher, shares, slots, failed_too, clock: see `Assignments`.
-        controllers: are asked on every turn what should follow.
-        additions: returns the seeds that join the sweep now that all its trials have ended; empty for none.
-        other_nodes: whether there are nodes for trials besides those whose disks are full.
-        broken: what an executor's own thread raised.
-        work: what waits, and what is given out.
+        paths: Paths of the sweep.
+        configurations: All configurations, by index; with a searcher, those that `state` has.
+        settings: Settings, the same for every driver of the sweep.
+        journal: Journal, open for appending.
+        state: State of the trials, folded from the journal.
+        rungs: State of the rungs, folded from the journal.
+        keeper: Folder or mirror that removes checkpoints.
+        sinks: Receivers of every record after it is journaled.
+        folds: Further folds of the journal, updated before sinks and controllers.
+        searcher: See `Assignments`.
+        shares: See `Assignments`.
+        slots: See `Assignments`.
+        failed_too: See `Assignments`.
+        clock: See `Assignments`.
+        controllers: Controllers, called on every turn.
+        additions: Function that returns the seeds to add after all trials have ended; empty for none.
+        other_nodes: Function that returns whether a node for trials has free disk space.
+        broken: Exception raised in an executor's own thread.
+        work: Queue and assignments in flight.
     """
 
     paths: SweepPaths
@@ -86,7 +91,7 @@ class Driver:
     broken: Exception | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        """Find the trials that keep their checkpoints, and open failed ones again where they are to run."""
+        """Rank the ended trials' checkpoints, and reopen failed trials if they are run again."""
         searching = [] if self.searcher is None else [self.searcher]
         self._folded: Sequence[Fold] = [self.state, self.rungs, *searching, *self.folds]
         self.steering = Steering(self.controllers, self.paths.stop_marker, self.clock)
@@ -100,7 +105,7 @@ class Driver:
             clock=self.clock,
         )
         self.full_disks = judging.FullDisks(self.paths.root, self.other_nodes)
-        #: When processes began with configurations of which neither that is recorded so far nor a report.
+        #: Configuration → start of its process, until its start or a report is recorded.
         self._began: dict[int, float] = {}
         self._checkpoints = KeptCheckpoints(self.keeper, self.state, self.settings.schedule, self.settings.keeping)
         if self.failed_too:
@@ -108,11 +113,11 @@ class Driver:
 
     @property
     def closing(self) -> Reason | None:
-        """Why no trial starts any more: the sweep was asked to stop, or its budget is exhausted."""
+        """Reason why no trial starts any more: a requested stop, or an exhausted budget."""
         return self.steering.closing
 
     def _record(self, body: Body) -> None:
-        """Journal one record and let everything follow that follows from it."""
+        """Journal one record, then update every fold and sink."""
         record = self.journal.append(body)
         for fold in self._folded:
             fold.apply(record)
@@ -120,12 +125,12 @@ class Driver:
             sink.append(record)
 
     def _commit(self, body: Body) -> None:
-        """Journal one record, durably."""
+        """Journal one record durably."""
         self._record(body)
         self.journal.settle()
 
     def begin(self) -> None:
-        """Journal that this driver takes the sweep up."""
+        """Journal the start of this driver, and finish what its predecessor left open."""
         self._commit(
             Attempt(self.state.attempt + 1, socket.gethostname(), os.getpid(), code_version(), self.settings.space)
         )
@@ -133,11 +138,11 @@ class Driver:
         self._follow_up()
         if self.settings.apart:
             for index in self.work.leave_out(self.work.rests):
-                if self.state.trials[index].stop_kind is None:  # else it failed, and has not been started again yet
+                if self.state.trials[index].stop_kind is None:  # otherwise it failed and is to be retried
                     self._settle(index)
 
     def _follow_up(self) -> None:
-        """Where nothing is left to do, stop the trials that pause, which nothing can promote, and let seeds join."""
+        """If nothing is left to do, stop paused trials, which nothing can promote any more, and add seeds."""
         if not self.work.done:
             return
         for index in [index for index, trial in self.state.trials.items() if trial.paused]:
@@ -153,9 +158,9 @@ class Driver:
         self.journal.settle()
 
     def on_started(self, assignment: Sequence[int]) -> None:
-        """Note that an assignment's process has begun.
+        """Note the start of an assignment's process.
 
-        A replicate's start is recorded at once, a configuration's when the first report takes its time.
+        A replicate's start is recorded at once, a configuration's only if the first report takes more than a second.
         """
         if self.settings.apart:
             index, number = assignment
@@ -163,26 +168,27 @@ class Driver:
         else:
             self._began.update(dict.fromkeys(assignment, self.clock()))
 
-    def on_news(self, news: Iterable[News], *, trained: bool = False) -> list[Sequence[int]]:
+    def on_reports(self, news: Iterable[Reports], *, trained: bool = False) -> list[Sequence[int]]:
         """Journal reports in the order of assignments; return the assignments that are over.
 
-        `trained` says that they are of epochs trained since by trials that train together: these are suspects no more.
-        A report that a restarted trial repeats clears nobody.
+        `trained` means that the reports are of newly trained epochs: their trials are no longer suspects. A report that
+        a restarted trial only repeats clears no suspicion.
         """
-        given_up, taken = list[Sequence[int]](), list[News]()
-        for each in sorted(news, key=lambda each: list(each[0])):
+        given_up, taken = list[Sequence[int]](), list[Reports]()
+        # Sorted: decisions at a rung must not depend on the order in which lanes report.
+        for assignment, reports, last in sorted(news, key=lambda item: list(item[0])):
             if trained:
-                self.work.clear(each[0])
-            if self._take_in(each[0], each[1]):
-                taken.append(each)
+                self.work.clear(assignment)
+            if self._take_in(assignment, reports):
+                taken.append((assignment, reports, last))
             else:
-                given_up.append(each[0])
+                given_up.append(assignment)
         if taken or given_up:
-            self.flush()  # once for all of them: a decision is acted upon only after this
-        return given_up + [each[0] for each in taken if self._ends(*each)]
+            self.flush()  # once for all of them: a decision takes effect only after it is durable
+        return given_up + [item[0] for item in taken if self._ends(*item)]
 
     def _take_in(self, assignment: Sequence[int], reports: Sequence[TrialReport]) -> bool:
-        """Record reports; return whether all could be: one that is ahead of the journal starts again."""
+        """Record reports; return whether all fit. A unit that is ahead of the journal is restarted instead."""
         for report in reports:
             unit = (report.configuration, assignment[1] if self.settings.apart else None)
             if judging.skips_epochs(report, self.work.state_of(unit)):
@@ -197,9 +203,9 @@ class Driver:
         return True
 
     def _ends(self, assignment: Sequence[int], reports: Sequence[TrialReport], exhausted: bool) -> bool:
-        """Return whether an assignment whose reports are durable is over, and take it off then."""
+        """Return whether an assignment whose reports are durable is over; end it if so."""
         over = all(self.work.is_over(unit) for unit in self.work.units(assignment))
-        # A spent budget ends a trial at its next rung: it is evaluated there, and goes on if the budget is raised.
+        # A spent budget ends a trial at its next rung, where it is evaluated; it continues if the budget is raised.
         over = over or (self.steering.winding_down is not None and any(report.evaluations for report in reports))
         if over:
             self.work.take_back(assignment)
@@ -209,20 +215,20 @@ class Driver:
         return over or exhausted
 
     def on_failure(self, assignment: Sequence[int], failure: Failure) -> None:
-        """Journal a process's death; put what it had in hand back in the queue, or give the failing one up."""
+        """Journal a process's death; put its units back in the queue, or give the failing one up."""
         if not self.work.take_back(assignment):
-            # Its process died after its last report: nothing is lost.
+            # The process died after its last report: nothing is lost.
             return
         if failure.kind == STORAGE:
-            # Where every other trial would meet the same, the sweep ends; none of them has done anything wrong.
+            # If every other trial would meet the same full disk, end the sweep instead of failing them one by one.
             self.steering.ask_to_stop(self.full_disks.met(failure))
         if failure.kind == CRASH:
-            # A watchdog that had to kill it has left why.
+            # If a watchdog killed the process, it has written the reason beside the checkpoints.
             hangs = (last_hang(self.paths.checkpoints / place_of_unit(unit)) for unit in self.work.units(assignment))
             failure = next(filter(None, hangs), failure)
         left = [unit for unit in self.work.units(assignment) if self.work.state_of(unit).status not in ENDED]
         if len(left) > 1:
-            # Which of them it was cannot be told: reports of short configurations wait for each other.
+            # It is unknown which of them failed, because reports of short configurations are sent together.
             self.work.suspect(index for index, _ in left)
             failure = replace(failure.having(shared_with=len(left) - 1, then="alone"), counts=False)
         if judging.waits(failure):
@@ -233,7 +239,7 @@ class Driver:
         self._follow_up()
 
     def _hold(self, units: Sequence[Unit], failure: Failure) -> Failure:
-        """Let units wait for memory, longer after each failure; return the failure with a note of it."""
+        """Keep units from starting for a while, longer after each failure; return the failure with the pause."""
         known = [self.work.state_of(unit) for unit in units]
         pause = judging.pause_before(max((state.failures + state.fruitless for state in known), default=0))
         self.work.hold(units, pause)
@@ -242,23 +248,24 @@ class Driver:
     def on_shared_failure(self, assignments: Sequence[Sequence[int]], failure: Failure) -> None:
         """Journal the death of a process that had several trials; put these back in the queue.
 
-        Which of them it was cannot be told, so it counts against none of them, and each has a process to itself until
-        it has trained. So has one that died alone: it would take others along next time. Memory is what they took
-        together: there they go on as before, in smaller cohorts. Of a node that is taken away it was none of them.
+        It is unknown which trial failed, so the failure counts against none of them, and each trains in its own process
+        until it has trained an epoch. So does a trial that died alone, which could take others with it next time. If
+        memory ran out, they continue in smaller cohorts. Preemption does not count against any trial.
         """
         suspects = self.settings.together and failure.kind not in judging.BLAMELESS
         if len(assignments) > 1:
             failure = failure.having(shared_with=len(assignments) - 1, **({"then": "alone"} if suspects else {}))
             failure = replace(failure, counts=False)
+        # In reverse, because each goes to the head of the queue: the lowest ends up first.
         for assignment in sorted(assignments, key=list, reverse=True):
             if suspects:
                 self.work.suspect(assignment)
             self.on_failure(assignment, failure)
 
     def flush(self) -> None:
-        """Settle the journal and let the sinks show it; for every turn of the executor's loop, reports or not."""
+        """Settle the journal, flush sinks and call controllers; executors call it on every turn, reports or not."""
         latest = self.clock() - START_SECONDS
-        for index in [each for each, began in self._began.items() if began <= latest]:
+        for index in [index for index, began in self._began.items() if began <= latest]:
             self._record_start(index)
         self.journal.settle()
         for sink in self.sinks:
@@ -268,7 +275,7 @@ class Driver:
             self.work.fit(self.steering.slots)
 
     def finish(self) -> str:
-        """Journal how the sweep ended and return the outcome: `finished`, `stopped` or `interrupted`."""
+        """Journal the outcome of the sweep and return it: `finished`, `stopped` or `interrupted`."""
         unfinished = self.state.unfinished()
         outcome = "finished" if not unfinished else "stopped" if self.closing else "interrupted"
         self._record(Ended(self.state.attempt, outcome, self.closing))
@@ -276,7 +283,7 @@ class Driver:
         return outcome
 
     def take_over(self, index: int, reports: Iterable[TrialReport]) -> None:
-        """Judge a configuration's reports from elsewhere as if they came in now; one that they end is not trained."""
+        """Judge imported reports of a configuration as if they came from a worker; it is not trained if they end it."""
         for report in reports:
             self._on_report(report)
             if self.work.is_over((index, None)):
@@ -285,20 +292,20 @@ class Driver:
         self.flush()
 
     def _on_report(self, report: TrialReport) -> None:
-        """Journal a report and what the scheduler decides on it, unless the journal has it already."""
+        """Journal a report and the scheduler's decision, unless the journal has it already."""
         index = report.configuration
         trial = self.state.trials[index]
-        if trial.status in ENDED or report.epoch <= trial.epochs:  # resumed from its checkpoint it repeats its last
+        if trial.status in ENDED or report.epoch <= trial.epochs:  # a resumed trial repeats its last report
             return
         if trial.stop_kind is None and trial.sound_epochs == 0:
-            self._began.pop(index, None)  # the report tells of it
+            self._began.pop(index, None)  # the first report implies the start
         self._record_start(index)
         digest = self._values.digest(index)
         self._record(judging.judged(report, trial, self.rungs, self.state.attempt, digest))
         self._checkpoints.tidy(index)
 
     def _fail(self, unit: Unit, failure: Failure) -> None:
-        """Journal a failure, and whether it was the last try; continue without a replicate that is given up."""
+        """Journal a failure and whether it was the last try; continue without a replicate that is given up."""
         index, number = unit
         self._record_start(index)
         known = self.work.state_of(unit)
@@ -320,12 +327,12 @@ class Driver:
             self._settle(index)
 
     def _record_start(self, index: int) -> None:
-        """Record that a configuration's process has begun, unless that was done."""
+        """Record the start of a configuration's process, unless it is recorded."""
         if self._began.pop(index, None) is not None:
             self._record(Started(index, self.state.attempt))
 
     def _on_replicate(self, number: int, report: TrialReport) -> None:
-        """Journal a replicate's report, unless the journal has it: it repeats one where it continues."""
+        """Journal a replicate's report, unless the journal has it: a resumed replicate repeats its last report."""
         index = report.configuration
         epochs = self.work.state_of((index, number)).epochs
         if self.state.trials[index].status in ENDED or report.epoch <= epochs:
@@ -338,7 +345,7 @@ class Driver:
         self._settle(index)
 
     def _settle(self, index: int) -> None:
-        """Judge a configuration as far as all its replicates have come; let them continue from a rung."""
+        """Judge a configuration at the epoch that all its replicates have reached, and let them continue."""
         trial = self.state.trials[index]
         count = len(self.work.numbers(index))
         report = judging.merged_report(trial, count, self.settings.schedule.metric, TRIALS)

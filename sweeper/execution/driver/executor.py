@@ -1,12 +1,12 @@
-"""What an executor is: it finds out what there is for trials, and runs a driver's assignments on it.
+"""Base class of executors, which find resources for trials and run a driver's assignments on them.
 
-The driver decides; an executor starts workers, passes their reports and deaths on, and ends when nothing is left or a
-stop is asked for. What a worker does is the same everywhere: it is a `trainables.worker.workers.Worker`, or a
-`CohortWorker` where trials train together, and follows the messages of `trainables.worker.trial_reports`.
+The driver decides; an executor starts workers, passes on their reports and exits, and ends when no trial is left or a
+stop is requested. A worker is the same everywhere: a `trainables.worker.workers.Worker`, or a `CohortWorker` if trials
+train in cohorts, which follows the messages of `trainables.worker.trial_reports`.
 
-A worker reports and waits. The driver judges what it reports; then the worker hears from a `Dispatcher` which trials
-are over and, where trials train together, gets others of the same kind for the lanes that fell free. Where memory ran
-out, the lanes of all cohorts are halved.
+A worker reports and waits. The driver judges its report; then a `Dispatcher` tells the worker which trials are over
+and, in cohorts, gives it others of the same kind for free lanes. If memory runs out, the lanes of all cohorts are
+halved.
 
 To add an executor, write `sweeper/execution/<name>.py`, or a folder of that name; `--executor <name>` chooses it::
 
@@ -58,14 +58,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Job:
-    """What an executor is told of a sweep.
+    """The sweep settings that an executor needs.
 
     Attributes:
-        sweep: whose trials are to run.
-        progress: takes sentences for the user.
-        interrupts: what is told of Ctrl-C.
-        settings: returns the settings of all trials, from a worker's resources.
-        metrics: returns a sink of the sweep's metrics, from what publishes them and a trial's resources.
+        sweep: The sweep.
+        progress: Display of sentences for the user.
+        interrupts: Counter of Ctrl-C presses.
+        settings: Function from a worker's resources to the settings of all trials.
+        metrics: Function from a publisher and a trial's resources to a sink of the sweep's metrics.
     """
 
     sweep: Sweep
@@ -75,22 +75,22 @@ class Job:
     metrics: Callable[[Publish, Mapping[str, float]], MetricsSink]
 
     def most_lanes(self, slots: int) -> int:
-        """Return how many lanes the sweep could fill in each of so many processes, of which there is one at least."""
+        """Return how many lanes the sweep could fill in each of `slots` processes (at least one)."""
         return -(-len(self.sweep.configurations) * self.sweep.spec.replicates.count // max(1, slots))
 
 
 @dataclass(frozen=True)
 class Session:
-    """What an executor offers once it is known how much fits.
+    """The resources of an executor and its function to run assignments.
 
     Attributes:
-        resources: of one worker of a trial.
-        slots: trials that run at once.
-        execute: runs a driver's assignments to the end.
-        controllers: that the driver asks on every turn.
-        sinks: that take every record.
-        shares: of a GPU.
-        other_nodes: whether there are nodes for trials besides those whose disks are full.
+        resources: Resources of one worker, `{"cpu": …, "gpu": …}`.
+        slots: Number of trials that run at once.
+        execute: Function that runs a driver's assignments to the end.
+        controllers: Controllers that the driver calls on every turn.
+        sinks: Receivers of every record.
+        shares: GPU fraction per trial.
+        other_nodes: Function that returns whether a node for trials has free disk space.
     """
 
     resources: Mapping[str, float]
@@ -103,56 +103,67 @@ class Session:
 
 
 class Executor(ABC):
-    """Where trials run; its module calls the class `EXECUTOR`.
+    """Runs trials; a module in `sweeper.execution` exports its subclass as `EXECUTOR`.
 
     Attributes:
-        name: as users know it.
-        options: of the run.
-        server: forks trial processes, where one was started.
+        name: Value of `--executor`.
+        options: Options of the run.
+        server: Fork server for trial processes; `None` if none was started.
+
+    Examples:
+        >>> from sweeper.execution.options import RunOptions
+        >>> local = executor_named("local")(RunOptions("results", cpus=2))
+        >>> local.name
+        'local'
+        >>> local.require(Resources(gpu=1))
+        Traceback (most recent call last):
+        ...
+        sweeper.core.errors.SweeperError: resources.gpu = 1.0, but the local executor does not allocate GPUs
+        ...
     """
 
     name: ClassVar[str]
 
     def __init__(self, options: RunOptions, server: ForkServer | None = None) -> None:
-        """Prepare for a run; nothing is started yet."""
+        """Prepare for a run without starting anything."""
         self.options, self.server = options, server
 
-    def require(self, resources: Resources) -> None:  # noqa: B027 - most can do whatever is asked for
-        """Raise SweeperError where the run asks for what this cannot do."""
+    def require(self, resources: Resources) -> None:  # noqa: B027 - most executors accept every request
+        """Raise SweeperError if the run requests something that this executor cannot do."""
 
-    def check(self, resources: Resources) -> None:  # noqa: B027 - most find out in a session alone
-        """Raise SweeperError where it is plain beforehand that no trial can start: nobody answers, or none would fit.
+    def check(self, resources: Resources) -> None:  # noqa: B027 - most executors can check only in a session
+        """Raise SweeperError if it is known before the start that no trial can run.
 
-        What only a cluster itself can tell is left to it.
+        For example, no cluster answers or no trial fits. Checks that need the cluster itself belong in `session`.
         """
 
     @abstractmethod
     def session(self, job: Job) -> AbstractContextManager[Session]:
-        """Give what there is for a sweep's trials; what was started for them ends with this.
+        """Acquire resources for a sweep's trials; the context's end stops everything that was started for them.
 
-        Raises SweeperError where no trial could ever start.
+        Raises SweeperError if no trial could ever start.
         """
 
 
 def executor_named(name: str) -> type[Executor]:
-    """Return the executor of a name. Raises SweeperError where there is none."""
+    """Return the executor class of a name. Raises SweeperError if there is none."""
     module = f"sweeper.execution.{name}"
     if name.isidentifier() and importlib.util.find_spec(module) is not None:
-        found: type[Executor] | None = getattr(importlib.import_module(module), "EXECUTOR", None)
-        if found is not None:
-            return found
+        executor: type[Executor] | None = getattr(importlib.import_module(module), "EXECUTOR", None)
+        if executor is not None:  # other modules of the folder, such as `options`, are no executors
+            return executor
     raise SweeperError(f"there is no executor {name!r}", "choose auto, local or ray")
 
 
 @dataclass(eq=False)
 class WorkerSlot:
-    """A worker, started or still to start, and what it was given.
+    """A worker, running or still to be started, and its assignments.
 
     Attributes:
-        assignments: that it has in hand.
-        room: lanes that are free beside these, as far as it has said.
-        kind: of its last trial, see `sweeper.execution.driver.assignments.Assignments.kind_of`.
-        share: of a GPU that it has; `None` where trials take nothing of a GPU, or whole ones.
+        assignments: Assignments in flight on this worker.
+        room: Further free lanes, as last reported.
+        kind: Kind of its last trial, see `sweeper.execution.driver.assignments.Assignments.kind_of`.
+        share: GPU share of the worker; `None` if trials use no GPU or whole ones.
     """
 
     assignments: list[list[int]] = field(default_factory=list)
@@ -162,37 +173,37 @@ class WorkerSlot:
 
 
 class Dispatcher:
-    """Turns workers' reports and deaths into the driver's words and records.
+    """Translates between workers' messages and the driver.
 
     Attributes:
-        ending: no trial continues beyond its next report.
-        most_lanes: of any cohort; 0 for no limit.
+        ending: Whether trials stop at their next report.
+        most_lanes: Most lanes of a cohort; 0 for no limit.
     """
 
     def __init__(self, driver: Driver, workers: Collection[WorkerSlot]) -> None:
-        """Serve the driver's `workers`, a view of those that there are at any time."""
+        """Serve a driver; `workers` is a live view of its workers."""
         self._driver, self._work, self._workers = driver, driver.work, workers
         self.ending = False
         self.most_lanes = 0
 
     def offer(self, kind: str | None, share: float | None = None) -> list[int] | None:
-        """Return an assignment for a worker that has none; `None` when there is none to give now.
+        """Return an assignment for a worker that has none; `None` if there is none now.
 
         Args:
-            kind: of the worker's last trial: its like goes first.
-            share: of a GPU that the worker has.
+            kind: Kind of the worker's last trial; trials of the same kind come first.
+            share: GPU share of the worker.
         """
         self._count_slots()
         return self._work.next_for_empty(kind, share)
 
     def begin(self, worker: WorkerSlot, assignment: list[int], over: Sequence[int] = ()) -> WorkerCommand:
-        """Give an assignment to a worker that has none; return what it hears, also of the configurations `over`."""
+        """Give an assignment to a worker that has none; return its command, which also names ended configurations."""
         return replace(self._command(worker, (), [assignment]), over=tuple(over))
 
     def on_report(self, worker: WorkerSlot, report: WorkerReport) -> WorkerCommand:
-        """Take in what a worker reports; return how it is to continue."""
-        told = [(_held(worker, reports[0].configuration), reports, last) for reports, last in report.reports]
-        over = self._driver.on_news(told, trained=report.trained)
+        """Process a worker's report; return its next command."""
+        reported = [(_held(worker, reports[0].configuration), reports, last) for reports, last in report.reports]
+        over = self._driver.on_reports(reported, trained=report.trained)
         for index, failure in report.lost:
             worker.assignments.remove([index])
             self._driver.on_failure([index], failure)
@@ -203,14 +214,14 @@ class Dispatcher:
             for assignment in sorted(worker.assignments, key=list, reverse=True):
                 self._driver.on_failure(assignment, failure)
             worker.assignments = []
-        if self.ending:  # what has not reported yet does so after its epoch
-            over = [each for each in worker.assignments if each in over or any(each == held for held, *_ in told)]
-        worker.assignments = [each for each in worker.assignments if each not in over]
+        if self.ending:  # trials that have not reported yet still finish their epoch
+            over = [own for own in worker.assignments if own in over or any(own == held for held, *_ in reported)]
+        worker.assignments = [own for own in worker.assignments if own not in over]
         worker.room = report.room + len(over)
         return self._command(worker, over, self._fill(worker))
 
     def on_exit(self, worker: WorkerSlot, failure: Failure) -> None:
-        """Take back what a worker had in hand that has ended."""
+        """Return the assignments of a worker that has ended to the driver."""
         held, worker.assignments = worker.assignments, []
         if failure.kind in MEMORY and not waits(failure) and len(held) > 1:
             self._limit(len(held) * self._driver.settings.seeds.count // 2)
@@ -218,27 +229,27 @@ class Dispatcher:
             self._driver.on_shared_failure(held, failure)
 
     def _count_slots(self) -> None:
-        """Tell the driver how many trials train at once: what a searcher may suggest, and a scheduler promote."""
+        """Update how many trials train at once, which limits suggestions and promotions."""
         if self._driver.settings.together:
             busy = [worker for worker in self._workers if worker.assignments]
             taken = sum(len(worker.assignments) + worker.room for worker in busy)
             self._work.resize(taken + max(0, self._work.processes - len(busy)))
 
     def _fill(self, worker: WorkerSlot) -> list[list[int]]:
-        """Return trials for the lanes of a worker that are free."""
+        """Return trials for a worker's free lanes."""
         held, new = worker.assignments, list[list[int]]()
         if self.ending or not held or any(self._work.is_suspect(index) for (index, *_) in held):
             return new
         self._count_slots()
-        while len(new) < worker.room and (found := self._work.next_of_kind(worker.kind, worker.share)) is not None:
-            new.append(found)
+        while len(new) < worker.room and (more := self._work.next_of_kind(worker.kind, worker.share)) is not None:
+            new.append(more)
         return new
 
     def _command(self, worker: WorkerSlot, over: Sequence[Sequence[int]], new: list[list[int]]) -> WorkerCommand:
-        """Give a worker trials, without what is over; return what it hears."""
+        """Add trials to a worker and return its command; `over` are assignments that it has to drop."""
         given = tuple(self._work.describe(assignment) for assignment in new)
         worker.assignments += new
-        worker.room = 0  # beside its first trial, before it has said how many: it answers before it trains
+        worker.room = 0  # unknown until it has built its first trial; it reports the number before it trains
         for assignment in new:
             if self._driver.settings.together:
                 worker.kind = self._work.kind_of(assignment[0])
@@ -247,10 +258,10 @@ class Dispatcher:
         return WorkerCommand(ended, given, self.most_lanes, report_all=self.ending)
 
     def _limit(self, lanes: int) -> None:
-        """Let no cohort have more lanes from now on; a limit is never raised."""
+        """Limit the lanes of all cohorts from now on; a limit is never raised again."""
         self.most_lanes = min(filter(None, (self.most_lanes, lanes)))
 
 
 def _held(worker: WorkerSlot, configuration: int) -> list[int]:
-    """Return the assignment of a worker that a configuration belongs to."""
+    """Return the worker's assignment that contains a configuration."""
     return next(assignment for assignment in worker.assignments if configuration in assignment)

@@ -1,7 +1,7 @@
-"""How large a share of a GPU each configuration's process gets: decided from measured memory, raised when it runs out.
+"""Choose each process's GPU share from measured memory; it is raised when memory runs out.
 
-Shares of a GPU isolate nothing by themselves. A process's allocator is capped at its share
-(`trainables.worker.trial_settings`), so a trial that needs more runs out alone, and is tried again on twice as much.
+GPU shares isolate nothing by themselves. A process's allocator is capped at its share
+(`trainables.worker.trial_settings`), so a trial that needs more memory fails alone and is retried on twice the share.
 """
 
 from __future__ import annotations
@@ -21,23 +21,29 @@ from trainables.training.lanes.packing import TRIALS
 from trainables.worker.trial_reports import CardMemory
 from trainables.worker.trial_settings import Assignment
 
-#: Where memory could not be measured. Our choice: small networks use far less, and what needs more gets more.
+#: GPU share if memory could not be measured. Our choice: small networks need far less, and a retry doubles it.
 DEFAULT_SHARE = 0.25
 
-#: What a process gets beyond its measured peak, for fragments and batches that need more. Our choice.
+#: Factor on the measured peak, for fragmentation and batches that need more. Our choice.
 MARGIN = 1.2
 
-#: On one GPU at most: beyond that their kernels wait for each other, and each needs a core to feed it. Our choice.
+#: Most processes on one GPU: more would wait for each other's kernels, and each needs a core to feed it. Our choice.
 MOST_PROCESSES = 16
 
-#: Configurations that are examined for what to measure; later ones of a kind unseen get the largest share.
+#: Configurations examined for kinds to measure; later configurations of an unseen kind get the largest share.
 LOOKED_AT = 2000
 
 
 def share_for(memory: CardMemory) -> float:
-    """Return the smallest 1/n of a GPU that holds a process with some margin; the whole GPU where half is too little.
+    """Return the smallest share 1/n of a GPU that holds a process with a margin; 1 if half is too little.
 
     Shares are rounded down to Ray's resolution of 1/10,000, so that n of them always fit.
+
+    Examples:
+        >>> share_for(CardMemory(used_bytes=2 * 2**30, total_bytes=80 * 2**30))
+        0.0625
+        >>> share_for(CardMemory(used_bytes=30 * 2**30, total_bytes=80 * 2**30))
+        0.5
     """
     needed = max(1.0, memory.used_bytes * MARGIN)
     processes = min(MOST_PROCESSES, max(1, math.floor(memory.total_bytes / needed)))
@@ -45,11 +51,11 @@ def share_for(memory: CardMemory) -> float:
 
 
 def memory_key(configuration: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
-    """Return what a configuration's memory depends on, as JSON text.
+    """Return everything that a configuration's memory depends on, as JSON text.
 
     Args:
-        configuration: of it the architecture, the kind of loss and optimiser, and the batch size.
-        facts: of the sweep: data set, replicates, packing, precision, what an evaluation measures.
+        configuration: Configuration, of which architecture, loss, optimiser and batch size matter.
+        facts: Facts of the sweep: data set, replicates, packing, precision, what an evaluation measures.
     """
     parts = {
         "architecture": configuration["architecture"],
@@ -62,11 +68,11 @@ def memory_key(configuration: Mapping[str, Any], facts: Mapping[str, Any]) -> st
 
 
 class NotMeasuredError(Exception):
-    """A card could not be had to measure on."""
+    """No GPU was available for the measurement."""
 
 
 class CardShares:
-    """The share of each configuration of a sweep, measured once for each kind and kept in the sweep's folder."""
+    """GPU share of each configuration of a sweep, measured once per kind and stored in the sweep's folder."""
 
     def __init__(
         self,
@@ -76,15 +82,14 @@ class CardShares:
         probe: Callable[[int], CardMemory | None],
         examples: Sequence[Mapping[str, object]] | None = None,
     ) -> None:
-        """Measure the kinds among the first configurations that the folder does not know yet.
+        """Measure the kinds among the first configurations, except those stored in the folder.
 
         Args:
-            configurations: of the sweep.
-            examples: looked at instead of them, where a searcher has not chosen them yet.
-            facts: see `memory_key`.
-            folder: keeps what was measured, one file per kind.
-            probe: trains one of those that are looked at for a few steps on its own GPU; `None` where that could
-                not be done.
+            configurations: Configurations of the sweep.
+            examples: Configurations to examine instead, if a searcher has not chosen any yet.
+            facts: See `memory_key`.
+            folder: Folder of the measurements, one file per kind.
+            probe: Function that trains a configuration for a few steps on its own GPU; returns `None` if it could not.
         """
         self._configurations, self._facts, self._folder = configurations, facts, folder
         self._shares: dict[str, float] = {}
@@ -95,25 +100,25 @@ class CardShares:
                 self._shares[key] = self._share(key, index, probe)
 
     def __call__(self, configuration: int) -> float:
-        """Return a configuration's share of a GPU."""
+        """Return a configuration's GPU share."""
         if is_added(configuration):
             return self.largest
         return self._shares.get(memory_key(self._configurations[configuration], self._facts), self.largest)
 
     @property
     def smallest(self) -> float:
-        """The share of the configurations that need least."""
+        """Smallest share of any kind."""
         return min(self._shares.values(), default=DEFAULT_SHARE)
 
     @property
     def largest(self) -> float:
-        """The share of the configurations that need most."""
+        """Largest share of any kind."""
         return max(self._shares.values(), default=DEFAULT_SHARE)
 
     def _share(self, key: str, index: int, probe: Callable[[int], CardMemory | None]) -> float:
         def measured() -> str:
             if (memory := probe(index)) is None:
-                raise NotMeasuredError  # of which nothing is kept
+                raise NotMeasuredError  # do not store a guess: the next driver measures
             return json.dumps(asdict(memory))
 
         try:
@@ -125,18 +130,19 @@ class CardShares:
 def shares_of(
     sweep: Sweep, gpu: float, probe: Callable[[Assignment], CardMemory | None]
 ) -> Callable[[int], float] | None:
-    """Return configuration → share of a GPU, or `None` where trials take whole cards or none.
+    """Return a function from configuration to GPU share, or `None` if trials use whole GPUs or none.
 
     Args:
-        sweep: that runs.
-        gpu: what a trial takes unless it is measured; 0 for none.
-        probe: measures an assignment on a GPU, see `sweeper.execution.ray.session`; asked only for `gpu: auto`.
+        sweep: The sweep.
+        gpu: GPU share of a trial if it is not measured; 0 for none.
+        probe: Function that measures an assignment on a GPU, see `sweeper.execution.ray.session`; called only for
+            `gpu: auto`.
     """
     spec = sweep.spec
     fixed = spec.resources.gpu != "auto" or not gpu
-    if fixed or spec.loop is not None:  # a loop of the user's own trains whole epochs, which is no short measurement
+    if fixed or spec.loop is not None:  # a custom loop trains whole epochs, which would take too long to measure
         return (lambda configuration: gpu) if 0 < gpu < 1 else None
-    # What a process's memory depends on beside its configuration.
+    # A process's memory also depends on these settings of the sweep.
     facts = spec.model_dump(mode="json", include={"dataset", "replicates", "evaluation", "training"})
     replicates = 1 if spec.replicates.packing == TRIALS else spec.replicates.count
 

@@ -1,11 +1,11 @@
-"""What a report and a failure mean: the scheduler's decision, another try, or the end.
+"""Judge reports and failures: the scheduler's decision, a retry, or the end.
 
-Replicates that report from separate processes are put together first, as the one report that a process with all of them
-would have sent at the same epoch: the same rows in the same order, the same mean, the same failures of replicates that
-are left out. So everything behind it (scheduler, tables, trackers, audit) needs to know of one kind of report only.
+Reports of replicates from separate processes are merged first into the report that one process with all of them would
+have sent at the same epoch: the same rows in the same order, the same mean, the same failures of excluded replicates.
+So scheduler, tables, trackers and audit handle only one kind of report.
 
-After a failure another try follows, on a larger share of a GPU where its memory ran out, or none; a full disk is the
-end of the sweep where it is the driver's own, else of a node that trials keep away from.
+A failure leads to a retry, on a larger GPU share if GPU memory ran out, or to giving up. A full disk ends the sweep if
+it is the driver's own; otherwise trials avoid that node.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ STATUS_OF_DECISION = {
 
 
 def judged(report: TrialReport, trial: TrialState, rungs: RungState, attempt: int, digest: str | None) -> Reported:
-    """Return the record of a report that is news.
+    """Return the record of a new report.
 
     Args:
-        report: what was measured.
-        trial: its trial, as it is before the report.
-        rungs: decide.
-        attempt: the driver's.
-        digest: of the configuration's values, for its first report.
+        report: The report.
+        trial: State of its trial before the report.
+        rungs: State of the rungs, which decides.
+        attempt: Number of the driver's attempt.
+        digest: Digest of the configuration's values, for its first report.
     """
-    # One that had to go back further measures epochs again that an earlier report brought.
+    # A trial that restarted from an older checkpoint repeats epochs that are already reported.
     rows = [row for row in report.epochs if row["epoch"] > trial.epochs]
     decision = decide_on(rungs, report)
     failure = None
@@ -72,22 +72,22 @@ def judged(report: TrialReport, trial: TrialState, rungs: RungState, attempt: in
 
 
 def skips_epochs(report: TrialReport, known: TrialState | ReplicateState) -> bool:
-    """Return whether epochs are missing between the journal and a report, as where records were lost since."""
+    """Return whether epochs are missing between the journal and a report, for example because records were lost."""
     first = min((row["epoch"] for row in report.epochs), default=0)
     return known.status not in ENDED and first > known.epochs + 1
 
 
 def merged_report(trial: TrialState, count: int, metric: str, packing: str) -> TrialReport | None:
-    """Return the report of a trial's replicates at the epoch that all of them have reached, or `None` at no new one.
+    """Merge the reports of a trial's replicates at the epoch that all have reached; return `None` if it is not new.
 
-    Replicates that have failed for good do not hold the others up. When all have, the report is of the last epoch that
-    any of them reached and says why.
+    Replicates that have failed for good do not delay the others. If all have failed, the report is of the last epoch
+    that any of them reached, with the failure.
 
     Args:
-        trial: with the state of every replicate that has begun.
-        count: replicates of the configuration.
-        metric: the objective, whose mean over the replicates that are sound at that epoch is judged.
-        packing: written into the report.
+        trial: State of the trial and of every replicate that has started.
+        count: Number of replicates of the configuration.
+        metric: Objective, whose mean over the sound replicates is judged.
+        packing: Value of the report's field.
     """
     epoch = common_epoch(trial.replicates, count)
     if epoch <= trial.epochs:
@@ -114,7 +114,7 @@ def merged_report(trial: TrialState, count: int, metric: str, packing: str) -> T
 
 
 def common_epoch(replicates: Mapping[int, ReplicateState], count: int) -> int:
-    """Return the epoch that all replicates still in it have reached; where none is left, the last that any reached."""
+    """Return the epoch that all live replicates have reached; if none is alive, the last that any reached."""
     live = [replicate.epochs for replicate in replicates.values() if replicate.status != FAILED]
     if live or len(replicates) < count:
         return min(live) if len(replicates) == count else 0
@@ -122,61 +122,67 @@ def common_epoch(replicates: Mapping[int, ReplicateState], count: int) -> int:
 
 
 def last_failure(replicates: Mapping[int, ReplicateState]) -> ReplicateState | None:
-    """Return the replicate that failed in the latest epoch, of several the one with the lowest number."""
+    """Return the replicate that failed in the latest epoch; the lowest number in a tie."""
     failed = [r for _, r in sorted(replicates.items()) if r.failed_in is not None]
     return max(failed, key=lambda r: r.failed_in or 0, default=None)
 
 
 def _in_order(rows: Iterable[Row], epoch: int, *keys: str) -> list[Row]:
-    """Return the rows up to `epoch` sorted by `keys`; rows that are equal in these keep their order."""
+    """Return the rows up to `epoch`, stably sorted by `keys`."""
     return sorted((row for row in rows if row["epoch"] <= epoch), key=lambda row: [row[key] for key in keys])
 
 
-#: The kinds of failure that a smaller cohort may not meet.
+#: Kinds of failure that a smaller cohort can avoid.
 MEMORY = frozenset({OUT_OF_MEMORY, GPU_OUT_OF_MEMORY})
 
-#: The kinds of failure that say nothing against a trial that shared its process.
+#: Kinds of failure that do not incriminate a trial that shared its process.
 BLAMELESS = MEMORY | {PREEMPTED, STORAGE, STORE}
 
-#: A process with a smaller share of the memory that is taken is not to blame that it ran out.
+#: Fraction of the used memory below which a killed process is not to blame for the shortage.
 LITTLE_MEMORY = 0.1
 
-#: Seconds that such a trial waits before its next try; they double with each, up to the longest.
+#: Seconds that such a trial waits before a retry: doubled with each, up to the longest.
 SHORTEST_PAUSE, LONGEST_PAUSE = 10.0, 600.0
 
-#: So many times in a row a trial's process may end through no fault of its own before it has trained an epoch. Nodes
-#: that are taken away that often are no place for the trial, or are not what it died of.
+#: Failures in a row that do not count, without a trained epoch in between, before one counts. A node that is preempted
+#: so often is unsuitable, or preemption is not the real cause.
 FRUITLESS_TRIES = 10
 
 
 def memory_failure(held: float, message: str = "", **values: float) -> Failure:
-    """Return the failure of a process that was ended because memory ran out, having `held` that share of it."""
+    """Return the failure of a process killed when memory ran out; `held` is its fraction of the used memory."""
     return Failure(OUT_OF_MEMORY, {"held": held, **values}, message, counts=held >= LITTLE_MEMORY)
 
 
 def waits(failure: Failure) -> bool:
-    """Return whether the next try has to wait: others took the machine's memory."""
+    """Return whether the retry has to wait because other programs use the machine's memory."""
     return failure.kind == OUT_OF_MEMORY and float(failure.values.get("held", 1.0)) < LITTLE_MEMORY
 
 
 def pause_before(tries: int) -> float:
-    """Return the seconds that a trial waits for others to give memory back, after so many failed tries."""
+    """Return the seconds that a trial waits for free memory after so many failed tries.
+
+    Examples:
+        >>> [pause_before(tries) for tries in (0, 1, 2, 9)]
+        [10.0, 20.0, 40.0, 600.0]
+    """
+    # The exponent is capped so that many tries cannot overflow the float.
     return min(LONGEST_PAUSE, SHORTEST_PAUSE * 2.0 ** min(tries, 20))
 
 
 def next_try(
     failure: Failure, before: TrialState | ReplicateState, share: float | None, retries: int
 ) -> tuple[Failure, float | None, bool]:
-    """Return a failure as it is to be journaled, the share for the next try, and whether there is none.
+    """Return a failure to be journaled, the GPU share for the retry, and whether the trial is given up.
 
-    What ran out of a GPU's memory is tried again on twice its share, which does not count against the retries; on a
-    whole GPU it does. What does not count does so after as many tries without an epoch in between.
+    After running out of GPU memory, a trial is retried on twice its share, which does not count against the retries; on
+    a whole GPU it does. Failures that do not count start to count after `FRUITLESS_TRIES` without a trained epoch.
 
     Args:
-        failure: this time's.
-        before: what has come of the trial, or of the replicate, before it.
-        share: of a GPU that it ran on; `None` where a larger one would not help.
-        retries: how often it may fail in a way that counts.
+        failure: The failure.
+        before: State of the trial or replicate before it.
+        share: GPU share it ran on; `None` if a larger one would not help.
+        retries: Number of failures that count before it is given up.
     """
     larger = None
     if share is not None and share < 1 and failure.kind == GPU_OUT_OF_MEMORY:
@@ -190,27 +196,28 @@ def next_try(
     return failure, larger, given_up
 
 
-#: With less than this left, the driver's own storage is taken for what was full: a checkpoint may not fit any more.
+#: Free bytes below which the driver's own storage counts as full: a checkpoint may no longer fit.
 LEAST_BYTES = 64 * 2**20
 
+#: Bytes of a trial write: quotas and reserved blocks do not show in the free space.
 PROBE_BYTES = 2**20
 
-#: Returns whether a living node that holds a trial is not one of those named.
+#: Returns whether there is a living node that can hold a trial besides those named.
 OtherNodes = Callable[[AbstractSet[str]], bool]
 
 
 class FullDisks:
-    """Knows the nodes whose disks are full, until the sweep is resumed."""
+    """Nodes whose disks are full, remembered until the sweep is resumed."""
 
     def __init__(self, folder: Path, other_nodes: OtherNodes) -> None:
-        """Begin with none; `folder` is on the driver's own storage."""
+        """Start without full disks; `folder` is on the driver's own storage."""
         self.nodes: set[str] = set()
         self._folder, self._other_nodes = folder, other_nodes
 
     def met(self, failure: Failure) -> Reason | None:
-        """Take in a failure caused by a lack of storage; return why the sweep has to stop, if it has to.
+        """Record a failure caused by a full disk; return the reason to stop the sweep, if it has to stop.
 
-        It has not where the driver itself can write, the trial's node is known, and there are others.
+        It continues if the driver itself can write, the trial's node is known, and there are other nodes.
         """
         node = failure.values.get("node")
         if node is None or not _has_room(self._folder):
@@ -220,7 +227,7 @@ class FullDisks:
 
 
 def _has_room(folder: Path) -> bool:
-    """Return whether something can be written to a folder, and to its disk."""
+    """Return whether a file can be written to a folder and reaches its disk."""
     try:
         if shutil.disk_usage(folder).free < LEAST_BYTES:
             return False

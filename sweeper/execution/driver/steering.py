@@ -1,14 +1,14 @@
-"""What steers a running sweep: controllers, which the driver asks on every turn, its budget, and Ctrl-C.
+"""Control a running sweep: controllers that the driver calls on every turn, its budget, and Ctrl-C.
 
-A controller looks at the budget, at the cluster or at the lease, and says in `Steering` what should
-follow; only the driver acts on it. Projections (tables, trackers, metrics) take records and say nothing.
+A controller watches the budget, the cluster or the lease, and writes requests to `Steering`; only the driver acts on
+them. Sinks (tables, trackers, metrics) only receive records.
 
-A budget that is reached ends a sweep gently: no trial starts any more, running ones continue to their next rung, where
-they are evaluated like any other, and the sweep ends as stopped, with the reason. So what is spent can exceed the
-budget by what the running trials take to their next rung. A resume with a larger budget takes them up there.
+An exhausted budget ends a sweep gently: no trial starts any more, running ones continue to their next rung, where they
+are evaluated as usual, and the sweep ends as stopped, with the reason. So spending can exceed the budget by the cost of
+reaching the next rung. A resume with a larger budget continues from there.
 
-Ctrl-C is no controller, for the user is answered at once: the first press ends the sweep after this epoch, the second
-skips what would follow.
+Ctrl-C is not a controller, because the user gets an answer at once: the first press ends the sweep after the current
+epoch, the second skips tables and report.
 """
 
 from __future__ import annotations
@@ -31,22 +31,23 @@ from trainables.worker.trial_reports import Reason
 
 
 class Controller(Protocol):
-    """Something that steers."""
+    """Watches something on every turn of the driver and can request a stop."""
 
     def tick(self, steering: Steering) -> None:
-        """Ask for what should follow. Called on every turn: look at what is slow to ask only when it is due."""
+        """Write requests to `steering`. Called on every turn, so do slow checks only at intervals."""
 
 
+#: Seconds between two checks for the stop marker, which may be on a network file system.
 POLL_SECONDS = 0.5
 
 
 class Steering:
-    """What controllers, the stop marker and signals have asked for.
+    """Requests of controllers, the stop marker and signals.
 
     Attributes:
-        stop_requested: why the sweep should end at once.
-        winding_down: why no trial starts any more, while those that run continue to their next rung.
-        slots: how many trials run at once; `None` where nobody has said.
+        stop_requested: Reason to end the sweep at once.
+        winding_down: Reason to start no more trials; running ones continue to their next rung.
+        slots: Number of trials that run at once; `None` if no controller has set it.
     """
 
     stop_requested: Reason | None = None
@@ -54,32 +55,32 @@ class Steering:
     slots: int | None = None
 
     def __init__(self, controllers: Sequence[Controller], marker: Path, clock: Callable[[], float]) -> None:
-        """Begin with nothing asked for.
+        """Start without requests.
 
         Args:
-            controllers: are asked on every turn what should follow.
-            marker: a file that asks for the end by being there.
-            clock: seconds, for looking for it now and then.
+            controllers: Controllers to call on every turn.
+            marker: File whose existence requests a stop.
+            clock: Clock in seconds.
         """
         self._controllers, self._marker, self._clock = controllers, marker, clock
         self._polled = -math.inf
 
     @property
     def closing(self) -> Reason | None:
-        """Why no trial starts any more: the sweep was asked to stop, or its budget is exhausted."""
+        """Reason why no trial starts any more: a requested stop, or an exhausted budget."""
         return self.stop_requested or self.winding_down
 
     def ask_to_stop(self, reason: Reason | None) -> None:
-        """Let the sweep end, for this reason or an earlier one."""
+        """Request a stop; the first reason is kept."""
         self.stop_requested = self.stop_requested or reason
 
     def follow(self) -> None:
-        """Let the controllers ask for what should follow."""
+        """Call all controllers."""
         for controller in self._controllers:
             controller.tick(self)
 
     def should_stop(self) -> bool:
-        """Return whether the sweep was asked to stop, by its marker or otherwise."""
+        """Return whether a stop was requested, by the marker or otherwise."""
         now = self._clock()
         if self.stop_requested is None and now - self._polled >= POLL_SECONDS:
             self._polled = now
@@ -94,7 +95,8 @@ HURRIED = "Skipping tables and report"
 
 @contextmanager
 def answered(number: int, answer: Callable[[int, object], object]) -> Iterator[None]:
-    """Answer a signal up to the end of the block; only the main thread can, elsewhere nothing changes."""
+    """Handle a signal within the block; do nothing outside the main thread."""
+    # Python allows only the main thread to set signal handlers; a notebook may run a sweep in another.
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -106,27 +108,27 @@ def answered(number: int, answer: Callable[[int, object], object]) -> Iterator[N
 
 
 class Interrupts:
-    """Counts presses of Ctrl-C and answers each at once; use `listening` around what may be interrupted.
+    """Counts presses of Ctrl-C and answers each at once; use `listening` around interruptible code.
 
     Attributes:
-        presses: so far.
+        presses: Number of presses so far.
     """
 
     def __init__(self, say: Callable[[str], object] = lambda text: None) -> None:
-        """Answer through `say`."""
+        """Print answers with `say`."""
         self.presses = 0
         self._say = say
         self._skippable = False
 
     @contextmanager
     def listening(self) -> Iterator[Interrupts]:
-        """Take Ctrl-C up to the end of the block; only the main thread can, elsewhere nothing changes."""
+        """Handle Ctrl-C within the block; do nothing outside the main thread."""
         with answered(signal.SIGINT, self._pressed):
             yield self
 
     @contextmanager
     def skippable(self) -> Iterator[None]:
-        """Let the second press raise KeyboardInterrupt in the block; one that came before it does so at once."""
+        """Let the second press raise KeyboardInterrupt within the block, at once if it came before the block."""
         self._skippable = True
         try:
             if self.presses > 1:
@@ -143,7 +145,7 @@ class Interrupts:
 
 
 def price_from(environment: Mapping[str, str]) -> float | None:
-    """Return the price of a GPU-hour from `SWEEPER_GPU_HOUR_PRICE`, or `None` where it is unset or no number."""
+    """Return the price of a GPU-hour from `SWEEPER_GPU_HOUR_PRICE`; `None` if it is unset or not a number."""
     try:
         price = float(environment.get("SWEEPER_GPU_HOUR_PRICE", ""))
     except ValueError:
@@ -151,25 +153,27 @@ def price_from(environment: Mapping[str, str]) -> float | None:
     return price if math.isfinite(price) and price >= 0 else None
 
 
+#: Seconds between two checks of the budget.
 LOOK_SECONDS = 1.0
 
 
 @dataclass
 class WorkingTime:
-    """The time that a sweep's drivers have worked, folded from the journal: pauses between them do not count."""
+    """Working time of a sweep's drivers, folded from the journal; pauses between them do not count."""
 
     _seconds: float = 0.0
     _began: float | None = None
     _latest: float = 0.0
 
     def apply(self, record: Record) -> None:
-        """Fold one record in. Records must come in order."""
+        """Fold one record; records come in order."""
+        # A killed driver has no end record: it worked until its last record.
         if isinstance(record.body, Attempt):
             self._seconds, self._began = self.seconds(self._latest), record.time
         self._latest = record.time
 
     def seconds(self, now: float) -> float:
-        """Return the seconds up to `now`, in Unix time, where the last driver is still at work."""
+        """Return the working seconds up to `now` (Unix time), assuming that the last driver is still running."""
         return self._seconds + (max(0.0, now - self._began) if self._began is not None else 0.0)
 
 
@@ -177,15 +181,15 @@ class WorkingTime:
 class BudgetWatch:
     """Asks the driver to wind down when the budget is reached.
 
-    Raises SweeperError when costs are limited and nothing says what an hour costs.
+    Raises SweeperError if costs are limited but no price is set.
 
     Attributes:
-        budget: what may be spent.
-        spending: of all trials, kept up to date by the driver.
-        worked: the time that drivers have worked, kept up to date by this one.
-        resources: of one trial, `{"cpu": …, "gpu": …}`; the share of a GPU is for reports that name none.
-        environment: names a GPU-hour's price where the budget does not.
-            clock: Unix time in seconds.
+        budget: Limits of spending.
+        spending: Spending of all trials, updated by the driver.
+        worked: Working time of all drivers, updated by this one.
+        resources: Resources of one trial, `{"cpu": …, "gpu": …}`; its GPU share applies to reports without one.
+        environment: Environment variables, for the price of a GPU-hour if the budget has none.
+        clock: Clock in Unix seconds.
     """
 
     budget: Budget
@@ -197,7 +201,7 @@ class BudgetWatch:
     _looked: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
-        """Take the prices, and watch the budget."""
+        """Read the prices."""
         price, cpu_price = self.budget.gpu_hour_price, self.budget.cpu_hour_price
         self._gpu_price = (price_from(self.environment) if price is None else price) or 0.0
         self._cpu_price = cpu_price or 0.0
@@ -211,21 +215,21 @@ class BudgetWatch:
             )
 
     def tick(self, steering: Steering) -> None:
-        """Look whether the budget is reached, when it is due."""
+        """Check at intervals whether the budget is exhausted."""
         now = self.clock()
         if steering.closing is None and now - self._looked >= LOOK_SECONDS:
             self._looked = now
             steering.winding_down = self.reached()
 
     def spent(self) -> dict[str, float]:
-        """Return what has been spent of each kind, trials up to their last reports."""
+        """Return the spending by kind; trials count up to their last reports."""
         gpu_hours = self.spending.gpu_hours(self.resources["gpu"])
         wall = self.worked.seconds(self.clock()) / 3600
         cost = gpu_hours * self._gpu_price + self.spending.hours() * self.resources["cpu"] * self._cpu_price
         return {"gpu_hours": gpu_hours, "wall_hours": wall, "cost": cost}
 
     def reached(self) -> Reason | None:
-        """Return which part of the budget is reached."""
+        """Return the first exhausted limit of the budget, or `None`."""
         for name, value in self.spent().items():
             limit = getattr(self.budget, name)
             if limit is not None and value >= limit:

@@ -15,26 +15,27 @@ from sweeper.space.parts import Resources
 
 
 def joined() -> bool:
-    """Return whether the program around has joined a Ray cluster."""
+    """Return whether this process has joined a Ray cluster."""
+    # Not by importing Ray, which takes a second: a process that has joined has imported it.
     ray = sys.modules.get("ray")
     return ray is not None and bool(ray.is_initialized())
 
 
 class RayExecutor(Executor):
-    """Ray: a cluster, or one that is started on this machine."""
+    """Runs trials on a Ray cluster, or on one that it starts on this machine."""
 
     name = "ray"
 
     def check(self, resources: Resources) -> None:
-        """Raise SweeperError where nobody answers at the cluster's address, or no trial fits on this machine."""
+        """Raise SweeperError if nothing answers at the cluster's address, or no trial fits on this machine."""
         if self.options.address is not None:
             check_answers(self.options.address)
         elif not joined():
-            cores, cards = self.options.cpus or os.cpu_count() or 1, torch.cuda.device_count()
-            fit_resources(resources, ClusterView(({"CPU": float(cores), "GPU": float(cards)},)))
+            cores, gpus = self.options.cpus or os.cpu_count() or 1, torch.cuda.device_count()
+            fit_resources(resources, ClusterView(({"CPU": float(cores), "GPU": float(gpus)},)))
 
     def session(self, job: Job) -> AbstractContextManager[Session]:
-        """Start or join Ray, give what its nodes have, and leave Ray."""
+        """Start or join Ray, yield a session with its nodes' resources, and leave Ray."""
         prepare(self.options.address)
         # Ray reads its environment when it is imported, and importing it takes a second that other commands save.
         from sweeper.execution.ray.session import session_on

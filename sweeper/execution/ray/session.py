@@ -1,4 +1,4 @@
-"""Join or start a Ray cluster, give a sweep's trials what it has, leave it, and report errors in plain words.
+"""Join or start a Ray cluster, offer its resources to a sweep's trials, leave it, and explain errors.
 
 Ray reads its environment when it is imported: call `sweeper.core.processes.prepare` before this module.
 """
@@ -38,14 +38,14 @@ from trainables.worker.workers import CardProbe
 if TYPE_CHECKING:
     from sweeper.execution.options import RunOptions
 
-#: How long the head may take to answer; it takes milliseconds.
+#: Seconds that the head has to answer; it usually takes milliseconds.
 STATUS_SECONDS = 5.0
 
 
 def look_at_cluster() -> capacity.ClusterView:
-    """Return what the cluster has and what its autoscaler, of either version, is about to add.
+    """Return the cluster's resources and the nodes that its autoscaler, of either version, is starting.
 
-    Version 2 answers the status call of Ray's own `ray status`; version 1 leaves JSON in the head's store.
+    Version 2 answers the call that `ray status` uses; version 1 writes JSON to the head's key-value store.
     """
     nodes = tuple(dict(node["Resources"]) for node in ray.nodes() if node["Alive"])
     reply = GetClusterStatusReply()
@@ -57,8 +57,8 @@ def look_at_cluster() -> capacity.ClusterView:
     return capacity.view_of_first_autoscaler(nodes, json.loads(status) if status else {})
 
 
-def glance_at_cluster() -> capacity.ClusterView | None:
-    """Return the same, or `None` where a busy head does not answer in time: a running sweep looks again later."""
+def try_cluster_state() -> capacity.ClusterView | None:
+    """Return the same, or `None` if a busy head does not answer in time; a running sweep tries again later."""
     try:
         return look_at_cluster()
     except RayError:
@@ -66,22 +66,22 @@ def glance_at_cluster() -> capacity.ClusterView | None:
 
 
 def other_nodes(resources: Mapping[str, float], avoided: AbstractSet[str]) -> bool:
-    """Return whether the living nodes that are not in `avoided` hold a trial, which needs `resources`."""
+    """Return whether a living node that is not in `avoided` can hold a trial with these `resources`."""
     others = [dict(node["Resources"]) for node in ray.nodes() if node["Alive"] and node["NodeID"] not in avoided]
     return capacity.ClusterView(tuple(others)).trials_at_once(resources) > 0
 
 
 @cache
 def _head(address: str) -> Any:
-    """Return a connection to the head, one for all looks."""
+    """Return a connection to the head, which all calls share."""
     return GcsClient(address)
 
 
 def _view_of_second_autoscaler(nodes: tuple[Mapping[str, float], ...], reply: Any) -> capacity.ClusterView:
     state = reply.autoscaling_state
     starting: Counter[str] = Counter()
-    for asked in state.pending_instance_requests:
-        starting[asked.ray_node_type_name] += asked.count
+    for request in state.pending_instance_requests:
+        starting[request.ray_node_type_name] += request.count
     starting.update(instance.ray_node_type_name for instance in state.pending_instances)
     requests = [*state.infeasible_resource_requests]
     for gang in state.infeasible_gang_resource_requests:
@@ -94,10 +94,10 @@ def _view_of_second_autoscaler(nodes: tuple[Mapping[str, float], ...], reply: An
 
 
 def gauges(metrics: Mapping[str, tuple[str, tuple[str, ...]]]) -> Callable[[str, Mapping[str, str], float], None]:
-    """Return what sets Ray's gauges: a function of a metric's name, its labels and its value.
+    """Create Ray's gauges; return a function of name, labels and value that sets them.
 
     Args:
-        metrics: name → description and labels.
+        metrics: Name → description and labels.
     """
     made = {name: Gauge(name, description=text, tag_keys=labels) for name, (text, labels) in metrics.items()}
 
@@ -107,7 +107,7 @@ def gauges(metrics: Mapping[str, tuple[str, tuple[str, ...]]]) -> Callable[[str,
     return publish
 
 
-#: How long a GPU for measuring may take to come, and a measurement: some steps and one evaluation take seconds.
+#: Seconds to wait for a GPU to measure on, and for a measurement, which takes seconds: some steps and one evaluation.
 PROBE_PATIENCE_SECONDS = 120.0
 
 
@@ -115,22 +115,22 @@ PROBE_PATIENCE_SECONDS = 120.0
 def card_probe(
     settings: TrialSettings, cpus: float, measurer: type = CardProbe
 ) -> Iterator[Callable[[Assignment], CardMemory | None]]:
-    """Give what measures an assignment's memory in a process that has a GPU to itself; it ends with this.
+    """Yield a function that measures an assignment's memory in a process with its own GPU; end the process afterwards.
 
-    What is given returns `None` where no GPU could be had within `PROBE_PATIENCE_SECONDS`, or the measurement failed:
-    whatever is the matter, trials will meet it themselves and tell.
+    The function returns `None` if no GPU was available within `PROBE_PATIENCE_SECONDS` or the measurement failed; the
+    trials will then meet the same problem and report it.
 
     Args:
-        settings: of all trials.
-        cpus: for the process.
-        measurer: what runs in it.
+        settings: Settings of all trials.
+        cpus: Cores of the process.
+        measurer: Class that runs in it.
     """
     processes: list[Any] = []
-    in_vain = False
+    timed_out = False
 
     def probe(assignment: Assignment) -> CardMemory | None:
-        nonlocal in_vain
-        if in_vain:
+        nonlocal timed_out
+        if timed_out:  # do not wait two minutes again for every kind of configuration
             return None
         try:
             if not processes:
@@ -139,7 +139,7 @@ def card_probe(
             measured: CardMemory = ray.get(processes[0].measure.remote(assignment), timeout=PROBE_PATIENCE_SECONDS)
             return measured
         except RayError as error:
-            in_vain = isinstance(error, GetTimeoutError)
+            timed_out = isinstance(error, GetTimeoutError)
             return None
 
     try:
@@ -149,21 +149,21 @@ def card_probe(
             ray.kill(process)
 
 
-#: How often a cluster is started on this machine, and Ray 2.60's words for one that took longer than half a minute:
-#: so it does on a machine that is busy with other things.
+#: Attempts to start a cluster on this machine, and Ray 2.60's words for a start that took longer than half a minute,
+#: which happens on a busy machine.
 START_ATTEMPTS, SLOW_START = 3, "timed out during startup"
 
-#: What Tune 2.60 hands to trials as part of their runtime environment: variables by name, and some of the driver's.
+#: Environment variables that Tune 2.60 passes to trials in their runtime environment, replaced by none.
 #:
-#: Trials need none: processes of this machine's own cluster inherit the driver's environment, and nodes of any other
-#: have credentials of their own, by secrets or by role; Ray's agents would write the driver's into their logs. Besides,
-#: a trial that has such an environment waits for a new process, although Ray keeps some ready.
+#: Trials need none: processes on this machine inherit the driver's environment, and nodes of another cluster have
+#: their own credentials, from secrets or roles; Ray's agents would write the driver's into their logs. Besides, a trial
+#: with a runtime environment waits for a new process, although Ray keeps some ready.
 TUNE_VARIABLES = {"DEFAULT_ENV_VARS": dict[str, str](), "ENV_VARS_TO_PROPAGATE": set[str]()}
 
 
 @contextmanager
 def session_on(options: RunOptions, job: Job) -> Iterator[Session]:
-    """Start or join Ray, give what its nodes have, and leave Ray."""
+    """Start or join Ray, yield a session with its nodes' resources, and leave Ray."""
     sweep, progress = job.sweep, job.progress
     progress.stage(f"{sweep.name}: starting Ray")
     with ray_session(options.address, options.cpus):
@@ -177,13 +177,13 @@ def session_on(options: RunOptions, job: Job) -> Iterator[Session]:
             resources["gpu"] = shares.smallest
             slots = cluster.trials_at_once(resources)
         settings = replace(settings, most_lanes=job.most_lanes(slots))
-        # Waiting trials are what makes an autoscaler start nodes; elsewhere none needs to wait. Processes for
-        # cohorts are asked for by the lanes that they would fill.
+        # Pending trials make an autoscaler start nodes; on other clusters none needs to be pending. Processes for
+        # cohorts are requested by the lanes that they would fill.
         pending = capacity.PENDING_TRIALS if cluster.autoscales else 1
         least = 1 if together else pending
         slots = max(slots, least)
         watch = capacity.CapacityWatch(
-            glance_at_cluster,
+            try_cluster_state,
             resources,
             progress.say,
             at_least=least,
@@ -220,7 +220,7 @@ def session_on(options: RunOptions, job: Job) -> Iterator[Session]:
 def _shares(
     job: Job, settings: TrialSettings, resources: Mapping[str, float], together: bool
 ) -> Callable[[int], float] | None:
-    if together:  # a cohort takes as many lanes as its share of a card holds
+    if together:  # a cohort fills its GPU share with lanes, so there is nothing to measure per configuration
         return (lambda index: resources["gpu"]) if 0 < resources["gpu"] < 1 else None
     if job.sweep.spec.resources.gpu == "auto" and 0 < resources["gpu"] < 1:
         job.progress.stage("measuring how much GPU memory the networks need")
@@ -233,10 +233,10 @@ def ray_session(address: str | None, cpus: int | None) -> Iterator[dict[str, flo
     """Connect to a Ray cluster, or start one on this machine, and yield its resources; leave it afterwards.
 
     Args:
-        address: of a running cluster (`auto` for the one this machine belongs to), or `None` to start one.
-        cpus: how many cores a started one may use; `None` for all.
+        address: Address of a running cluster (`auto` for the one this machine belongs to), or `None` to start one.
+        cpus: Cores that a started cluster can use; `None` for all.
 
-    Raises RayUnavailable when no cluster answers at `address`, or none could be started.
+    Raises RayUnavailable if no cluster answers at `address`, or none could be started.
     """
     if ray.is_initialized():
         yield dict(ray.cluster_resources())
@@ -254,8 +254,8 @@ def ray_session(address: str | None, cpus: int | None) -> Iterator[dict[str, flo
 
 
 def _connect(address: str | None, cpus: int | None) -> None:
-    """Join the cluster at `address`, or start one; one that is slow to start is given another chance."""
-    # Without an address Ray would join whatever cluster was last started on this machine.
+    """Join the cluster at `address`, or start one; retry if it starts too slowly."""
+    # "local", because without an address Ray would join the cluster that was last started on this machine.
     local = {"address": "local", "num_cpus": cpus, "include_dashboard": False}
     where = local if address is None else {"address": address}
     for attempt in range(1, START_ATTEMPTS + 1):
@@ -265,16 +265,16 @@ def _connect(address: str | None, cpus: int | None) -> None:
             return
         except Exception as error:  # Ray raises ConnectionError, RuntimeError and plain Exception alike
             ray.shutdown()
-            _end(_children() - before)  # Ray leaves what it has started until this process ends
+            _end(_children() - before)  # Ray leaves its processes running until this process ends
             if attempt == START_ATTEMPTS or address is not None or SLOW_START not in str(error):
                 raise capacity.unavailable(address, error) from error
 
 
 class _OnlyOurs(list[str]):
-    """A module search path to which nothing is added: Ray would put the driver's working directory first in workers.
+    """A module search path that Ray cannot extend by the driver's working directory, which would come first.
 
-    That folder may be somebody else's results, with a `torch.py` in it. Ray 2.60 has no option for this
-    (`ray._private.worker.connect` extends the list without a condition).
+    That folder may be another person's results, with a `torch.py` in it. Ray 2.60 has no option for this
+    (`ray._private.worker.connect` extends the list unconditionally).
     """
 
     def extend(self, folders: object) -> None:
@@ -282,9 +282,9 @@ class _OnlyOurs(list[str]):
 
 
 def _search_path(address: str | None) -> dict[str, JobConfig]:
-    """Return what lets workers find this project's packages and nothing else of the driver's folders."""
+    """Return options of `ray.init` that let workers find this project's packages, but no other folder of the driver."""
     if address is not None and address.startswith("ray://"):
-        return {}  # a client's job is begun by a server elsewhere, in whose folder nobody's results lie
+        return {}  # a server elsewhere starts a client's job, and its folder holds no results
     config = JobConfig()
     installed = OUR_ROOT.name in ("site-packages", "dist-packages")
     config._py_driver_sys_path = _OnlyOurs([] if installed else [str(OUR_ROOT)])
@@ -292,7 +292,7 @@ def _search_path(address: str | None) -> dict[str, JobConfig]:
 
 
 def _children() -> set[psutil.Process]:
-    """Return this process's own children; theirs end with them, and other children's are nobody's business here."""
+    """Return this process's direct children; their children end with them."""
     return set(psutil.Process().children())
 
 

@@ -1,5 +1,5 @@
-"""Sweeps as Slurm jobs: a head that drives, and one-GPU jobs or whole nodes that train for it and may be preempted.
+"""Sweeps as Slurm jobs: a head job with the driver, and preemptible worker jobs (one GPU or whole nodes) that train.
 
-`settings` reads what a site wants of its jobs, `script` writes the batch scripts, `jobs` asks Slurm; `head` and
-`worker` are what the scripts start. Everything they say to each other lies in `<output>/.slurm/<sweep>/`.
+`settings` reads a site's `slurm.yaml` and writes the batch scripts, `jobs` calls Slurm's commands; the scripts start
+`head` and `worker`, which communicate through files in `<output>/.slurm/<sweep>/`.
 """

@@ -1,9 +1,9 @@
-"""The head's job: a Ray cluster without cores of its own, and the driver of the sweep, requeued until it is over.
+"""The head's job: a Ray head without cores, and the driver of the sweep; requeued until the sweep is over.
 
     python -m sweeper.execution.slurm.head FOLDER run SPACE --name NAME …
 
 Slurm sends SIGUSR1 some time before the job's limit: the driver stops cleanly and the job requeues itself. On SIGTERM
-it stops too, and leaves it to Slurm whether the job comes back: preempted jobs do, cancelled ones do not.
+the driver stops as well, but Slurm decides whether the job returns: preempted jobs do, cancelled ones do not.
 """
 
 from __future__ import annotations
@@ -29,14 +29,19 @@ from sweeper.journal.journal import read_journal
 from sweeper.journal.segments import last_sequence
 from trainables.files.regular import read_text
 
+#: Seconds between two checks of the driver's process.
 POLL_SECONDS = 0.5
+
+#: Seconds between two calls of `ray status`, each of which starts Python.
 LOOK_SECONDS = 3.0
-#: So often a head looks whether workers are left; administrators ask for no more than that of squeue.
+
+#: Seconds between two checks for workers: administrators ask users to call squeue no more often.
 WORKERS_SECONDS = 60.0
 
-#: After so many starts in a row in which no trial reported a head is not requeued any more, nor are its workers.
+#: Starts in a row without a trial's report after which neither head nor workers are submitted again.
 FRUITLESS_STARTS = 3
 
+#: Exit status of the driver for input that it refuses; a requeue would fail in the same way.
 BAD_INPUT = 2
 
 
@@ -44,17 +49,17 @@ class HeadJob:
     """One start of the head's job."""
 
     def __init__(self, exchange: Exchange, command: Sequence[str], paths: SweepPaths) -> None:
-        """Prepare to run the driver's `command`, of the sweep with these paths."""
+        """Prepare to run the driver's `command` for the sweep with these paths."""
         self._exchange, self._command, self._paths = exchange, [*command], paths
         self._notice, self._look_at, self._resubmitted = Notice(), 0.0, list[int]()
 
     def run(self) -> int:
         """Run the driver to its end; return the exit status."""
-        exchange, here = self._exchange, address_here()
-        address, job = f"{here}:{free_port(here)}", os.environ.get("SLURM_JOB_ID", str(os.getpid()))
+        exchange, host = self._exchange, address_here()
+        address, job = f"{host}:{free_port(host)}", os.environ.get("SLURM_JOB_ID", str(os.getpid()))
         anew = os.environ.get("SLURM_RESTART_COUNT", "0") == "0"
         exchange.begin(anew=anew)
-        if anew:  # its workers may be submitted only now
+        if anew:  # its workers may be submitted a moment after it: do not submit them twice
             self._look_at = time.monotonic() + WORKERS_SECONDS
         exchange.add_start(last_sequence(self._paths.journal))
         if not exchange.token.exists():
@@ -72,36 +77,37 @@ class HeadJob:
                 shutil.rmtree(ray_folder(exchange.token).parent, ignore_errors=True)
 
     def _drive(self, node: RayNode, head: Head, values: dict[str, str]) -> int | None:
-        """Announce the head, wait for a worker, and run the driver; return its exit status, `None` if it never ran."""
+        """Announce the head, wait for a worker, and run the driver; return its exit status, `None` without a run."""
         while node.alive and self._notice.number is None and not answers(head.address):
             time.sleep(POLL_SECONDS)
         self._exchange.announce(head)
         if not self._wait_for_workers(node, head.address, values):
             return None
         driven = [*self._command, "--ray", head.address, "--executor", "ray"]
-        driver, told = subprocess.Popen([sys.executable, "-m", "sweeper", *driven], env=values), False
+        driver, terminated = subprocess.Popen([sys.executable, "-m", "sweeper", *driven], env=values), False
         while driver.poll() is None:
             self._look_after_workers()
-            if self._notice.number is not None and not told:
-                driver.terminate()  # once: a second signal would have it leave its trials at once
-                told = True
+            if self._notice.number is not None and not terminated:
+                driver.terminate()  # only once: after a second signal it would not wait for its trials' epochs
+                terminated = True
             time.sleep(POLL_SECONDS)
         return driver.returncode
 
     def _wait_for_workers(self, node: RayNode, address: str, values: dict[str, str]) -> bool:
-        """Wait until there is a core to train on; tell whether there is one, and nobody has asked the job to end."""
+        """Wait for a core to train on; return whether there is one and the job was not asked to end."""
         ray = str(Path(sys.executable).with_name("ray"))
         _say("waiting for the first worker")
         while self._notice.number is None and node.alive and not self._exchange.stop.exists():
             self._look_after_workers()
             done = subprocess.run([ray, "status", "--address", address], env=values, capture_output=True, text=True)
+            # "0.0/4.0 CPU": used and total; the head itself has none.
             if re.search(r"/([1-9]\d*)\.\d+ CPU", done.stdout):
                 return True
             time.sleep(LOOK_SECONDS)
         return False
 
     def _look_after_workers(self) -> None:
-        """Now and then, submit workers again where none is left; ask the sweep to stop where that leads nowhere."""
+        """At intervals, submit workers again if none is left; stop the sweep if that brings no progress."""
         if time.monotonic() < self._look_at:
             return
         self._look_at = time.monotonic() + WORKERS_SECONDS
@@ -113,7 +119,7 @@ class HeadJob:
                 self._notice.number = signal.SIGTERM
 
     def _end(self, code: int | None, job: str) -> int:
-        """Decide how it goes on after a driver that ended with `code`, `None` if none was started."""
+        """Give the sweep up or requeue the job after a driver ended with `code`, `None` if none was started."""
         exchange = self._exchange
         if code == 0:
             return self.give_up("the sweep is finished", 0)
@@ -127,7 +133,8 @@ class HeadJob:
             return self.give_up("the driver refused its input", code)
         if not near and code == 1 and self._ended_cleanly():
             return self.give_up("the sweep ended with trials that are not complete", code)
-        waited = near and code is None and (exchange.folder / WORKERS).exists()  # as long as the queue of workers is
+        # Waiting for workers in a long queue is not a fruitless start.
+        waited = near and code is None and (exchange.folder / WORKERS).exists()
         if not waited and fruitless(self._paths.journal, exchange.starts()):
             return self.give_up(f"{FRUITLESS_STARTS} starts without progress: not requeued again", code or 1)
         _say("the time limit is near: requeued" if near else f"the driver ended with status {code}: requeued")
@@ -135,18 +142,18 @@ class HeadJob:
         return 0
 
     def _ended_cleanly(self) -> bool:
-        """Whether the driver wrote in the journal that it ended."""
+        """Return whether the driver journaled its end."""
         last = last_sequence(self._paths.journal)
         return any(record.kind == "ended" for record in read_journal(self._paths.journal, last - 1))
 
     def give_up(self, why: str, code: int) -> int:
-        """Say that the sweep is over, and why; release the workers, and return `code`."""
+        """Declare the sweep over for the reason `why`, release the workers, and return `code`."""
         _say(why)
         folder, which = self._exchange.folder, list[str]()
         try:
             self._exchange.end(why)
-            which = ["--state=PENDING"]  # those that run see it, and end by themselves
-        finally:  # however full the disk is
+            which = ["--state=PENDING"]  # running workers see the declaration and end by themselves
+        finally:  # also if the disk is full: then running workers are cancelled, too
             try:
                 if workers := {job.number for job in jobs_left([folder])[folder] if job.worker}:
                     cancel([*which, *workers])
@@ -157,19 +164,20 @@ class HeadJob:
 
 def _head_options(address: str, token: Path) -> list[str]:
     """Return the options of a Ray head that trains nothing."""
-    here, _, port = address.rpartition(":")
+    host, _, port = address.rpartition(":")
     return [
-        "--head", f"--node-ip-address={here}", f"--port={port}", "--num-cpus=0", "--num-gpus=0",
-        "--include-dashboard=false", f"--ray-client-server-port={free_port(here)}", f"--temp-dir={ray_folder(token)}",
+        "--head", f"--node-ip-address={host}", f"--port={port}", "--num-cpus=0", "--num-gpus=0",
+        "--include-dashboard=false", f"--ray-client-server-port={free_port(host)}", f"--temp-dir={ray_folder(token)}",
     ]  # fmt: skip
 
 
 def fruitless(journal: Path, starts: Sequence[int]) -> bool:
-    """Return whether no trial has reported since the last starts; `starts` has the newest record's number at each."""
+    """Return whether no trial has reported in the last starts; `starts` has the newest record's number at each."""
     if len(starts) < FRUITLESS_STARTS:
         return False
-    # Every driver writes that it started, and what it started: neither is progress.
-    return not any(each.kind in ("replicate", "report") for each in read_journal(journal, starts[-FRUITLESS_STARTS]))
+    # Every driver journals its own start and those of trials; neither is progress.
+    records = read_journal(journal, starts[-FRUITLESS_STARTS])
+    return not any(record.kind in ("replicate", "report") for record in records)
 
 
 def _say(text: str) -> None:
@@ -177,7 +185,7 @@ def _say(text: str) -> None:
 
 
 def main() -> None:
-    """Be the head."""
+    """Run the head's job."""
     folder, command = Path(sys.argv[1]), sys.argv[2:]
     head = HeadJob(Exchange(folder), command, SweepPaths(folder.parent.parent / folder.name))
     try:

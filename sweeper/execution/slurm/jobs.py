@@ -1,6 +1,6 @@
-"""Slurm itself, through its commands: submit, look, cancel; its own words where it refuses; what jobs tell each other.
+"""Slurm's commands (submit, query, cancel) with its error messages, and the files by which jobs communicate.
 
-They tell it in a folder that all nodes share: who is head, and that the sweep is over.
+These files lie in a folder that all nodes share: which job is the head, and whether the sweep is over.
 """
 
 from __future__ import annotations
@@ -26,7 +26,13 @@ from trainables.files.regular import read_text
 
 @dataclass(frozen=True)
 class Head:
-    """A head that takes workers in: its Ray address, and what tells it from those before it."""
+    """A head that accepts workers.
+
+    Attributes:
+        address: Address of its Ray cluster, `host:port`.
+        job: Its Slurm job.
+        attempt: Number of its start; distinguishes it from earlier heads of the same job.
+    """
 
     address: str
     job: str
@@ -35,7 +41,7 @@ class Head:
 
 @dataclass(frozen=True)
 class Exchange:
-    """The folder of one sweep's jobs.
+    """The shared folder of one sweep's jobs.
 
     Attributes:
         folder: `<output>/.slurm/<sweep>`.
@@ -45,91 +51,91 @@ class Exchange:
 
     @property
     def token(self) -> Path:
-        """The file with the token of the sweep's own Ray cluster; its owner alone can read it."""
+        """File with the token of the sweep's Ray cluster; only its owner can read it."""
         return self.folder / "token"
 
     @property
     def stop(self) -> Path:
-        """Exists once somebody asked the sweep to stop, and says why if it was the head: nothing is requeued then."""
+        """File that exists once a stop was requested, with the reason if the head did so; nothing is requeued then."""
         return self.folder / "stop"
 
     @property
     def head(self) -> Head | None:
-        """The head that takes workers in; `None` before there is one."""
+        """The head that accepts workers; `None` before there is one."""
         try:
             return Head(**json.loads(read_text(self.folder / "head.json")))
         except (OSError, ValueError, TypeError):
             return None
 
     def announce(self, head: Head) -> None:
-        """Tell workers where the head is."""
+        """Publish the head's address to workers."""
         write_text(self.folder / "head.json", json.dumps(asdict(head)))
 
     @property
     def over(self) -> str | None:
-        """Why the sweep needs no workers any more; `None` while it does."""
+        """Reason why the sweep needs no more workers; `None` while it does."""
         try:
             return read_text(self.folder / "over")
         except OSError:
             return None
 
     def end(self, why: str) -> None:
-        """Say that the sweep is over, and why."""
+        """Declare the sweep over for the reason `why`."""
         write_text(self.folder / "over", why)
 
     def begin(self, *, anew: bool) -> None:
-        """Say that it is not over; `anew` where somebody submitted it, who wants it whatever happened before."""
+        """Declare the sweep not over; `anew`, after a user's submission, also clears earlier stop requests."""
         for name in ("over", "stop", "starts") if anew else ("over",):
             (self.folder / name).unlink(missing_ok=True)
 
     def starts(self) -> list[int]:
-        """Return how many journal records there were at each start of a head so far."""
+        """Return the number of journal records at each start of a head so far."""
         try:
             return [int(line) for line in read_text(self.folder / "starts").split()]
         except (OSError, ValueError):
             return []
 
     def add_start(self, records: int) -> None:
-        """Note that a head starts with so many journal records."""
+        """Note the start of a head, with the number of journal records."""
         with (self.folder / "starts").open("a", encoding="ascii") as file:
             file.write(f"{records}\n")
 
 
 FOLDER, WORK = ".slurm", "work"
-#: How long a busy controller may take to answer.
+#: Seconds that a busy controller has to answer.
 ANSWER_SECONDS = 60
 
-_SAID = yaml.safe_load(resources.files("sweeper.execution.slurm").joinpath("remedies.yaml").read_text("utf-8"))
+_TEXTS = yaml.safe_load(resources.files("sweeper.execution.slurm").joinpath("remedies.yaml").read_text("utf-8"))
 
-#: What to do by a word of what Slurm says; the first that occurs.
-REMEDIES: Mapping[str, str] = _SAID["refused"]
+#: Words of Slurm's error message → remedy; the first match counts.
+REMEDIES: Mapping[str, str] = _TEXTS["refused"]
 
-#: What ends the waiting of a job that does not start however long it waits, by squeue's reason for it (squeue(1)).
-STUCK: Mapping[str, str] = _SAID["stuck"]
+#: squeue's reason (squeue(1)) for a job that would wait for ever → remedy.
+STUCK: Mapping[str, str] = _TEXTS["stuck"]
 
 ROOM = "free space, or give --output on another file system"
 
 
 def folder_of(output: Path, name: str = "") -> Path:
-    """Return where the jobs of a sweep keep scripts, logs and what they say to each other; of all, without a name."""
+    """Return the folder of a sweep's scripts, logs and shared files; without a name, the folder of all sweeps."""
     return output.resolve() / FOLDER / name
 
 
 def is_here() -> bool:
-    """Return whether this machine has Slurm's commands; results are read elsewhere, too."""
+    """Return whether this machine has Slurm's commands; results can also be read on others."""
     return shutil.which("squeue") is not None
 
 
 @dataclass
 class SlurmJobs:
-    """Takes sweeps in as jobs; see `sweeper.execution.cluster.submission.Jobs`.
+    """Submits sweeps as Slurm jobs; see `sweeper.execution.cluster.submission.Jobs`.
 
     Attributes:
-        settings: the site's.
-        output: the folder of results, shared by all nodes.
-        print_only: write the scripts of a sweep into `scripts`, and submit nothing.
-        scripts: the batch scripts of the sweep that was taken in, by file name.
-        submitted: its jobs, the head's first.
+        settings: Settings of the site.
+        output: Folder of results, shared by all nodes.
+        print_only: Only generate `scripts`; submit nothing.
+        scripts: Batch scripts of the submitted sweep: file name → text.
+        submitted: Its jobs, the head's first.
     """
 
     settings: SlurmSettings
@@ -143,7 +149,7 @@ class SlurmJobs:
     ) -> str:
         """Write the scripts of a sweep beside its future results and submit them; return the head's job.
 
-        Raises SweeperError with Slurm's own words where it refuses; nothing of the sweep is left then.
+        Raises SweeperError with Slurm's message if Slurm refuses; the scripts are then removed.
         """
         own = folder_of(self.output, name)
         self.scripts = scripts(self.settings, name, own, [*command[3:], "--continue"])
@@ -154,7 +160,7 @@ class SlurmJobs:
         try:
             with writing_to(own, ROOM):
                 (own / WORK).mkdir()
-                for file in sorted(folder.rglob("*")):  # `copytree` would wrap what went wrong in an error of its own
+                for file in sorted(folder.rglob("*")):  # `copytree` would hide a full disk in its own error type
                     copy = own / WORK / file.relative_to(folder)
                     copy.mkdir() if file.is_dir() else shutil.copyfile(file, copy)
                 for script, text in self.scripts.items():
@@ -169,7 +175,7 @@ class SlurmJobs:
 def submit_scripts(folder: Path) -> list[str]:
     """Submit a sweep's scripts, all or none, and return its jobs, the head's first.
 
-    Raises SweeperError with Slurm's own words where it refuses one.
+    Raises SweeperError with Slurm's message if it refuses one.
     """
     jobs: list[str] = []
     for script in (HEAD, WORKERS):
@@ -177,38 +183,38 @@ def submit_scripts(folder: Path) -> list[str]:
             try:
                 jobs.append(_submitted(folder, script))
             except SweeperError:
-                if jobs:
+                if jobs:  # a head without workers would wait for nothing
                     cancel(jobs)
                 raise
     return jobs
 
 
 def ensure_workers(folder: Path) -> bool:
-    """Submit a sweep's workers again where none is left, neither waiting nor running; return whether that was so."""
+    """Submit a sweep's workers again if none waits or runs; return whether they were submitted."""
     if not (folder / WORKERS).exists():
-        return False  # they are steps of the head's own job
+        return False  # workers are steps of the head's own job
     try:
         if any(job.worker for job in jobs_left([folder])[folder]):
             return False
         _submitted(folder, WORKERS)
     except SweeperError:
-        return False  # the controller does not answer: they are looked for again
+        return False  # the controller does not answer: try again at the next check
     return True
 
 
 def _submitted(folder: Path, script: str) -> str:
-    return _said("sbatch", "--parsable", "--chdir", str(folder / WORK), str(folder / script)).partition(";")[0]
+    return _output_of("sbatch", "--parsable", "--chdir", str(folder / WORK), str(folder / script)).partition(";")[0]
 
 
 @dataclass(frozen=True)
 class Job:
-    """A job, or a task of an array, that waits or runs.
+    """A waiting or running job, or a task of an array.
 
     Attributes:
-        number: the job's, or the whole array's.
-        worker: whether it is a worker's; else a head's.
-        words: where it stands: `running`, `waiting in partition gpu (Resources), estimated start 2026-11-24 14:20`.
-        nodes: on which it runs.
+        number: Number of the job, or of the whole array.
+        worker: Whether it is a worker; otherwise it is a head.
+        words: Its state: `running`, `waiting in partition gpu (Resources), estimated start 2026-11-24 14:20`.
+        nodes: Nodes on which it runs.
     """
 
     number: str
@@ -218,25 +224,26 @@ class Job:
 
 
 def jobs_left(folders: Iterable[Path]) -> dict[Path, list[Job]]:
-    """Return the jobs of each sweep that wait or run, heads first, by the folder of its scripts.
+    """Return the waiting and running jobs of each sweep, heads first, by the folder of its scripts.
 
-    A job is a sweep's by what Slurm says, its name and the folder that it was submitted in: what a folder says of jobs,
-    anybody may have written. Raises SweeperError where Slurm does not answer.
+    Jobs are matched by Slurm's own data, their name and the folder of submission; job numbers in a folder's files could
+    have been written by anybody. Raises SweeperError if Slurm does not answer.
     """
-    found: dict[Path, list[Job]] = {folder: [] for folder in folders}
-    owners = {os.getuid(), *(folder.stat().st_uid for folder in found if folder.exists())}
-    said = _said(
+    left: dict[Path, list[Job]] = {folder: [] for folder in folders}
+    # The sweep may be another user's; without --user, squeue would list the whole cluster.
+    owners = {os.getuid(), *(folder.stat().st_uid for folder in left if folder.exists())}
+    listing = _output_of(
         "squeue", "--noheader", "--array", f"--user={','.join(map(str, owners))}", "--format=%F|%j|%T|%P|%r|%S|%N|%Z"
     )
-    rows = [line.split("|", 7) for line in said.splitlines()]
-    for folder, jobs in found.items():
+    rows = [line.split("|", 7) for line in listing.splitlines()]
+    for folder, jobs in left.items():
         for worker, called in ((False, f"{PREFIX}{folder.name}"), (True, f"{PREFIX}{folder.name}{OF_WORKERS}")):
             jobs += [
                 Job(number, worker, _words(*rest), nodes)
                 for number, its_name, *rest, nodes, where in rows
                 if (its_name, where) == (called, str(folder / WORK))
             ]
-    return found
+    return left
 
 
 def _words(state: str, partition: str, reason: str, start: str) -> str:
@@ -248,7 +255,7 @@ def _words(state: str, partition: str, reason: str, start: str) -> str:
 
 
 def described(jobs: Sequence[Job]) -> str:
-    """Return where a sweep's jobs stand: `head 17: running on n1; workers 18: 3 running, 5 waiting in …`."""
+    """Describe the state of a sweep's jobs: `head 17: running on n1; workers 18: 3 running, 5 waiting in …`."""
     parts, states = list[str](), dict[str, Counter[str]]()
     for job in jobs:
         if job.worker:
@@ -261,30 +268,35 @@ def described(jobs: Sequence[Job]) -> str:
 
 
 def cancel(jobs: Sequence[str]) -> None:
-    """End jobs, those that wait and those that run, which get SIGTERM first; options of scancel may be among them."""
-    _said("scancel", *jobs)
+    """Cancel waiting and running jobs, which get SIGTERM first; `jobs` can contain options of scancel."""
+    _output_of("scancel", *jobs)
 
 
 def requeue(job: str) -> None:
     """Put a running job back into the queue."""
-    _said("scontrol", "requeue", job)
+    _output_of("scontrol", "requeue", job)
 
 
 class Notice:
-    """The first signal by which Slurm asks this job to end, SIGUSR1 or SIGTERM; `None` before there is one."""
+    """Receives the signals by which Slurm asks this job to end.
+
+    Attributes:
+        number: The first such signal, SIGUSR1 or SIGTERM; `None` before there is one.
+    """
 
     def __init__(self) -> None:
-        """Hear them from now on."""
+        """Install the handlers."""
         self.number: int | None = None
         for number in (signal.SIGTERM, signal.SIGUSR1):
-            signal.signal(number, self._heard)
+            signal.signal(number, self._received)
 
-    def _heard(self, number: int, frame: object) -> None:
+    def _received(self, number: int, frame: object) -> None:
+        # SIGTERM follows SIGUSR1 at the time limit; the first one decides whether the job requeues itself.
         self.number = self.number or number
 
 
-def _said(*command: str) -> str:
-    """Run one of Slurm's commands; return what it printed. Raises SweeperError with what it said when it failed."""
+def _output_of(*command: str) -> str:
+    """Run one of Slurm's commands; return its output. Raises SweeperError with its message if it fails."""
     if shutil.which(command[0]) is None:
         raise SweeperError(
             f"{command[0]} was not found", "run this on a login node of the cluster, or load Slurm's module"
@@ -295,7 +307,7 @@ def _said(*command: str) -> str:
         raise SweeperError(f"{command[0]}: {error}", "is Slurm running? try `sinfo`") from error
     if done.returncode != 0:
         lines = [line.partition("error: ")[2] or line for line in done.stderr.splitlines() if line.strip()]
-        said = "; ".join(lines) or f"exit status {done.returncode}"
-        known = (remedy for key, remedy in REMEDIES.items() if key in said.lower())
-        raise SweeperError(f"{command[0]}: {said}", next(known, "see slurm.yaml, and the script by --print"))
+        message = "; ".join(lines) or f"exit status {done.returncode}"
+        known = (remedy for key, remedy in REMEDIES.items() if key in message.lower())
+        raise SweeperError(f"{command[0]}: {message}", next(known, "see slurm.yaml, and the script by --print"))
     return done.stdout.strip()

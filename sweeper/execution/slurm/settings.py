@@ -1,7 +1,7 @@
-"""What a site wants of its jobs: `slurm.yaml`, checked before anything is submitted, and the batch scripts made of it.
+"""A site's settings in `slurm.yaml`, checked before anything is submitted, and the batch scripts made from them.
 
-It is looked for beside the search space, then in the user's configuration folder; `--slurm-file` names another.
-The scripts, of the template `job.sh`, are plain shell that a user can read, change and submit by hand.
+The file is searched beside the search space, then in the user's configuration folder; `--slurm-file` names another.
+The scripts, from the template `job.sh`, are plain shell that a user can read, change and submit by hand.
 """
 
 from __future__ import annotations
@@ -30,10 +30,15 @@ _TIME = re.compile(r"(\d+-)?\d{1,3}(:\d{2}){0,2}")
 
 
 def seconds_of(time: str) -> int:
-    """Return the seconds of a time as Slurm writes it: `90` (minutes), `1:30:00`, `2-00:00:00`, `1-12` (days-hours)."""
+    """Return the seconds of a time as Slurm writes it.
+
+    Examples:
+        >>> [seconds_of(time) for time in ("90", "1:30:00", "2-00:00:00", "1-12")]  # 1-12: days and hours
+        [5400, 5400, 172800, 129600]
+    """
     days, dash, rest = time.rpartition("-")
     parts = [int(part) for part in rest.split(":")]
-    if not dash and len(parts) < 3:  # without days one or two numbers begin with minutes
+    if not dash and len(parts) < 3:  # without days, one or two numbers start with minutes (sbatch(1), --time)
         parts.insert(0, 0)
     hours, minutes, seconds = [*parts, 0, 0][:3]
     return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
@@ -68,31 +73,31 @@ class _Asked(BaseModel):
 
 
 class HeadSettings(_Asked):
-    """The small job that drives: it trains nothing and needs no GPU."""
+    """Settings of the small job that runs the driver; it trains nothing and needs no GPU."""
 
     time: Time = "1-00:00:00"
     cpus: Annotated[int, Field(ge=1)] = 1
 
 
 class SlurmSettings(_Asked):
-    """What is asked of Slurm, for workers unless `head` is said.
+    """Resources to request from Slurm, for workers unless under `head`.
 
     Attributes:
-        nodes: whole nodes in one allocation, head included; `None` for a head and an array of `workers`.
-        workers: jobs of the array, each with `gpus` and `cpus` of its own.
-        gpus: of a worker, or of each node.
-        cpus: of a worker, or of each node.
-        gpu_type: `--gres=gpu:TYPE:N`; by default any.
-        head: the driver's own job, where it has one.
-        card: of the workers, for `sweeper plan --slurm`: `A100`; by default `gpu_type`.
-        interface: network by which workers reach the head, e.g. `ib0`; by default that of the machine's name.
-        modules: loaded by `module load`.
-        setup: lines of shell before anything starts, e.g. `source ~/venv/bin/activate`.
-        python: by default the one that submits.
-        image: an Apptainer image in which Python runs.
-        scratch: a folder on each node for data, e.g. `$SLURM_TMPDIR`; by default that one, else `$TMPDIR`, else `/tmp`.
-        warning: seconds before the time limit at which a job stops what it does and requeues itself.
-        sbatch: other options as they are, e.g. `--mail-type=END`.
+        nodes: Whole nodes in one allocation, head included; `None` for a head and an array of `workers`.
+        workers: Jobs of the array, each with its own `gpus` and `cpus`.
+        gpus: GPUs per worker, or per node.
+        cpus: Cores per worker, or per node.
+        gpu_type: Type in `--gres=gpu:TYPE:N`; any by default.
+        head: The driver's own job, if it has one.
+        card: GPU model of the workers for `sweeper plan --slurm`, such as `A100`; `gpu_type` by default.
+        interface: Network interface by which workers reach the head, e.g. `ib0`; by default that of the host name.
+        modules: Modules for `module load`.
+        setup: Shell lines to run first, e.g. `source ~/venv/bin/activate`.
+        python: Python to run; by default the one that submits.
+        image: Apptainer image in which Python runs.
+        scratch: Folder on each node for data; by default `$SLURM_TMPDIR`, else `$TMPDIR`, else `/tmp`.
+        warning: Seconds before the time limit at which a job stops its work and requeues itself.
+        sbatch: Further options of sbatch, e.g. `--mail-type=END`.
     """
 
     nodes: Annotated[int, Field(ge=1)] | None = None
@@ -118,9 +123,9 @@ class SlurmSettings(_Asked):
 
 
 def read_settings(space: Path, named: Path | None) -> tuple[SlurmSettings, Path]:
-    """Return the settings for a search space and the file that has them.
+    """Read the settings for a search space; return them and their file.
 
-    Raises SweeperError where there is no such file or it breaks a rule, with every fault.
+    Raises SweeperError if there is no such file or it is invalid (all faults at once).
     """
     user = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "sweeper" / FILE
     places = [named] if named is not None else [space.parent / FILE, user]
@@ -132,7 +137,7 @@ def read_settings(space: Path, named: Path | None) -> tuple[SlurmSettings, Path]
             "deploy/slurm/array.yaml explains every line",
         )
     try:
-        # As texts: YAML 1.1 would read 1:00:00 as the number 3600. This loader makes texts, lists and mappings only.
+        # All values as texts, because YAML 1.1 reads 1:00:00 as the number 3600. This loader creates no other objects.
         values = yaml.load(file.read_text("utf-8"), Loader=yaml.BaseLoader)  # noqa: S506
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise SweeperError(f"{file} cannot be read: {error}", "correct the file") from error
@@ -157,18 +162,18 @@ def _fault(place: tuple[int | str, ...], words: str, kind: str) -> str:
 
 
 HEAD, WORKERS = "head.sh", "workers.sh"
-#: How a sweep's jobs are called: `sweeper-NAME` and `sweeper-NAME-workers`.
+#: Names of a sweep's jobs: `sweeper-NAME` and `sweeper-NAME-workers`.
 PREFIX, OF_WORKERS = "sweeper-", "-workers"
 
 
 def scripts(settings: SlurmSettings, name: str, folder: Path, command: Sequence[str]) -> dict[str, str]:
-    """Return the scripts of a sweep by file name: one where whole nodes are asked for, else the head's and the array's.
+    """Return a sweep's scripts by file name: one for whole nodes, otherwise one for the head and one for the array.
 
     Args:
-        settings: the site's.
-        name: the sweep's.
-        folder: what the jobs say to each other lies here, on a file system that all nodes share.
-        command: of the driver, without Python.
+        settings: Settings of the site.
+        name: Name of the sweep.
+        folder: Shared folder of the jobs, on a file system of all nodes.
+        command: Command line of the driver, without Python.
     """
     python = _python(settings, folder)
     text = resources.files("sweeper.execution.slurm").joinpath("job.sh").read_text("utf-8")
@@ -176,7 +181,7 @@ def scripts(settings: SlurmSettings, name: str, folder: Path, command: Sequence[
         jinja2.Template(text, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True).render,
         site=settings,
         name=PREFIX + name,
-        logs=f"{folder}/".replace("%", "%%"),  # `%` of the folder means itself
+        logs=f"{folder}/".replace("%", "%%"),  # sbatch replaces %j and the like in file names
         head=shlex.join([*python, "-m", "sweeper.execution.slurm.head", str(folder), *command]),
         worker=shlex.join([*python, "-m", "sweeper.execution.slurm.worker", str(folder)]),
         today=f"{datetime.now(UTC):%Y-%m-%d}",
@@ -192,7 +197,7 @@ def scripts(settings: SlurmSettings, name: str, folder: Path, command: Sequence[
 
 def _python(settings: SlurmSettings, folder: Path) -> list[str]:
     if settings.image is not None:
-        cards = ["--nv"] if settings.gpus else []
-        output = folder.parent.parent  # only home, /tmp and the current folder are there by themselves
-        return ["apptainer", "exec", *cards, "--bind", str(output), settings.image, settings.python or "python"]
+        gpus = ["--nv"] if settings.gpus else []
+        output = folder.parent.parent  # Apptainer binds only home, /tmp and the current folder by default
+        return ["apptainer", "exec", *gpus, "--bind", str(output), settings.image, settings.python or "python"]
     return [settings.python or sys.executable]

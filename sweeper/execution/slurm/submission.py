@@ -1,4 +1,4 @@
-"""From a login node: submit a sweep as jobs, say where they stand, stop them."""
+"""Submit a sweep to Slurm from a login node, show its jobs, stop them."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ from sweeper.storage.lease import holder
 from sweeper.storage.places import split_name
 from trainables.files.stores.base import is_store_address
 
-#: Minutes that a driver waits for workers, a year: the queue may be long, and waiting costs one core.
+#: Minutes that a driver waits for workers: a year, because queues are long and waiting costs one core.
 ON_COMPUTE_NODES = 525_600.0
 
 
 @dataclass(frozen=True)
 class SlurmSubmission:
-    """A sweep that was given to Slurm, or would be.
+    """A sweep submitted to Slurm, or only its scripts.
 
     Attributes:
-        name: the sweep's.
-        jobs: the head's job, then the workers'; none where nothing was submitted.
-        folder: of scripts and logs.
-        scripts: the batch scripts by file name.
-        asked: the file that says what is asked of Slurm; `None` where the scripts are those of before.
+        name: Name of the sweep.
+        jobs: The head's job, then the workers'; empty if nothing was submitted.
+        folder: Folder of scripts and logs.
+        scripts: Batch scripts: file name → text.
+        asked: File with the settings of Slurm; `None` if existing scripts were submitted again.
     """
 
     name: str
@@ -54,7 +54,7 @@ class SlurmSubmission:
     asked: Path | None
 
     def shown(self) -> CommandResult[None]:
-        """Return what the command prints: the jobs and the next commands; the scripts where nothing was submitted."""
+        """Return the result that the command prints: jobs and next commands, or unsubmitted scripts."""
         if not self.jobs:
             text = "\n".join(f"# {self.folder / file}\n{script}" for file, script in self.scripts.items())
             made_from = near_path(self.asked or self.folder)
@@ -71,21 +71,21 @@ class SlurmSubmission:
 def submit_sweep(
     space: str, slurm_file: Path | None, name: str | None, request: Request, *, print_only: bool
 ) -> SlurmSubmission:
-    """Submit a sweep; arguments and errors as of `sweeper.api.commands.submit`."""
+    """Submit a sweep; arguments and errors are those of `sweeper.api.clusters.submit`."""
     if is_store_address(request.output):
         raise SweeperError(
-            f"--output {request.output} is a store, and the jobs find each other in a folder",
+            f"--output {request.output} is a store, but Slurm jobs find each other through a folder",
             "give a folder that all nodes share; `sweeper manage archive` copies a finished sweep elsewhere",
         )
-    found, file = read_settings(search_spaces.locate(space), slurm_file)
+    settings, file = read_settings(search_spaces.locate(space), slurm_file)
     shared = Path(request.output).resolve()
     if name is not None and folder_of(shared, name).exists():
         remedy = f"continue it with `sweeper resume {name} --slurm`, or choose another --name"
         raise SweeperError(f"the name {name!r} is taken", remedy)
     spec = load_spec(search_spaces.locate(space), list(request.settings))
-    jobs = SlurmJobs(_for_trials(found, spec), shared, print_only)
+    jobs = SlurmJobs(_for_trials(settings, spec), shared, print_only)
     request = replace(request, output=str(shared), wait_for_nodes=ON_COMPUTE_NODES)
-    name, _ = submit(jobs, space, name, lambda each: folder_of(shared, each).exists(), request)
+    name, _ = submit(jobs, space, name, lambda other: folder_of(shared, other).exists(), request)
     return SlurmSubmission(name, jobs.submitted, folder_of(shared, name), jobs.scripts, file)
 
 
@@ -97,9 +97,9 @@ def _for_trials(asked: SlurmSettings, spec: SweepSpec) -> SlurmSettings:
 
 
 def submit_again(name: str, output: str) -> SlurmSubmission:
-    """Submit the scripts of a sweep that was stopped, or given up, once more.
+    """Submit the scripts of a stopped or given-up sweep again.
 
-    Raises SweeperError where it was never Slurm's, or its jobs wait or run.
+    Raises SweeperError if it was not submitted to Slurm, or its jobs wait or run.
     """
     folder = at_rest(name, output)
     if folder is None:
@@ -109,7 +109,7 @@ def submit_again(name: str, output: str) -> SlurmSubmission:
 
 
 def at_rest(name: str, output: str) -> Path | None:
-    """Return the folder of a sweep's scripts, `None` where it has none. Raises SweeperError where its jobs are left."""
+    """Return the folder of a sweep's scripts, `None` if it has none. Raises SweeperError if it has jobs."""
     folder = _folder_of(name, output)
     if folder is not None and is_here() and (jobs := jobs_left([folder])[folder]):
         raise SweeperError(f"Slurm has jobs of {name!r}: {described(jobs)}", f"run `sweeper stop {name}` first")
@@ -117,7 +117,7 @@ def at_rest(name: str, output: str) -> Path | None:
 
 
 def _folder_of(name: str, output: str) -> Path | None:
-    """Return the folder of a sweep's scripts, `None` where it has none, or somebody's link to another's."""
+    """Return the folder of a sweep's scripts; `None` if it has none, or if it is a link to another folder."""
     name, output = split_name(name, output)
     if is_store_address(output):
         return None
@@ -126,15 +126,15 @@ def _folder_of(name: str, output: str) -> Path | None:
 
 
 def asked_file(space: object, named: str | Path | None) -> Path:
-    """Return the file that says what is asked of Slurm for a search space. Raises SweeperError where there is none."""
+    """Return the file with the Slurm settings of a search space. Raises SweeperError if there is none."""
     file = search_spaces.locate(str(space)) if isinstance(space, (str, Path)) else Path("space.yaml")
     return read_settings(file, None if named is None else Path(named))[1]
 
 
 def stop_jobs(name: str, output: str) -> str | None:
-    """End a sweep's jobs where no driver is at work; else keep them from being requeued.
+    """Cancel a sweep's jobs if no driver runs; otherwise keep them from being requeued.
 
-    Return what was done where that is all, `None` where there is a driver to be asked, or no job of the sweep is left.
+    Returns a sentence if the jobs were cancelled; `None` if a driver has to be asked to stop, or no job is left.
     """
     folder = _folder_of(name, output)
     if folder is None:
@@ -158,17 +158,16 @@ def slurm_sweeps(output: str) -> list[str]:
         return []
     try:
         return sorted(file.parent.name for file in folder_of(Path(output)).glob(f"*/{HEAD}"))
-    except (OSError, RuntimeError, ValueError):  # no folder can have that name: whoever looks for other sweeps says so
+    except (OSError, RuntimeError, ValueError):  # not a valid folder name; the search for other sweeps reports it
         return []
 
 
 def jobs_lines(output: str, name: str | None, *, left: bool = False) -> list[str]:
-    """Return where the jobs stand of each sweep of a folder that is Slurm's, or of one, a line each.
+    """Return a line on the jobs of each Slurm sweep of a folder, or of the sweep `name`.
 
-    Of all sweeps, those that are over are left out where there are results to speak for them. With `left`, only those
-    are told of which Slurm has jobs.
+    Without `name`, sweeps that are over and have results are omitted. With `left`, only sweeps with jobs are listed.
     """
-    folders = [folder_of(Path(output), each) for each in slurm_sweeps(output) if name in (None, each)]
+    folders = [folder_of(Path(output), sweep) for sweep in slurm_sweeps(output) if name in (None, sweep)]
     ended = {folder: why for folder in folders if (why := Exchange(folder).over) is not None}
     waited = [folder for folder in folders if folder not in ended and (is_here() or not left)]
     try:
@@ -179,12 +178,16 @@ def jobs_lines(output: str, name: str | None, *, left: bool = False) -> list[str
         }
     except SweeperError as error:
         return [f"Slurm: {error.message}"]
-    told = [each for each in ended if not left and (name is not None or not (Path(output) / each.name).exists())]
-    return [f"{each.name} · Slurm: {text}" for each, text in (stand | {each: ended[each] for each in told}).items()]
+    stand |= {
+        folder: why
+        for folder, why in ended.items()
+        if not left and (name is not None or not (Path(output) / folder.name).exists())
+    }
+    return [f"{folder.name} · Slurm: {text}" for folder, text in stand.items()]
 
 
 def job_logs(output: str, name: str) -> list[Path]:
-    """Return the logs of a sweep's jobs, workers' first, the latest last; none where it is not Slurm's."""
+    """Return the logs of a sweep's jobs, workers first, the latest last; none if it was not submitted to Slurm."""
     folder = _folder_of(name, output)
     logs = folder.glob("*.log") if folder is not None else ()
     return sorted(logs, key=lambda path: ("_" not in path.stem, path.stat().st_mtime))

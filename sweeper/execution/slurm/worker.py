@@ -1,9 +1,9 @@
-"""A worker's job: a node of the sweep's Ray cluster for as long as there is a head to work for.
+"""A worker's job: a node of the sweep's Ray cluster while there is a head.
 
     python -m sweeper.execution.slurm.worker FOLDER
 
-It may come before its head, outlive one head and join the next, and be preempted at any time: what it trained since
-the last checkpoint is trained again elsewhere.
+It can start before its head, survive one head and join the next, and be preempted at any time; epochs since the last
+checkpoint are then trained again elsewhere.
 """
 
 from __future__ import annotations
@@ -26,33 +26,36 @@ import psutil
 from sweeper.core.errors import SweeperError
 from sweeper.execution.slurm.jobs import Exchange, Head, Notice, requeue
 
+#: Seconds that a node's processes have to end before they are killed.
 END_SECONDS = 10.0
-#: Trials send rows and numbers; data sets are read from files. Ray would take a third of the node's memory.
+
+#: Bytes of Ray's object store. Trials send only rows and read data from files; by default Ray would take a third of the
+#: node's memory.
 OBJECT_STORE_BYTES = 200 * 2**20
 
 
 class RayNode:
-    """A raylet, of a head or a worker."""
+    """A Ray node, of a head or a worker."""
 
-    def __init__(self, options: Sequence[str], environment: Mapping[str, str], said: Path) -> None:
-        """Start it; what Ray says goes to the file `said`."""
+    def __init__(self, options: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+        """Start the node; append Ray's output to the file `log`."""
         ray = str(Path(sys.executable).with_name("ray"))
         common = [
             "--block", "--disable-usage-stats", f"--object-store-memory={OBJECT_STORE_BYTES}",
             "--include-log-monitor=false",  # trials write to the sweep's log themselves
         ]  # fmt: skip
-        with said.open("ab") as file:
+        with log.open("ab") as file:
             self._process = subprocess.Popen(
                 [ray, "start", *options, *common], env=environment, stdout=file, stderr=file
             )
 
     @property
     def alive(self) -> bool:
-        """Whether it runs."""
+        """Whether the node runs."""
         return self._process.poll() is None
 
     def end(self, *, needed: bool) -> None:
-        """End it with everything it started; where it is still `needed`, its head is told first, and it drains."""
+        """End the node and its processes; if its cluster is still `needed`, let it drain first."""
         with suppress(psutil.NoSuchProcess):
             itself = psutil.Process(self._process.pid)
             left = [itself, *itself.children(recursive=True)]
@@ -66,30 +69,31 @@ class RayNode:
 
 
 def ray_folder(token: Path) -> Path:
-    """Return where this machine's nodes of the cluster with this token keep sockets and logs; its parent is made.
+    """Return the folder for sockets and logs of this machine's nodes of a cluster; create its parent.
 
-    Ray's sockets need a short path, and Ray opens its folder to everybody, so it lies in one that is this user's alone,
-    with a name that nobody else can foretell. Raises SweeperError where somebody else made that.
+    Ray's sockets need a short path, and Ray opens its folder to everybody. So it lies in a folder that only this user
+    can open, with a name that others cannot guess. Raises SweeperError if another user created that folder.
     """
     name = hashlib.sha256(token.read_bytes()).hexdigest()[:12]
     folder = Path(f"/tmp/sweeper-{os.getuid()}-{name}")
     folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise SweeperError(f"{folder} is somebody else's", "remove it, or submit the sweep again")
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise SweeperError(f"{folder} belongs to another user", "remove it, or submit the sweep again")
     return folder / "ray"
 
 
 def answers(address: str) -> bool:
-    """Return whether somebody accepts connections at `host:port`, of this machine."""
+    """Return whether a process on this machine accepts connections at `host:port`."""
     host, _, port = address.rpartition(":")
     with socket.socket() as probe:
         return probe.connect_ex((host, int(port))) == 0
 
 
 def environment(token: Path) -> dict[str, str]:
-    """Return the environment of a node and of what joins it: its token, and the node's own folder for data."""
+    """Return the environment of a node and its processes: the cluster's token, and the node's folder for data."""
     values = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
+    # The user's own token would override the file's, and the user's cluster would be joined instead.
     for name in ("RAY_AUTH_TOKEN", "RAY_ADDRESS"):
         values.pop(name, None)
     scratch = os.environ.get("SWEEPER_SLURM_SCRATCH")
@@ -99,9 +103,9 @@ def environment(token: Path) -> dict[str, str]:
 
 
 def address_here() -> str:
-    """Return this machine's address on the network interface that the script names, or that of its name.
+    """Return this machine's address on the interface that the script names, or the address of its host name.
 
-    Raises SweeperError where there is no such interface.
+    Raises SweeperError if there is no such interface.
     """
     interface = os.environ.get("SWEEPER_SLURM_INTERFACE")
     if not interface:
@@ -109,24 +113,25 @@ def address_here() -> str:
             return socket.gethostbyname(socket.gethostname())
         return "127.0.0.1"
     known = psutil.net_if_addrs()
-    for each in known.get(interface, []):
-        if each.family == socket.AF_INET:
-            return str(each.address)
+    for entry in known.get(interface, []):
+        if entry.family == socket.AF_INET:
+            return str(entry.address)
     raise SweeperError(f"interface {interface!r}: this machine has {', '.join(sorted(known))}", "correct slurm.yaml")
 
 
 def free_port(address: str) -> int:
     """Return a port on which nothing listens at an address."""
-    with socket.socket() as made:
-        made.bind((address, 0))
-        return int(made.getsockname()[1])
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        return int(probe.getsockname()[1])
 
 
 POLL_SECONDS = 1.0
-#: How long a worker waits for a head before it gives its node back; a head that comes later asks for workers again.
+#: Seconds that a worker waits for a head before it ends; a later head submits workers again.
 PATIENCE_SECONDS = 900.0
 
-#: A node that lived longer had joined its head. On a busy machine Ray gives up after half a minute: it tries again.
+#: A node that lived longer than this had joined its head. On a busy machine Ray gives up joining after half a minute;
+#: the worker then tries again.
 JOINED_SECONDS = 60.0
 
 
@@ -134,11 +139,11 @@ class WorkerJob:
     """One start of a worker's job."""
 
     def __init__(self, exchange: Exchange) -> None:
-        """Prepare to work for the heads that announce themselves here."""
+        """Prepare to work for the heads that are announced in `exchange`."""
         self._exchange, self._notice = exchange, Notice()
 
     def run(self) -> int:
-        """Work for one head after the other until the sweep is over; return the exit status."""
+        """Work for one head after another until the sweep is over; return the exit status."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while self._goes_on and time.monotonic() < deadline:
             head = self._exchange.head
@@ -157,10 +162,10 @@ class WorkerJob:
         return self._notice.number is None and self._exchange.over is None
 
     def _work(self, head: Head) -> None:
-        """Be a node of this head's cluster until it is gone, another takes its place, or the job is asked to end."""
+        """Run a node of this head's cluster until the head is gone or replaced, or the job is asked to end."""
         cpus = os.environ.get("SLURM_CPUS_PER_TASK") or os.environ.get("SLURM_CPUS_ON_NODE", "1")
         options = [f"--address={head.address}", f"--node-ip-address={address_here()}", f"--num-cpus={cpus}"]
-        folder = ray_folder(self._exchange.token).parent  # Ray makes there what the head says
+        folder = ray_folder(self._exchange.token).parent  # Ray uses the head's path on every node
         job = own_job() or f"{head.job}-{os.environ.get('SLURM_PROCID', '0')}"
         node = RayNode(options, environment(self._exchange.token), self._exchange.folder / f"ray-{job}.txt")
         try:
@@ -174,7 +179,7 @@ class WorkerJob:
 
 
 def own_job() -> str | None:
-    """Return this job as `scontrol` names it; `None` for a step of the head's own job, which requeues itself."""
+    """Return this job's name for `scontrol`; `None` for a step of the head's job, which requeues itself."""
     array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
     return f"{array}_{task}" if array and task else None
 

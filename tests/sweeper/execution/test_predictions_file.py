@@ -25,7 +25,7 @@ def without(*names):
     ("change", "keep", "sentence"),
     [
         (without("logits"), lambda row: True, "has no column logits"),
-        (without("seed", "lr"), lambda row: True, "is there twice with the same seed"),
+        (without("seed", "lr"), lambda row: True, "occurs twice with the same seed"),
         (
             lambda row: {**row, "logits": row["logits"][: 3 + (row["sample"] > 3)]},
             lambda row: True,
@@ -141,7 +141,7 @@ def rows_of(tmp_path, targets, runs=2, **more):
 
 def test_two_runs_without_a_seed_are_not_one(tmp_path):
     drawn = np.random.RandomState(1).randint(0, 3, 30)
-    with pytest.raises(InvalidSearchSpace, match="a sample of split val is there twice with the same seed"):
+    with pytest.raises(InvalidSearchSpace, match="a sample of split val occurs twice with the same seed"):
         read_predictions(rows_of(tmp_path, drawn))
     assert len(read_predictions(rows_of(tmp_path, drawn, runs=1)).targets) == 30
     assert len(read_predictions(rows_of(tmp_path, np.arange(30) % 3)).targets) == 60, "classes take turns"

@@ -96,7 +96,7 @@ def test_a_cluster_that_the_program_has_joined_is_used(monkeypatch):
     ("address", "gpu", "said"),
     [
         ("10.0.0.1:6379", 0, "the executor is local, but the cluster is 10.0.0.1:6379"),
-        (None, 0.5, "resources.gpu = 0.5, and the local executor does not allocate GPUs"),
+        (None, 0.5, "resources.gpu = 0.5, but the local executor does not allocate GPUs"),
     ],
 )
 def test_what_the_local_executor_cannot_do_is_refused(address, gpu, said):

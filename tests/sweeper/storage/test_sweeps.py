@@ -231,8 +231,8 @@ def test_a_change_of_what_is_measured_is_named_and_refused(sweep: Sweep, edit: E
 def test_several_changes_are_named_at_once_with_both_values(sweep: Sweep) -> None:
     opened = after(sweep, lambda v: v.update(seed=4, objective={"metric": "val_ece", "mode": "min"}))
     assert {fault.path: fault.rule for fault in edited(opened)} == {
-        "seed": "it is 4, and the sweep was driven with 3",
-        "objective.metric": 'it is "val_ece", and the sweep was driven with "val_nll"',
+        "seed": "it is 4, but the sweep was started with 3",
+        "objective.metric": 'it is "val_ece", but the sweep was started with "val_nll"',
     }
 
 

@@ -218,7 +218,7 @@ def test_failures_that_do_not_count_are_capped_where_no_epoch_comes_in_between(t
     assert driver.state.trials[0].failures == 0
     assignment = driver.work.next()
     driver.on_started(assignment)
-    driver.on_news([(assignment, sweep.worker(assignment, np.random.default_rng(0)).step()[0], False)])
+    driver.on_reports([(assignment, sweep.worker(assignment, np.random.default_rng(0)).step()[0], False)])
     driver.on_failure(assignment, PREEMPTION)
     assert driver.state.trials[0].fruitless == 1, "a report is progress"
     driver = sweep.driver()
@@ -302,7 +302,7 @@ def test_a_process_that_ends_without_a_last_report_is_a_failure(tmp_path):
     driver = _sweep(tmp_path, configurations=1, retries=1).driver()
     driver.begin()
     for status in ("waiting", "failed"):
-        assert driver.on_news([(driver.work.next(), [], True)])
+        assert driver.on_reports([(driver.work.next(), [], True)])
         assert driver.state.trials[0].status == status
     assert driver.work.exhausted
 
@@ -387,7 +387,7 @@ def test_what_a_shared_process_had_reported_before_it_died_stays(tmp_path):
     assignment = driver.work.next()
     worker = Worker(sweep.paths, TO_THE_END, np.random.default_rng(3), assignment)
     while driver.state.trials[assignment[0]].status not in ENDED:
-        driver.on_news([(assignment, *worker.step())])
+        driver.on_reports([(assignment, *worker.step())])
     left = [index for index in assignment if driver.state.trials[index].status not in ENDED]
     assert 0 < len(left) < len(assignment)
     driver.on_failure(assignment, CRASHED)
