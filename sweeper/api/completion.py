@@ -21,6 +21,7 @@ def complete_space(context: CompletionContext) -> list[str]:
     place = Path(folder or ("/" if begun.startswith("/") else "."))
     files = sorted(place.glob(f"{glob.escape(beginning)}*")) if place.is_dir() else []
     near = [path for path in files if path.is_dir() or path.suffix in (".yaml", ".yml")]
+    # The shell replaces the whole word, so completions repeat the folder as it was typed.
     prefix = begun[: len(begun) - len(beginning)]
     return [*packaged_files()] + [f"{prefix}{path.name}{'/' if path.is_dir() else ''}" for path in near]
 

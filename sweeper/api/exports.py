@@ -183,7 +183,7 @@ def report(
     name, place = remote_output(name, place, address)
     root = find_sweep(*local_sweep(name, place)).root
     page = write_report(root, None if to is None else Path(to))
-    if to is None:
+    if to is None:  # the report in a store's local copy belongs to the store; a file elsewhere is the user's
         publish(name, place)
     return ReportPage(page)
 
@@ -240,6 +240,7 @@ def ui(
     for line in pages.as_lines(pages.questions()):
         say(f"  {line}")
     uri = local_tracking(tracking_uri, place_of(output_folder(output), READING).folder)
+    # A remote MLflow server shows its own pages; a local store is served from this machine.
     server = uri if uri.startswith("http") else f"http://{host}:{port}"
     experiments = pages.experiments(uri, name)
     for sweep, identifier in experiments[:SHOWN_SWEEPS]:

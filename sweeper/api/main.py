@@ -49,7 +49,7 @@ def _refuse(message: str) -> None:
         SafeConsole(stderr=True).print(f"error: {message}", soft_wrap=True)
 
 
-@functools.cache
+@functools.cache  # finding entry points reads the metadata of every installed package
 def plugins() -> dict[str, Callable[..., Any]]:
     """Return the commands that installed packages add: name → function, written like those of `sweeper.api`.
 
@@ -95,6 +95,7 @@ def program() -> App:
         app.command(group := App(name, help=said, group=groups["More"], group_commands=options))
         _add(group, names, Group("Commands"))
     app.register_install_completion_command()
+    # --format is an option of every command, so the meta app parses it before the command's own options.
     app.meta.group_parameters = options
     app.meta.default(launch)
     return app

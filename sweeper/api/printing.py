@@ -54,7 +54,7 @@ def ask(question: str) -> None:
 def show(content: RenderableType, width: int = 140, *, wrap: bool = True) -> None:
     """Print a table or text in the width of the terminal, elsewhere in `width` columns; unwrapped if not `wrap`."""
     console = SafeConsole()
-    if not console.is_terminal:
+    if not console.is_terminal:  # rich would assume 80 columns for a file or a pipe
         console.width = width
     console.print(content, soft_wrap=not wrap)
 
@@ -64,6 +64,7 @@ def display(answer: Any, *, as_json: bool = False) -> int:
     if answer is None:  # help was printed
         return DONE
     if as_json and (not isinstance(answer, CommandResult) or answer.value is not None):
+        # γ and ± stay readable; `print_what_can_be_printed` replaces them where the terminal lacks them.
         print(json.dumps(as_data(answer), indent=2, ensure_ascii=False))
     if isinstance(answer, FinishedRun):
         if not as_json:

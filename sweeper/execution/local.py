@@ -99,7 +99,7 @@ class LocalExecutor(Executor):
 EXECUTOR = LocalExecutor
 
 
-@dataclass(eq=False, kw_only=True)
+@dataclass(eq=False, kw_only=True)  # compared by identity: two workers can have equal assignments
 class ForkedWorker(WorkerSlot):
     """A forked process and its assignments."""
 

@@ -239,9 +239,11 @@ class StoreLease:
     ) -> None:
         """Prepare the lease of the sweep `name` in `store`; tests pass their own `clock` and `sleep`."""
         self._clock, self._sleep = clock, sleep
+        # Host and process id can repeat (containers are often process 1), so a random token identifies the driver.
         self._token = secrets.token_hex(8)
         self._beats = 0
         self._ended = threading.Event()
+        # A daemon thread: the heartbeat must not keep a driver alive that ends with an error.
         self._thread = threading.Thread(target=self._live, name="lease", daemon=True)
         self.lost = False
         self._store, self._sweep = store, name

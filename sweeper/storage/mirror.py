@@ -107,7 +107,9 @@ class Mirror:
         self._journal: StoredJournal | None = None
         self._lock, self._pushing = threading.Lock(), threading.Lock()
         self._removed: list[str] = []
+        #: Object → size and time of its file at the last upload.
         self._put: dict[str, tuple[int, int]] = {}
+        #: Object → the store's tag of what this driver uploaded or found.
         self._tags: dict[str, str] = {}
         self._pushed, self._pause = 0.0, 0.0
         self._ended = threading.Event()

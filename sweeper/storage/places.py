@@ -101,6 +101,7 @@ def place_of(output: str | Path, use: str) -> Place:
             )
         return Place(_folder(output))
     store = Store(str(output))
+    # A short, valid folder name for any address, which contains slashes and perhaps a query.
     digest = hashlib.sha256(store.uri.encode()).hexdigest()[:12]
     return Place(cache_folder() / use / digest, store)
 

@@ -75,6 +75,7 @@ class Assignments:
         self.processes = self.slots
         waiting = (i for i in self.state.unfinished(failed_too=self.failed_too) if i not in self.unsuggested)
         self._queue = deque(unit for i in waiting if not self.state.trials[i].paused for unit in self.units_of(i))
+        #: Trials of a process that died, which train alone until they have trained an epoch.
         self._suspects: set[int] = set()
         #: Unit → time until which it waits, because other programs use the machine's memory.
         self._held: dict[Unit, float] = {}
@@ -94,6 +95,7 @@ class Assignments:
 
     def put_back(self, units: Iterable[Unit]) -> None:
         """Put units that have not ended at the head of the queue, in their order."""
+        # `extendleft` reverses the order, so reverse first.
         self._queue.extendleft(reversed([unit for unit in units if self.state_of(unit).status not in ENDED]))
 
     def add(self, index: int) -> None:

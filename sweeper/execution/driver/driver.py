@@ -134,6 +134,7 @@ class Driver:
         self._commit(
             Attempt(self.state.attempt + 1, socket.gethostname(), os.getpid(), code_version(), self.settings.space)
         )
+        # The predecessor may have died between journaling a trial's end and removing its checkpoints.
         self._checkpoints.remove_leftovers(unknown=self.work.unsuggested)
         self._follow_up()
         if self.settings.apart:

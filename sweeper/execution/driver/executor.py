@@ -148,6 +148,7 @@ class Executor(ABC):
 def executor_named(name: str) -> type[Executor]:
     """Return the executor class of a name. Raises SweeperError if there is none."""
     module = f"sweeper.execution.{name}"
+    # Looked up before the import: an ImportError inside an executor must not read as "there is no executor".
     if name.isidentifier() and importlib.util.find_spec(module) is not None:
         executor: type[Executor] | None = getattr(importlib.import_module(module), "EXECUTOR", None)
         if executor is not None:  # other modules of the folder, such as `options`, are no executors

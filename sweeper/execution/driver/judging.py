@@ -234,7 +234,7 @@ def _has_room(folder: Path) -> bool:
         with temporary_file(folder) as probe, probe.open("wb") as file:
             file.write(bytes(PROBE_BYTES))
             file.flush()
-            os.fsync(file.fileno())
+            os.fsync(file.fileno())  # network file systems report a full quota only here
     except OSError:
         return False
     return True

@@ -182,6 +182,7 @@ def execute(
         trainable: Class that runs in the trials' processes.
         interrupts: Counter of Ctrl-C presses. Replaces Tune's handler, which answers only in its log.
     """
+    # By default, Tune keeps one trial pending for a custom searcher (ray-project/ray#43451).
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(max(1, pending))
     for name in _ADVISORS:
         logging.getLogger(name).addFilter(_no_advice)

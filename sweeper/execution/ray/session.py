@@ -261,6 +261,7 @@ def _connect(address: str | None, cpus: int | None) -> None:
     for attempt in range(1, START_ATTEMPTS + 1):
         before = _children()
         try:
+            # Trials write to the sweep's log themselves; Ray would print their output in the progress display.
             ray.init(**where, log_to_driver=False, logging_level="warning", **_search_path(address))
             return
         except Exception as error:  # Ray raises ConnectionError, RuntimeError and plain Exception alike

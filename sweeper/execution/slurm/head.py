@@ -165,6 +165,7 @@ class HeadJob:
 def _head_options(address: str, token: Path) -> list[str]:
     """Return the options of a Ray head that trains nothing."""
     host, _, port = address.rpartition(":")
+    # No CPUs: a trial on the head would compete with the driver for the job's one core.
     return [
         "--head", f"--node-ip-address={host}", f"--port={port}", "--num-cpus=0", "--num-gpus=0",
         "--include-dashboard=false", f"--ray-client-server-port={free_port(host)}", f"--temp-dir={ray_folder(token)}",

@@ -203,6 +203,7 @@ def ensure_workers(folder: Path) -> bool:
 
 
 def _submitted(folder: Path, script: str) -> str:
+    # --parsable prints "job;cluster" where Slurm federates several clusters.
     return _output_of("sbatch", "--parsable", "--chdir", str(folder / WORK), str(folder / script)).partition(";")[0]
 
 
@@ -235,6 +236,7 @@ def jobs_left(folders: Iterable[Path]) -> dict[Path, list[Job]]:
     listing = _output_of(
         "squeue", "--noheader", "--array", f"--user={','.join(map(str, owners))}", "--format=%F|%j|%T|%P|%r|%S|%N|%Z"
     )
+    # The folder (%Z) comes last and takes the rest of the line, because it may contain the separator.
     rows = [line.split("|", 7) for line in listing.splitlines()]
     for folder, jobs in left.items():
         for worker, called in ((False, f"{PREFIX}{folder.name}"), (True, f"{PREFIX}{folder.name}{OF_WORKERS}")):
