@@ -40,9 +40,9 @@ def share_for(memory: CardMemory) -> float:
     Shares are rounded down to Ray's resolution of 1/10,000, so that n of them always fit.
 
     Examples:
-        >>> share_for(CardMemory(used_bytes=2 * 2**30, total_bytes=80 * 2**30))
+        >>> share_for(CardMemory(2 * 2**30, 80 * 2**30, "H100"))
         0.0625
-        >>> share_for(CardMemory(used_bytes=30 * 2**30, total_bytes=80 * 2**30))
+        >>> share_for(CardMemory(30 * 2**30, 80 * 2**30, "H100"))
         0.5
     """
     needed = max(1.0, memory.used_bytes * MARGIN)
