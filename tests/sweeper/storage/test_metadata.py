@@ -40,7 +40,7 @@ def test_what_is_sound_is_read_and_what_is_missing_is_empty(quickstart_folder: P
         ("sweep.yaml", b"\x00", "special characters"),
         ("sweep.yaml", b"text", "is not a mapping"),
         ("sweep.yaml", b"objective: {metric: 3}", "objective.metric is not valid"),
-        ("sweep.yaml", b"samples: yes", "samples: 'yes' is not a bool"),
+        ("sweep.yaml", b"samples: yes", "samples: 'yes' is not true or false"),
         ("sweep.yaml", b"samples: true", "samples is not valid"),
     ],
 )
