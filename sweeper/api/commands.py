@@ -274,7 +274,7 @@ def plan(
     if slurm_file is not None and not slurm:
         raise SweeperError("--slurm-file goes with --slurm", "add --slurm, or omit it")
     if slurm and cluster is not None:
-        raise SweeperError("--cluster and --slurm name two clusters", "omit one; --slurm-file names Slurm's file")
+        raise SweeperError("--cluster and --slurm were both given", "give one; --slurm-file names the file for Slurm")
     spec = load_spec(space, overrides(set), rehearse=rehearse)
     if slurm:
         from sweeper.execution.slurm.submission import asked_file

@@ -233,6 +233,9 @@ def ui(
 
     Returns:
         Nothing, once the server has ended.
+
+    Example:
+        >>> sweeper.ui("quickstart", say=print)  # doctest: +SKIP
     """
     from sweeper.storage.places import READING, place_of
 
@@ -270,6 +273,9 @@ def serve(
 
     Raises:
         SweeperError: The port is taken, or the extra `serve` is not installed.
+
+    Example:
+        >>> sweeper.serve(port=0, say=print)  # doctest: +SKIP
     """
     try:
         from sweeper.serving.app import listen, serve as serve_pages
@@ -295,6 +301,9 @@ def mcp(*, allow_run: bool = False, output: arguments.Output = None) -> CommandR
 
     Raises:
         SweeperError: The extra `mcp` is not installed.
+
+    Example:
+        >>> sweeper.mcp(output="results")  # doctest: +SKIP
     """
     try:
         from sweeper.api.agent import serve_tools

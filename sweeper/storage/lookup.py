@@ -37,7 +37,12 @@ class UnknownSweepError(SweeperError):
 
 
 def is_sweep(folder: Path) -> bool:
-    """Return whether a folder holds a sweep: a search space, or tables alone."""
+    """Return whether a folder holds a sweep: a search space, or tables alone.
+
+    Example:
+        >>> is_sweep(Path("nowhere"))
+        False
+    """
     paths = SweepPaths(folder)
     try:
         return paths.sweep_file.is_file() or paths.tables.is_dir()
@@ -119,6 +124,12 @@ def sweep_names(output: str | Path = "results") -> list[str]:
     """Return the names of the sweeps in the folder `output`, newest first.
 
     Raises SweeperError if the folder is not readable.
+
+    Example:
+        >>> for name in ("first", "second"):
+        ...     (Path("results") / name / "tables").mkdir(parents=True)
+        >>> sorted(sweep_names("results"))
+        ['first', 'second']
     """
     try:
         listed = [*Path(output).iterdir()]
