@@ -203,5 +203,5 @@ def test_what_stands_beside_is_shown_and_named(tmp_path: Path) -> None:
 def test_faults_are_named() -> None:
     with pytest.raises(SweeperError, match="no published table 'mukhoti-99'"):
         paper_table("mukhoti-99", [])
-    with pytest.raises(SweeperError, match="unknown format"):
+    with pytest.raises(SweeperError, match="unknown table format"):
         format_paper_table(paper_table("mukhoti-1", []), "html")
