@@ -106,7 +106,7 @@ def test_a_loop_without_predictions_has_its_columns_and_nothing_to_recalibrate(t
         ("val", 0.25, 0.1, 15.0), ("test", 0.25, None, 15.0),
     }  # fmt: skip
     again = in_process("recalibrate", "alone", "--method", "vector", cwd=tmp_path)
-    assert again.returncode == 2 and "a training loop of your own without `predict` has none" in again.stderr
+    assert again.returncode == 2 and "your own training loop needs the method `predict`" in again.stderr
     assert in_process("resume", "alone", "--no-mlflow", cwd=tmp_path).returncode == 0
 
 
