@@ -110,6 +110,12 @@ def _from_arrays(arrays: Mapping[str, Array], file: Path) -> pa.Table:
     scores, targets = dict[str, tuple[str | None, Array]](), dict[str, Array]()
     for name, array in arrays.items():
         words = name.lower().split("_")
+        if not any(word in SCORES or word in LABELS for word in words):
+            continue
+        # The kinds of bool, whole and floating-point numbers and text; `predictions_file` refuses labels that are text.
+        if array.ndim not in (1, 2) or not array.size or array.dtype.kind not in "biufU":
+            rule = f"{file}: {name} has the type {array.dtype} and the shape {list(array.shape)}"
+            raise SweeperError(rule, "give numbers [samples] or [samples, classes]")
         split = "_".join(word for word in words if word not in SCORES and word not in LABELS)
         split = SPLITS.get(split, split)
         if any(word in LABELS for word in words):
@@ -135,14 +141,12 @@ def _said(splits: Mapping[str, object]) -> str:
 
 def _scores(kind: str | None, values: Array) -> dict[str, pa.Array]:
     """Return the column of scores [N, K], [N, 1] or [N] with the name that says what they are."""
-    known = np.asarray(values, np.float64)
+    known = np.asarray(values, np.float64)  # ValueError for text
     if known.ndim == 1 or known.shape[1] == 1:
         one = known.reshape(-1)
         # NaN, as of a seed that failed, is neither.
         kind = kind or (PROBABILITIES if ((one >= 0) & (one <= 1) | np.isnan(one)).all() else LOGITS)
         known = np.stack([1 - one if kind == PROBABILITIES else np.zeros_like(one), one], axis=1)
-    elif known.ndim != 2:
-        raise SweeperError(f"scores have the shape {list(known.shape)}", "give a row a sample, a column a class")
     kind = kind or (PROBABILITIES if are_probabilities(known[~np.isnan(known).any(axis=1)]) else LOGITS)
     return {kind: pa.FixedSizeListArray.from_arrays(pa.array(known.reshape(-1)), known.shape[1])}
 

@@ -34,7 +34,9 @@ def test_shards_are_copied_and_no_name_leaves_their_folder(address: str, tmp_pat
         local_copy(f"{address}nothing")
     client = boto3.client("s3")
     client.put_object(Bucket=BUCKET, Key="images/../../../evil.tar", Body=b"evil")
-    with pytest.raises(DataSetUnavailableError, match=r"name is not a path below it: .*images/\.\./\.\./\.\./evil\.tar"):
+    with pytest.raises(
+        DataSetUnavailableError, match=r"name is not a path below it: .*images/\.\./\.\./\.\./evil\.tar"
+    ):
         local_copy(address)
     assert not list(tmp_path.rglob("evil.tar"))
     assert sorted(path.name for path in folder.glob("*.tar")) == names

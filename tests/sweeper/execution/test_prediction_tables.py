@@ -105,6 +105,8 @@ def test_a_hyperparameter_called_p_stays_one(tmp_path: Path) -> None:
         ({"logits": LOGITS, "y": LABELS[:7]}, None, "40 rows of scores and 7 labels"),
         ({"features": LOGITS, "y": LABELS}, None, "scores of nothing"),
         ({"logits": np.zeros((4, 2, 2)), "y": LABELS[:4]}, None, r"shape \[4, 2, 2\]"),
+        ({"logits": np.array(3.0), "y": LABELS[:1]}, None, r"shape \[\]"),
+        ({"logits": LOGITS.astype(np.complex64), "y": LABELS}, None, "type complex64"),
         ({"logits": LOGITS}, {"a": LABELS, "b": LABELS}, "holds a, b"),
         ({"logits": np.array([{}], dtype=object), "y": np.zeros(1)}, None, "pickle"),
         ({"logits": LOGITS, "y": LABELS + 7}, None, "rows are not allowed"),
