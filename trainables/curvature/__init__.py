@@ -1,6 +1,6 @@
 """Curvature of a loss surface: λ_max, λ_min, Tr(H), gradient norm and the spectral density, with error bars.
 
-It works on any module and mean loss: it imports torch and the registry, but no data sets, networks or training.
+It works on any module and mean loss. It imports torch and the registry, but no data sets, networks or training.
 `trainables.curvature.statistics.base` says how to add a statistic.
 """
 

@@ -1,7 +1,7 @@
 """Curvature by layer: trace, λ_max and gradient norm of each diagonal block H_bb of a Hessian.
 
-The blocks' traces sum to Tr(H). Probed traces split vᵀHv by the block of each coordinate, with the same probes; exact
-traces split the inner products of logit gradients by layer.
+The blocks' traces sum to Tr(H). A probed trace is split by summing vᵀHv over the coordinates of each block, with the
+same probes. An exact trace is split by layer, because each layer has its own inner products of logit gradients.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trainables.curvature.trace import Effort, TraceEstimate, hutchinson
 
 
 class Blocks:
-    """A partition of a surface's parameters into named blocks.
+    """A partition of a network's parameters into named blocks.
 
     Attributes:
         members: block → indices of its parameters, in the network's order.
@@ -68,8 +68,8 @@ def block_rows(
 ) -> list[dict[str, object]]:
     """Return a table row per block: `layer` counted from 0, name, number of `parameters`, and its curvature.
 
-    λ_max comes from Lanczos within the block, with its residual ‖H_bb v − λv‖/|λ|. Traces and their errors are the
-    parts of `measured.trace`.
+    λ_max comes from Lanczos within the block, with its residual ‖H_bb v − λv‖/|λ|. Traces and their errors come from
+    `parts` and `part_errors` of `measured.trace`.
     """
     operator = measured.operator
     traces = traces_by_block(measured, blocks, settings, seed)
@@ -77,8 +77,8 @@ def block_rows(
     top, norm = measured.ends.top, max(float(operator.gradient.norm()), 1e-300)  # no division by a zero gradient
     rows: list[dict[str, object]] = []
     for layer, (name, numbers) in enumerate(blocks.members.items()):
-        # The block's part of the whole network's top Ritz vector is already close to the block's own top eigenvector;
-        # a tenth of the gradient reaches eigenvectors that the Ritz vector is orthogonal to.
+        # The top Ritz vector of the whole network, restricted to the block, is already close to the block's top
+        # eigenvector. A tenth of the gradient is added to reach eigenvectors orthogonal to it.
         start = blocks.part(top, name) + 0.1 * blocks.part(operator.gradient, name).to(top) / norm
         ends = lanczos(
             block_product(operator, numbers), start, steps=settings.block_steps, tolerance=settings.residual_tolerance,
@@ -110,7 +110,7 @@ def block_product(operator: HessianOperator, chosen: Sequence[int]) -> Product:
 
 
 def traces_by_block(measured: Measurement, blocks: Blocks, settings: CurvatureSettings, seed: int) -> TraceEstimate:
-    """Return the trace of `measured` with its parts per block.
+    """Return the trace of `measured` with one part per block.
 
     A trace sketched sample by sample has no parts. Separate probes then estimate them, and the parts sum to the trace
     within their standard errors.
@@ -129,8 +129,8 @@ def traces_by_block(measured: Measurement, blocks: Blocks, settings: CurvatureSe
 def block_names(layers: Mapping[str, int]) -> dict[str, str]:
     """Return parameter name → layer name, given parameter name → layer number.
 
-    A layer is named by its number and the common prefix of its parameters' names, or the module of the first if they
-    have none.
+    A layer is named by its number and the common prefix of its parameters' names. Without a common prefix, the module
+    of the first parameter gives the name.
 
     Example:
         >>> block_names({"stages.0.0.weight": 1, "stages.0.0.bias": 1})

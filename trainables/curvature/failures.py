@@ -1,6 +1,6 @@
 """The error for curvature that could not be measured, and checks of the autograd graph that detect the causes.
 
-Before a measurement trusts a network's derivatives, `samples_mix` checks whose parameters it uses and whether samples
+Before a measurement, `samples_mix` checks whether the network's copy uses its own parameters and whether samples
 influence each other.
 """
 
@@ -30,8 +30,8 @@ def unavailable(stage: str, error: BaseException) -> CurvatureUnavailable:
     # torch appends stack traces after an empty line; only the first paragraph is a message.
     words = " ".join(str(error).split("\n\n")[0].split())
     if ran_out_of_memory(error):
-        # The worker retries the trial with twice its GPU fraction. A sentence would instead leave this trial without
-        # the curvature that the others have.
+        # Raised again, so that the worker retries the trial with twice its GPU fraction. Otherwise only this trial
+        # would have no curvature.
         if isinstance(error, torch.OutOfMemoryError) and on_a_share():
             raise error
         return CurvatureUnavailable(f"{stage} ran out of memory: lower evaluation.curvature.samples or batch_size")
@@ -42,7 +42,7 @@ def unavailable(stage: str, error: BaseException) -> CurvatureUnavailable:
 
 @contextlib.contextmanager
 def as_unavailable(stage: str) -> Iterator[None]:
-    """Convert every error raised within this context by `unavailable`.
+    """Convert every error raised within this context with `unavailable`.
 
     An error whose attribute `interrupts` is true stops the trial and passes through unchanged.
     """
@@ -58,7 +58,7 @@ def as_unavailable(stage: str) -> Iterator[None]:
 
 
 def require_finite(values: Tensor, what: str) -> Tensor:
-    """Return `values` if all are finite, else raise CurvatureUnavailable naming `what` they are."""
+    """Return `values` if all are finite, else raise CurvatureUnavailable; `what` names them in its message."""
     if not bool(torch.isfinite(values).all()):
         raise CurvatureUnavailable(f"{what} has entries that are not finite")
     return values

@@ -6,16 +6,16 @@ the residual. G is the loss's curvature for linearised logits, so γ acts on it 
 
     H_z = g·(diag p − ppᵀ) + φ''(u)·(e_y − p)(e_y − p)ᵀ,    φ''(u) = −p_y ∂g/∂p_y,
 
-where cross-entropy has diag p − ppᵀ. At fixed logits, the ratio of the two losses' G is therefore the scale of the
-loss; differences of cross-entropy's G between networks are due to the networks. R vanishes where residuals do
-(Schraudolph 2002), and has no trace if the network is affine in each parameter alone (`gauss_newton`).
+where cross-entropy has diag p − ppᵀ. At fixed logits, the ratio of the two losses' G therefore measures the scale of
+the loss. Differences of cross-entropy's G between networks are due to the networks. R vanishes where the residuals
+∂ℓ_i/∂z_k vanish (Schraudolph 2002). Its trace is 0 if the network is affine in each parameter alone (`gauss_newton`).
 
-**Sharpness.** SAM's is the rise of the mean loss after one step of length ρ along the gradient (Foret et al. 2021,
-arXiv:2010.01412, Eq. 2): L(w + ε) − L(w) with ε = ρ·g/‖g‖. ASAM's (Kwon et al. 2021, arXiv:2102.11600, Eq. 4) uses
-ε = ρ·T²g/‖Tg‖. Here T = |w| for every parameter and η = 0, as in Andriushchenko et al. 2023 (arXiv:2302.07011,
-section 3). Rescaling a unit's weights without changing the function then leaves the value unchanged.
+**Sharpness.** SAM's sharpness is the rise of the mean loss after one step of length ρ along the gradient (Foret et al.
+2021, arXiv:2010.01412, Eq. 2): L(w + ε) − L(w) with ε = ρ·g/‖g‖. ASAM (Kwon et al. 2021, arXiv:2102.11600, Eq. 4) uses
+ε = ρ·T²g/‖Tg‖. Here T = |w| for every parameter and η = 0, as in Andriushchenko et al. 2023 (arXiv:2302.07011, section
+3). Rescaling a unit's weights without changing the function then leaves the value unchanged.
 
-A network with two parameters, logits w·x, at w = 0, where H = G = F and mean x²·(¼ + ¼) = 1 is their trace:
+The example's network has two parameters and logits w·x. At w = 0, H = G = F, and their trace is mean x²·(¼ + ¼) = 1:
 
     >>> from trainables.curvature import CurvatureSettings, measure_curvature
     >>> network = torch.nn.Linear(1, 2, bias=False)
@@ -87,7 +87,7 @@ class GaussNewtonOperator:
         cotangent, rows, free, slope = linear
         if not slope.requires_grad:  # the loss is affine in the logits
             return torch.zeros_like(vector, dtype=torch.float64)
-        # J v is the derivative of Jᵀu by u: two backward passes instead of forward mode, which not every operation has.
+        # Two backward passes compute J v as the derivative of Jᵀu by u. Some operations do not support forward mode.
         kept = [(r, v) for r, v in zip(rows, split_like(vector, parameters), strict=True) if r is not None]
         outputs, along = zip(*kept, strict=True)
         (tangent,) = torch.autograd.grad(outputs, cotangent, along, retain_graph=True)
@@ -96,8 +96,8 @@ class GaussNewtonOperator:
         return flatten(back, parameters).double()
 
     def _linearised(self, chunk: Chunk, logits: Tensor) -> tuple[Tensor, list[Tensor | None], Tensor, Tensor]:
-        """Return u, Jᵀu per parameter with its graph, detached logits, and the loss's gradient by them."""
-        # Jᵀu is linear in u, so its derivative does not depend on the value of u, and zeros do.
+        """Return u, Jᵀu per parameter with its graph, detached logits, and the loss's gradient by the logits."""
+        # Jᵀu is linear in u, so its derivative does not depend on the value of u; u = 0 is enough.
         cotangent = torch.zeros_like(logits, requires_grad=True)
         rows = torch.autograd.grad(
             logits, self._surface.parameters, cotangent, create_graph=True, retain_graph=True, allow_unused=True
@@ -124,7 +124,7 @@ def gauss_newton_split(
     """Return spectrum ends and traces for G and R.
 
     If the network is affine in each parameter alone, Tr(G) = Tr(H) and Tr(R) = 0. Otherwise Tr(G) is probed on the
-    complement of its Krylov space, and Tr(R) = Tr(H) − Tr(G) carries both errors.
+    complement of its Krylov space. The standard error of Tr(R) = Tr(H) − Tr(G) then includes both errors.
 
     Args:
         operator: Hessian products.

@@ -8,8 +8,8 @@ hold for attention, layer-norm, GELU, sigmoid gates and shared weights. The auto
 
 An eval-mode batch-norm is folded into the convolution before it, as a function of the original parameters: with fixed
 statistics, bn(conv(x, W)) = conv(x, s·W) + (b − μ)·s + β with s = γ/√(σ² + ε). The folded weight is computed from W, γ
-and β inside the graph, so gradients and Hessian over the original parameters stay exact, while the forward pass and
-every derivative save an elementwise pass over every activation.
+and β inside the graph, so gradients and Hessian over the original parameters stay exact. The forward pass and every
+derivative then skip an elementwise pass over every activation.
 
 The trace is Σ_i ⟨H_z,i, J_i J_iᵀ⟩ over samples i. It needs the K×K inner products of each sample's logit gradients,
 which depend on the network alone, so a second loss adds no cost. For a layer with input columns u_t and output
@@ -35,8 +35,8 @@ BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
 LAYERS = (nn.Linear, nn.Conv2d, *BATCH_NORMS)
 
-# Operations that are affine, or piecewise affine, in all of their inputs together. The names are torch's own: an
-# operation that is missing here only costs the exact trace, while a wrong entry would give a wrong one.
+# Operations that are affine, or piecewise affine, in all of their inputs together. The names are torch's own. If an
+# operation is missing here, its network's trace is only estimated. A wrong entry would give a wrong trace.
 _PIECEWISE_AFFINE = {
     "AccumulateGrad", "AdaptiveAvgPool2DBackward0", "AddBackward0", "AvgPool2DBackward0", "CatBackward0",
     "CloneBackward0", "ConstantPadNdBackward0", "ExpandBackward0", "HardtanhBackward0", "LeakyReluBackward0",
@@ -46,8 +46,8 @@ _PIECEWISE_AFFINE = {
     "SqueezeBackward1", "SqueezeBackward2", "SubBackward0", "SumBackward0", "SumBackward1", "TBackward0",
     "ThresholdBackward0", "TransposeBackward0", "UnsafeViewBackward0", "UnsqueezeBackward0", "ViewBackward0",
 }  # fmt: skip
-# Operations that multiply an input by a parameter, with the slots of `next_functions` that must hold a bare parameter:
-# a parameter that was computed from others would be multiplied twice.
+# Operations that multiply an input by a parameter, with the slots of `next_functions` that must hold a bare parameter.
+# A parameter computed from others would be multiplied twice.
 _PARAMETER_SLOTS = {
     "AddmmBackward0": (0, 2),
     "MmBackward0": (1,),
@@ -88,8 +88,8 @@ def affine_in_each_parameter(network: nn.Module, inputs: Tensor) -> bool:
 def record_layers(network: nn.Module, inputs: Tensor) -> tuple[dict[nn.Module, tuple[Tensor, Tensor]], Tensor]:
     """Run `network` and return each layer's (input, output) in its graph, and the logits.
 
-    Layers called twice are left out, so that their parameters count as owned by no layer. So are layers whose output
-    depends on no trainable parameter, as in a frozen stem.
+    Layers called twice are left out, so that no layer counts as the owner of their parameters. Layers whose output
+    depends on no trainable parameter, as in a frozen stem, are left out as well.
     """
     calls, logits = _recorded(network, inputs, [m for m in network.modules() if type(m) in LAYERS])
     times = Counter(module for module, _, _ in calls)
@@ -124,7 +124,7 @@ def _owns_all_parameters(network: nn.Module, layers: dict[nn.Module, tuple[Tenso
 
 
 def _is_known(node: Node) -> bool:
-    """Return whether a graph node is affine in each parameter alone, as a product with a bare parameter is."""
+    """Return whether a graph node is affine in each parameter alone, for example a product with a bare parameter."""
     name = short_name(node)
     inputs = [function for function, _ in node.next_functions]
     if name in _PIECEWISE_AFFINE:
@@ -151,7 +151,7 @@ def _samples_stay_apart(layers: dict[nn.Module, tuple[Tensor, Tensor]], logits: 
     outputs = [output for _, output in layers.values()]
     if any(len(output) != len(logits) for output in outputs):
         return False
-    # Unequal weights: with equal ones, the gradients of a network that ends in a softmax would cancel.
+    # The weights are unequal: with equal weights, the gradients of a network that ends in a softmax would cancel.
     weights = torch.linspace(1.0, 2.0, logits.shape[1], dtype=logits.dtype, device=logits.device)
     gradients = torch.autograd.grad(logits[0] @ weights, outputs, allow_unused=True)
     return not any(bool(gradient[1:].any()) for gradient in gradients if gradient is not None)
@@ -412,7 +412,7 @@ def _outer(vectors: Tensor) -> Tensor:
 def _convolution_columns(layer: nn.Conv2d, features: Tensor) -> Tensor:
     """Return the inputs to each output position, [n, groups, C_in/groups·k², T]."""
     mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
-    # A private name of torch, but the one that `Conv2d.forward` itself pads with in every padding mode.
+    # The name is private in torch, but `Conv2d.forward` itself uses it for padding in every mode.
     padded = nn.functional.pad(features, layer._reversed_padding_repeated_twice, mode=mode)
     columns = nn.functional.unfold(padded, layer.kernel_size, layer.dilation, 0, layer.stride)
     return columns.reshape(len(features), layer.groups, -1, columns.shape[-1])

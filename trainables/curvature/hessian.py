@@ -37,14 +37,14 @@ from trainables.registry import set_within
 _GRAPH_GROWTH = 3.0
 _DOUBLE_DIMENSION = 1_000_000  # more parameters: Lanczos vectors in double precision would take gigabytes
 LARGEST_CHUNK = 1024  # larger passes are no faster on a CPU
-# Memory that chunk sizes are planned for, independent of free memory, because the size determines the last digits of a
-# sum. CPU caches favour small chunks (resnet8 on 3×32×32: 18.4 s with chunks of 128, 22.9 s with 768); on a GPU every
-# chunk costs launch time.
+# The memory budget from which chunk sizes follow. It ignores free memory, because the chunk size determines the last
+# digits of a sum. CPU caches favour small chunks (resnet8 on 3×32×32: 18.4 s with chunks of 128, 22.9 s with 768); on a
+# GPU every chunk costs launch time.
 _CPU_PLAN, _CUDA_PLAN = 2**29, 2**32
-_MIXED_PLANS = 8  # limit, in plans, for a network that mixes samples, whose data cannot be cut into chunks
+_MIXED_PLANS = 8  # multiple of that budget allowed for a network that mixes samples: its data cannot be cut
 _CPU_SHARE, _CPU_LIMIT = 0.25, 2**30  # share of free memory: other trials run too, and kept graphs save only 10 to 25 %
 _SYMMETRY = 1e-4  # largest accepted |uᵀHv − vᵀHu| relative to ‖H‖
-_CUDA_SHARE = 0.6  # share of what is left of the process's fraction of the GPU
+_CUDA_SHARE = 0.6  # share of the unused part of this process's GPU fraction
 
 
 @contextlib.contextmanager
@@ -91,7 +91,7 @@ _frugal = ContextVar("frugal", default=False)
 
 
 def no_graphs_kept() -> contextlib.AbstractContextManager[None]:
-    """Within this context measurements keep no graphs: the same numbers with the least memory, but slower."""
+    """Within this context measurements keep no graphs, which saves memory, takes longer and changes no number."""
     return set_within(_frugal, True)
 
 
@@ -114,8 +114,9 @@ def graph_budget(device: torch.device) -> int:
 def chunk_size(samples: int, bytes_per_sample: float, reserved: int, batch_size: int, device: torch.device) -> int:
     """Return the number of samples per pass, in whole batches and at least one batch.
 
-    The size determines how sums are rounded, so it depends on the arguments alone and never on free memory. The plan is
-    half a GiB on a CPU and 4 GiB on a GPU, minus `reserved` bytes. If not all samples fit, a chunk takes half of that.
+    The size determines how sums are rounded, so it depends on the arguments alone and never on free memory. The budget
+    is half a GiB on a CPU and 4 GiB on a GPU, minus `reserved` bytes. If not all samples fit, a chunk takes half of
+    that.
     """
     fits = max(0, (_CPU_PLAN if device.type == "cpu" else _CUDA_PLAN) - reserved) / max(bytes_per_sample, 1.0)
     size = int(min(LARGEST_CHUNK, samples, fits if samples <= fits else fits / 2))
@@ -127,7 +128,7 @@ def kept_chunks(samples: int, size: int, bytes_per_sample: float, budget: int) -
 
     The other graphs are rebuilt for every product, which gives the same numbers and takes longer.
     """
-    # One chunk's place is left for the graph that is being rebuilt.
+    # Memory for one chunk is left for the graph that is being rebuilt.
     chunks, fits = -(-samples // size), budget / max(bytes_per_sample, 1.0)
     return chunks if samples <= fits else min(chunks, max(0, int(fits / size) - 1))
 
@@ -216,7 +217,7 @@ class Surface:
         return logits
 
     def mean_loss(self, loss: LossFunction, logits: Tensor, targets: Tensor, at: Tensor | None = None) -> Tensor:
-        """Return the contribution of some samples to the mean of `loss` over all, summed over their batches.
+        """Return these samples' contribution to the mean of `loss` over all samples, summed over their batches.
 
         Values that the loss treats as constant are fixed at `at`, or at these logits by default.
         """
@@ -236,7 +237,7 @@ class Surface:
         return self._grams[index]
 
     def shares(self, index: int) -> dict[nn.Module, Tensor]:
-        """Return each layer's contribution [n, K, K] to `gram(index)`, and compute that as well."""
+        """Return each layer's contribution [n, K, K] to `gram(index)`, which is computed as well."""
         if index not in self._shares:
             slices: dict[nn.Module, list[Tensor]] = {}
             self._grams[index] = logit_gram(self.network, self._folded, self.chunks[index].inputs, shares=slices)
@@ -251,7 +252,7 @@ class Surface:
 
 @contextlib.contextmanager
 def _saved_bytes(network: nn.Module) -> Iterator[list[int]]:
-    """Count the bytes that autograd saves within the context, excluding parameters, into a list of one number."""
+    """Within the context, count the bytes that autograd saves, without parameters. Yields a list of one number."""
     own = {parameter.untyped_storage().data_ptr() for parameter in network.parameters()}
     storages: dict[int, int] = {}
     total = [0]
@@ -371,7 +372,7 @@ class HessianOperator:
         """
         self.products += len(vectors)
         result = torch.zeros_like(vectors, dtype=torch.float64)
-        # Chunks outside, vectors inside: a graph that did not fit in memory is rebuilt once for all vectors.
+        # The outer loop is over chunks: a graph that did not fit in memory is then rebuilt once for all vectors.
         for gradients in self.gradients():
             with as_unavailable("a Hessian-vector product"):
                 for rows, part in zip(result.split(self.width), vectors.split(self.width), strict=True):
@@ -389,7 +390,8 @@ class HessianOperator:
         drawn = torch.randn(2, surface.dimension, generator=generator, dtype=surface.basis_type).to(surface.device)
         images, self.products = self.products_of(drawn), count
         one, other = (drawn.double() * images.flip(0)).sum(1)
-        # Both numbers are about ‖H‖_F. Rounding makes them differ by 1e-6 of it in float32, weight_norm by up to 6e-1.
+        # Both numbers are about ‖H‖_F. In float32, rounding makes them differ by 1e-6 of ‖H‖_F; weight_norm makes them
+        # differ by up to 6e-1 of it.
         size, tolerance = float(images.norm(dim=1).max()), max(_SYMMETRY, torch.finfo(surface.arithmetic).eps ** 0.5)
         if abs(float(one - other)) > tolerance * size:
             share = abs(float(one - other)) / size

@@ -53,7 +53,7 @@ class Lanczos:
     @property
     def images(self) -> Tensor:
         """Products of H with the rows of `basis` [k, P]."""
-        # From the recurrence H Q = Q T + r eᵀ, at no further product.
+        # The recurrence H Q = Q T + r eᵀ gives them without a further product.
         tridiagonal = (self.coordinates * self.values.to(self.coordinates)) @ self.coordinates.T
         products = tridiagonal @ self.basis
         if self.rest is not None:
@@ -125,7 +125,7 @@ def lanczos_run(
     Converged means ‖Hv − λv‖ ≤ tolerance·|λ| for λ_max and ≤ tolerance·‖H‖ for λ_min.
 
     Args:
-        start: start vector [P], whose dtype the basis has; the tridiagonal matrix is in double precision.
+        start: start vector [P]. The basis has its dtype; the tridiagonal matrix is in double precision.
         steps: maximum number of products.
         tolerance: relative residual of convergence.
         generator: source of new directions when the Krylov space is exhausted.

@@ -1,10 +1,10 @@
 """Curvature of several perceptrons with one architecture at once: one traversal gives all Hessian-vector products.
 
-A small network's product takes as long as calling its operations, and lanes share these calls. Losses may differ
-between lanes: if a loss does not couple samples, a product needs only its first two derivatives by each sample's
-logits. The traversals, forwards and backwards, are written out as matrix products with a lane dimension. Each lane has
-its own Lanczos run, which stops where it would stop alone; the lane is then left out. Convolutions gain nothing: four
-resnet8 on one core took 0.94 of the time they take one by one.
+A small network's product takes as long as calling its operations. Networks measured together, called lanes, share these
+calls. Losses may differ between lanes: if a loss does not couple samples, a product needs only its first two
+derivatives by each sample's logits. The traversals, forwards and backwards, are written out as matrix products with a
+lane dimension. Each lane has its own Lanczos run, which stops where it would stop alone; the lane is then left out.
+Convolutions gain almost nothing: four resnet8 on one core took 0.94 of the time that they take one by one.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class Lane:
 def measure_lanes(
     lanes: Sequence[Lane], inputs: Tensor, targets: Tensor, *, settings: CurvatureSettings
 ) -> list[Curvature | None]:
-    """Return per lane the result of `measure_by_block`, up to rounding, or `None` for a lane to measure by itself.
+    """Return per lane the result of `measure_by_block`, up to rounding, or `None` for a lane to measure separately.
 
     Lanes can be measured together if they are stacks of linear layers and ReLUs with at most `EXACT_CLASSES` classes,
-    their samples fit in one pass, and the settings request only both spectrum ends and an exact trace. A lane is
-    returned as `None` as well if its loss couples samples or its numbers are not finite.
+    their samples fit in one pass, and the settings request only both spectrum ends and an exact trace. A lane's result
+    is also `None` if its loss couples samples or its numbers are not finite.
 
     Args:
         lanes: networks of one architecture on one device.
@@ -130,7 +130,7 @@ class _Layer:
         return _Layer(self.weight[index], self.biased, self.below[index], self.passes[index])
 
     def rows(self, weight: Tensor, slopes: Tensor) -> list[Tensor]:
-        """Return derivatives by weight [L, C, D] and bias as rows, given those by outputs [L, N, C]."""
+        """Return the derivatives by weight [L, C, D] and bias as rows, from the derivatives by outputs [L, N, C]."""
         return [weight.flatten(1), slopes.sum(1)] if self.biased else [weight.flatten(1)]
 
 
@@ -167,7 +167,7 @@ class _Stacked:
         self.gram = self._gram()
 
     def _gram(self) -> Tensor:
-        """Return J_i J_iᵀ as the sum of (‖u‖² + 1)·dₖ·dₗ over layers, with inputs u and logit slopes d by outputs."""
+        """Return J_i J_iᵀ, the sum of (‖u‖² + 1)·dₖ·dₗ over layers (inputs u, logits' derivatives d by outputs)."""
         lanes, samples, classes = self.logits.shape
         gram = self.logits.new_zeros(lanes, samples, classes, classes)
         slopes = torch.eye(classes).to(self.logits).expand_as(gram)
@@ -276,7 +276,7 @@ def _ends_of(
     vectors = {lane: next(run) for lane, run in runs.items()}
     active, lanes = hessian.of([*vectors]), [*vectors]
     while vectors:
-        # Selecting lanes copies their layers, so it is done only after one has finished.
+        # Selecting lanes copies their layers, so lanes are selected only after one has finished.
         if len(vectors) < len(lanes):
             active, lanes = active.of([place for place, lane in enumerate(lanes) if lane in vectors]), [*vectors]
         images = active.products(torch.stack([*vectors.values()]))

@@ -380,13 +380,13 @@ def spectral_density(
     Source: Ghorbani, Krishnan & Xiao 2019, arXiv:1901.10159, §2.
 
     Args:
-        model: network as for `measure_curvature`, which also says what stays unchanged.
+        model: network as for `measure_curvature`; it stays unchanged.
         inputs: inputs [N, …].
         targets: class indices [N].
         losses: label → mean loss.
         settings: `spectrum_steps` products per probe, `samples` and `batch_size`.
         seed: seed for the probes.
-        probes: Lanczos runs per loss; more probes resolve the bulk, more steps the edges.
+        probes: Lanczos runs per loss; more probes resolve the bulk, and more steps resolve the edges.
         precision: continue, up to SPECTRUM_PROBES runs, until the mean's standard error is at most this fraction of it;
             `None` stops after `probes`.
 

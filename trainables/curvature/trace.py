@@ -1,9 +1,9 @@
-"""The trace of a symmetric operator, from random probes with a standard error, or sample by sample without products.
+"""The trace of a symmetric operator: from random probes with a standard error, or sample by sample without products.
 
 If the network is affine in each parameter alone (`gauss_newton`), Tr(H) = Σ_i ⟨H_z,i, J_i J_iᵀ⟩, a sum over samples.
 With few classes K it is exact, from K backward passes for all losses together. With many classes, each sample draws
-random directions w_i in logit space with E[w_i w_iᵀ] = H_z,i. Samples draw independently, so the error averages out
-over them, whereas all samples share a probe in parameter space.
+random directions w_i in logit space with E[w_i w_iᵀ] = H_z,i. Samples draw independently, so their errors average out.
+A probe in parameter space is instead shared by all samples.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def hutchinson(
         return TraceEstimate(known, 0.0, 0, *_parts(settled, []))
     values: list[float] = []
     by_block: list[Tensor] = []
-    # Two probes even beyond the budget: a trace without a standard error is of no use.
+    # At least two probes, even beyond the budget: a trace without a standard error is useless.
     fewest = max(_FEWEST_PROBES, min(effort.probes, effort.max_products))
     while len(values) < fewest or _needs_more_probes(values, known, effort):
         missing = fewest - len(values) if len(values) < fewest else 1
@@ -153,9 +153,9 @@ def hutch_plus_plus(
 ) -> TraceEstimate:
     """Estimate a trace by Hutch++: `hutchinson` on the complement of `basis` [k, P] and of a random range of H.
 
-    A third of the products finds the range, a third measures the trace on it, and the last third are independent
-    probes of the rest, so that their standard error is valid. With a precision, finding and measuring the range takes
-    a sixth of the products. Arguments are those of `hutchinson`.
+    A third of the products finds the range, and a third measures the trace on it. The last third are independent probes
+    of the rest, so their standard error is valid. With a precision, finding and measuring the range takes a sixth of
+    the products. Arguments are those of `hutchinson`.
 
     Source: Meyer, Musco, Musco & Woodruff 2021, arXiv:2010.09649, Algorithm 1.
 

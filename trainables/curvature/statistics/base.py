@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 #: Prefix of the columns' names.
 PREFIX = "hessian_"
 
-#: Losses whose Hessian is measured, with their names in reports. Cross-entropy's is comparable between training losses.
+#: Losses whose Hessian is measured, with their names in reports. Cross-entropy's Hessian is comparable between networks
+#: trained with different losses.
 LOSS_WORDS = {"cross_entropy": "cross-entropy", "training": "training"}
 
 #: Cross-entropy after temperature scaling, measured as `tempered_<label>` for each post-hoc method `temperature`.
@@ -91,7 +92,7 @@ def headline_columns() -> tuple[str, ...]:
 
 
 def statistic_of(column: str) -> tuple[str, Statistic] | None:
-    """Return the loss and the statistic of a column, or `None` if it is no statistic's column.
+    """Return the loss and the statistic of a column, or `None` for any other column.
 
     Example:
         >>> loss, statistic = statistic_of("hessian_training_trace")
@@ -108,7 +109,7 @@ def statistic_of(column: str) -> tuple[str, Statistic] | None:
 
 
 def statistic_words(column: str) -> str | None:
-    """Return a column's name in reports, or `None` if it is no statistic's column.
+    """Return a statistic column's name in reports, or `None` for any other column.
 
     Example:
         >>> statistic_words("hessian_cross_entropy_lambda_max")
@@ -172,10 +173,11 @@ class CurvatureSettings:
             post-hoc method `temperature`.
         statistics: groups of further statistics: `gauss_newton` (H = G + R), `sharpness` (SAM's, ASAM's), `fisher`.
         blocks: also measure trace, λ_max and gradient norm per layer, in the table `blocks`.
-        block_steps: maximum Lanczos products for one layer's λ_max; each costs at most one product of the whole.
-        precision: number type of the factors in the network's matrix products within Hessian-vector products, for GPUs
-            with tensor cores; the residual includes the rounding of `bfloat16`. Sums over samples, Lanczos and exact
-            traces are not rounded.
+        block_steps: maximum Lanczos products for one layer's λ_max; each costs at most as much as one product with the
+            whole Hessian.
+        precision: number type of the factors in the network's matrix products, for GPUs with tensor cores. It applies
+            within Hessian-vector products; sums over samples, Lanczos and exact traces are not rounded. The residual
+            includes the rounding of `bfloat16`.
         rho: radius for SAM's sharpness [Foret et al. 2021, section 3.1].
         adaptive_rho: radius for ASAM's sharpness [Kwon et al. 2021, section 5.2].
         spectrum: also measure the spectral density for the report.
