@@ -103,7 +103,7 @@ def hash_of_splits(*parts: NDArray[np.generic]) -> str:
     """
     digest = hashlib.sha256()
     for part in parts:
-        # the length keeps parts apart: without it, moving an index to the next part would not show
+        # the length separates the parts: without it, moving an index to the next part would keep the hash
         digest.update(len(part).to_bytes(8, "little"))
         digest.update(np.ascontiguousarray(part, dtype="<i8").tobytes())
     return digest.hexdigest()
@@ -121,7 +121,7 @@ class Split:
         targets: classes, int64 [N].
         preprocessing: function from stored to network inputs, applied to each batch on the device; `None` for none.
         augmentation: random changes of training batches; `None` for validation and test.
-        streamed: whether inputs stay on the host, from where batches go to the targets' device ahead of their use.
+        streamed: whether inputs stay on the host. Batches are then sent to the targets' device ahead of their use.
         source: reader of inputs that are too many for memory; `inputs` then has only their shape and type, on torch's
             meta device.
 
@@ -214,7 +214,7 @@ class DataSet:
         posterior: true class probabilities of the test split, float64 [N, K], if they are known.
         word_vectors: pretrained word vectors [vocabulary, dimension], if requested.
         notes: warnings for users before they train on the data.
-        further: additional splits by name, e.g. shifted data that an evaluation can ask for. The data set's component
+        further: additional splits by name, e.g. shifted data that an evaluation can request. The data set's component
             names them in `splits`, so that a search space is checked before anything is loaded.
 
     Raises:
@@ -331,7 +331,7 @@ class DataSetComponent(Component):
     """The registry's entry of a data set.
 
     Attributes:
-        splits: names of its splits, which `evaluation.splits` can ask for.
+        splits: names of its splits, which `evaluation.splits` can request.
         size: function from options to the size, for a plan before anything is downloaded; `None` if only the files
             determine it.
         stand_in: options of `digits_stand_in` for rehearsals, or a function that returns them from the options; empty
@@ -449,7 +449,7 @@ def evaluation_batches(split: Split, batch_size: int) -> Iterator[tuple[Tensor, 
 
 
 def batch_fault(dataset: DataSet, batch_size: int) -> str | None:
-    """Return the reason why a data set cannot be trained on in batches of `batch_size`, or `None`; for checks."""
+    """Return the reason why training on a data set in batches of `batch_size` is impossible, or `None`."""
     most = len(dataset.train)
     if batch_size > most:
         whose = f"the {most} training samples of {dataset.name}"

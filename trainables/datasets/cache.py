@@ -1,4 +1,4 @@
-"""Data files on a node: a folder that all trials share, checked downloads, arrays decoded once, and their error."""
+"""Data files on a node: a folder that all trials share, checked downloads, arrays decoded once, and one error type."""
 
 from __future__ import annotations
 
@@ -82,7 +82,8 @@ class Source:
     Attributes:
         url: address.
         file_name: name in the cache.
-        checksum: `md5:…` or `sha256:…` of the file, in hex; after `unpacked `, of the contents of a gzipped file.
+        checksum: `md5:…` or `sha256:…` of the file, in hex; with the prefix `unpacked `, of the contents of a gzipped
+            file.
         package: Debian package that has the file; empty for none.
     """
 
@@ -162,7 +163,7 @@ def _receive(url: str, part: Path) -> None:
         while chunk := answer.read(CHUNK_BYTES):
             target.write(chunk)
             received += len(chunk)
-    # urllib ends a truncated answer like a complete one
+    # urllib raises no error for a truncated response
     if expected is not None and received < int(expected):
         raise http.client.IncompleteRead(b"", int(expected) - received)
 

@@ -97,7 +97,7 @@ def read_images(path: Path, label_key: bytes, classes: int) -> ImageArrays:
     """Read images and fine labels of one file.
 
     Raises:
-        DataSetUnavailableError: as `read_pickle`, or its arrays have other shapes or values.
+        DataSetUnavailableError: as `read_pickle`, or the arrays have unexpected shapes or values.
     """
     content = read_pickle(path)
     data, labels = np.asarray(content.get(b"data")), np.asarray(content.get(label_key))

@@ -117,8 +117,8 @@ def load_digits_32(augment: Augment = True) -> DataSet:
 
     Load the digits enlarged to 32x32 with three equal channels, for networks shaped for CIFAR.
 
-    Images are enlarged bilinearly, stored as uint8 and divided as `digits`. Training images are shifted by up to 4
-    pixels (one pixel of the original), not mirrored.
+    Images are enlarged bilinearly, stored as uint8 and divided into splits as in `digits`. Training images are shifted
+    by up to 4 pixels (one pixel of the original), not mirrored.
 
     Source: UCI Machine Learning Repository, Optical Recognition of Handwritten Digits.
 
@@ -163,7 +163,7 @@ def enlarged_digits(
 
 
 # As text, each inked pixel is a word for its position and darkness, so a digit is a sentence of up to 64 words. As
-# trees, the words of the image at 4x4 are joined in pairs. The task stays a real one.
+# trees, the words of the image at 4x4 are joined in pairs. Networks still learn to classify real data.
 STAND_IN = "digits_stand_in"
 SHADES = 4  # 17 grey levels as four words per position; white is no word
 FIRST_WORD = 2  # 0 is padding and 1 an unknown word, as in the text data sets

@@ -89,8 +89,8 @@ def load_fashion_mnist(
     Source: Xiao et al. 2017.
 
     Args:
-        folder: folder of `fashion-mnist/*.gz`; see `data_folder`. `None` uses those of Debian's package
-            `dataset-fashion-mnist` if there are none.
+        folder: folder of `fashion-mnist/*.gz`; see `data_folder`. `None` uses the files of Debian's package
+            `dataset-fashion-mnist` if that folder has none.
         download: download missing files.
         augment: crop and flip training images.
         image_size: resize batches to this side; `None` keeps 28.

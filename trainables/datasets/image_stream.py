@@ -122,7 +122,7 @@ CHUNK = 64
 #: Requests that wait for each worker, torch's default: 300 MB for eight workers.
 REQUESTS_AHEAD = 2
 
-#: At most this many images are decoded in the process that asks: starting workers takes longer.
+#: Up to this many images are decoded in the calling process, because starting workers takes longer.
 FEW = 16
 
 
@@ -144,7 +144,7 @@ class Request:
 
 
 class BusyError(RuntimeError):
-    """Raised if two networks ask for their batches in turns."""
+    """Raised if two networks request batches alternately."""
 
 
 class Decoders:
@@ -155,7 +155,7 @@ class Decoders:
 
         Args:
             pools: pools of stored images.
-            workers: number of processes; `None` for the number of torch's threads in the process that asks, 0 for none.
+            workers: number of processes; `None` for the number of torch's threads in the calling process, 0 for none.
         """
         self._decode = _Decode(pools)
         self._workers = workers
@@ -208,7 +208,7 @@ class Decoders:
 
 def _intact(result: Tensor | DataSetUnavailableError) -> Tensor:
     """Return the pixels of a worker's result, or raise the error in it."""
-    # returned by the worker and raised here: the loader rebuilds an error that a worker raises from its message alone
+    # The worker returns the error, and it is raised here: the loader rebuilds a raised error from its message alone.
     if isinstance(result, DataSetUnavailableError):
         raise result
     return result
@@ -329,7 +329,7 @@ class ImageStream:
     changed: View | None = None
 
     def __repr__(self) -> str:
-        """Return a name of the images as seen: equal names mean equal images, on every node."""
+        """Return a name of the transformed images: equal names mean equal images, on every node."""
         return f"ImageStream({self.images.fingerprint()}, {_digest(self.rows)}, {self.view}, {self.changed})"
 
     def part(self, rows: slice) -> ImageStream:

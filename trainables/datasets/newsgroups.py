@@ -41,7 +41,7 @@ def newsgroup_folder(root: Path, download: bool, source: Source) -> Path:
     """Return the folder of messages, unpacking `20_newsgroups.tar.gz` or downloading the archive around it.
 
     Raises:
-        DataSetUnavailableError: all are missing and `download` is false, or an archive is broken.
+        DataSetUnavailableError: folder and archives are missing and `download` is false, or an archive is broken.
     """
     if (root / MEMBER).is_dir():
         return root / MEMBER
@@ -115,7 +115,7 @@ def load_newsgroups(
         folder: folder of the archive or its unpacked folder; see `data_folder`.
         download: download the archive if it is missing.
         vocabulary: number of token ids, padding included [mukhoti's released code].
-        length: number of words kept of each message, its last ones [mukhoti's released code].
+        length: number of words kept at the end of each message [mukhoti's released code].
         word_vectors: file of pretrained vectors in GloVe's format.
         source: the archive.
 

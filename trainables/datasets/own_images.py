@@ -112,7 +112,7 @@ def load_image_folder(
     if lacking := sorted(set(range(len(names))) - set(arrays.targets[train].tolist())):
         rule, remedy = "has too few images to train on", "add images, or lower the fractions held out"
         raise DataSetUnavailableError(folders["train"] / names[lacking[0]], rule, remedy)
-    # validation images of their own are appended to the training images: `image_dataset` takes both from one array
+    # images of a `val` folder are appended to the training images, because `image_dataset` takes both from one array
     if "val" in groups:
         val, own = val + len(arrays.targets), (arrays, groups["val"])
         arrays = ImageArrays(*(np.concatenate([getattr(part, name) for part in own]) for name in ("images", "targets")))

@@ -145,16 +145,17 @@ def _checked(
     return inputs.astype(np.float32), targets.astype(np.int64)
 
 
-#: Most values of a text column, each of which becomes a feature; with more, it is a text or a key. Our choice.
+#: Maximum number of values of a text column; each value becomes a feature. A column with more values is a text or a
+#: key. Our choice.
 MOST_VALUES = 100
 
-#: Most classes: ImageNet has as many; a target with more is probably a key. Our choice.
+#: Maximum number of classes, as many as ImageNet has. A target with more is probably a key. Our choice.
 MOST_CLASSES = 1000
 
 #: Number of training rows used to test whether a column reveals the target. Our choice.
 LOOKED_AT = 10_000
 
-#: Most distinct numbers in a target of classes: more are a target of regression. Our choice.
+#: Maximum number of distinct numbers in a target of classes. A target with more is for regression. Our choice.
 MOST_NUMBERS = 20
 
 NUMBER = "plain numbers"
@@ -350,10 +351,10 @@ def _one_for_each(
 
 
 def gives_away(values: NDArray[Any], targets: NDArray[np.int64], classes: int) -> bool:
-    """Return whether rows sorted by `values` [N] are grouped by class, except for one in a hundred.
+    """Return whether rows sorted by `values` [N] are grouped by class, except for one row in a hundred.
 
-    A row number does this in a table sorted by its target, and a copy of the target in any table. Rows with equal
-    values count as their most frequent class. Texts have no order: each text must have a single class.
+    In a table sorted by its target, row numbers group rows in this way. In any table, a copy of the target does. Rows
+    with equal values count as their most frequent class. Texts have no order: each text must have a single class.
 
     Example:
         >>> gives_away(np.arange(200.0), np.repeat([0, 1], 100), classes=2)
@@ -474,7 +475,7 @@ def load_text_table(
         file, target, group, split, validation_fraction, test_fraction, split_seed: as in `load_table`.
         text: column of texts.
         vocabulary: number of token ids: padding, and the most frequent words of training texts [as newsgroups20].
-        length: number of words kept of each text, its last ones [our choice].
+        length: number of words kept at the end of each text [our choice].
         tokenizer: folder of a Hugging Face tokenizer to use instead of words; the first `length` tokens are kept.
     """
     rows = _Rows(file, target, group, split, (validation_fraction, test_fraction), split_seed)

@@ -116,7 +116,7 @@ def _members(path: Path) -> list[tuple[int, int, int]]:
     images: dict[str, tuple[int, int]] = {}
     targets: dict[str, int] = {}
     readable = refused(path, "cannot be read as a tar archive", "fetch it again", tarfile.TarError, OSError, EOFError)
-    # "r:" accepts no compression, in which an image has no offset
+    # "r:" accepts no compression, because a compressed image has no offset
     with readable, tarfile.open(path, "r:") as archive:
         for member in archive:
             match = KEY.fullmatch(member.name) if member.isfile() else None
@@ -141,7 +141,7 @@ def _members(path: Path) -> list[tuple[int, int, int]]:
 
 
 def _class_of(kind: str, content: bytes) -> int | None:
-    """Return the class in a `.cls` member, or under `label` in a `.json` one; `None` if there is none."""
+    """Return the class in a `.cls` member, or under `label` in a `.json` member; `None` if there is none."""
     try:
         value = json.loads(content)
     except ValueError:
@@ -197,7 +197,7 @@ def _digest(value: object) -> str:
 def _copy(
     store: Store, entries: Mapping[str, Entry], listing: Mapping[str, object], folder: Path, address: str
 ) -> None:
-    """Make the folder of a listing: links to shards in the pool, downloading only those that it lacks."""
+    """Make the folder of a listing with links to shards in the pool. Only shards that the pool lacks are downloaded."""
     pool = folder.parent / POOL
     kept = {name: pool / _digest([name, listing[name]]) for name in entries}
     with temporary_beside(folder) as temporary:

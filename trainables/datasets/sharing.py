@@ -1,7 +1,7 @@
 """One copy of a data set per node: arrays on disk, named by a digest of their contents, that every process maps.
 
 A copy is plain data: arrays, and JSON of numbers and texts. If another user could have written it, its contents are
-compared with its name before it is used.
+compared with the digest in its name before it is used.
 
 Mapped pages belong to the operating system's file cache: all processes share them, and they are freed first when memory
 is short. A process that changes an entry gets its own copy of that page.

@@ -1,9 +1,9 @@
 """Reading a user's table from CSV, Parquet or JSON Lines as plain columns, whatever program wrote it.
 
-Text files are UTF-8, UTF-16 with a byte-order mark, or else Windows-1252. The separator of a CSV is the one of `,`,
-`;`, tab and `|` that gives its header the most columns. Whitespace around names and texts is removed. A text in
-`MISSING` is a missing value. A column of numbers written as texts, such as `45.3%`, `1,234` or, in a file with
-semicolons, `1,5`, becomes a column of numbers.
+Text files are UTF-8, UTF-16 with a byte-order mark, or else Windows-1252. The separator of a CSV is `,`, `;`, tab or
+`|`, whichever gives its header the most columns. Whitespace around names and texts is removed. A text in `MISSING` is a
+missing value. A column of numbers written as texts, such as `45.3%`, `1,234` or, in a file with semicolons, `1,5`,
+becomes a column of numbers.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def read_table(path: str, texts: Collection[str] = ()) -> pa.Table:
         texts: columns whose texts are not converted to numbers.
 
     Raises:
-        DataSetUnavailableError: the file is missing, broken, has no rows or two columns of a name.
+        DataSetUnavailableError: the file is missing or broken, has no rows, or has two columns of the same name.
     """
     import pyarrow as pa
 
@@ -102,7 +102,7 @@ def _utf8(file: Path) -> bytes:
 
 def _delimiter(content: bytes) -> str:
     """Return the separator of the names in the first line; a comma if there is none."""
-    # of equal counts, `max` takes the first, the comma; a header longer than 64 KiB is no header
+    # for equal counts, `max` returns the first, the comma; a header longer than 64 KiB is no header
     first = content[: 2**16].decode(errors="ignore").splitlines()[:1]
     return max(DELIMITERS, key=lambda delimiter: len(next(csv.reader(first, delimiter=delimiter), ())))
 

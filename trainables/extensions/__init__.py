@@ -20,7 +20,7 @@ package registers:
   [N], …) that returns a map from logits [M, K] to probabilities [M, K]. `PARAMETERS` names the keys of its
   `parameters`, which become columns.
 
-A column is named after what follows the colon: `my_metrics:WorstClass` fills `worst_class`.
+A column is named after the part behind the colon: `my_metrics:WorstClass` fills `worst_class`.
 
 Hyperparameters are the arguments that follow, each with a type (`float`, `int`, `bool`, `str`, a `Literal` of texts, or
 a list of numbers or texts) or a default that implies it; one without a default is required. `Annotated[float,

@@ -40,7 +40,8 @@ MOST_BYTES = 32 * 2**20
 #: Folders inside a package that are not code: caches, environments and version control.
 LEFT_OUT = frozenset({"__pycache__", ".git", ".venv", "node_modules", ".ipynb_checkpoints"})
 
-#: The time of every file in an archive, so that equal code gives equal bytes; zip files know no earlier one.
+#: The modification time of every file in an archive, so that equal code gives equal bytes. It is the earliest time that
+#: a zip file can store.
 _EARLIEST = (1980, 1, 1, 0, 0, 0)
 
 
@@ -102,7 +103,8 @@ def gathered(named: Iterable[tuple[Registry, str]]) -> ExtensionCode | None:
 
 def archive_digest(archive: bytes) -> str:
     """Return 16 hexadecimal digits of an archive's names and contents."""
-    # Of the contents, not the file: zlib versions compress differently, and machines of a cluster may have several.
+    # The digest covers the contents, not the file: zlib versions compress differently, and the machines of a cluster
+    # can have different versions.
     digest = hashlib.sha256()
     with zipfile.ZipFile(io.BytesIO(archive)) as file:
         for name in sorted(file.namelist()):
@@ -127,8 +129,8 @@ def take_up(archive: bytes, names: Iterable[str], others: Sequence[Path] = ()) -
 def _modules_in(folder: Path, names: Collection[str]) -> set[str]:
     """Return the top-level modules that an archive provides before all other places.
 
-    These are the modules in the components' import paths, even if an installed package has another version of them by
-    now, and their helpers. A helper with the name of an installed package, such as `torch.py`, does not replace it.
+    These are the modules in the components' import paths and their helpers, even if an installed package now has
+    another version of them. A helper with the name of an installed package, such as `torch.py`, does not replace it.
     """
     points = [point for package in metadata.distributions(path=[str(folder)]) for point in package.entry_points]
     paths = [*filter(is_import_path, names), *(point.value for point in points if point.name in names)]
@@ -146,7 +148,7 @@ def unpacked(archive: bytes) -> Path:
     parent = _own_folder()
     folder = parent / archive_digest(archive)
     if not folder.is_dir():
-        # Unpacked aside and renamed, so that no process imports from a folder that is still being filled.
+        # Unpacked under another name and then renamed, so that no process imports from an incomplete folder.
         temporary = Path(tempfile.mkdtemp(dir=parent))
         unpack_into(archive, temporary)
         try:
@@ -174,7 +176,7 @@ def _own_folder() -> Path:
 
 
 def _files(tops: Iterable[str]) -> Iterator[tuple[str, Path]]:
-    """Yield (name in the archive, file) for top-level modules and for those of the same folders that they import."""
+    """Yield (name in the archive, file) for the modules `tops`, and for modules of their folders that they import."""
     waiting, seen = [*dict.fromkeys(tops)], set[str]()
     installed = _installed_folders()
     while waiting:

@@ -1,7 +1,7 @@
 """Preparations for importing torchvision beside a CPU build of PyTorch, and transformers.
 
 Package indexes serve torchvision as a CUDA build only. Its compiled operators do not load with a CPU build of PyTorch,
-and `import torchvision` (timm imports it too) then stops at "operator torchvision::nms does not exist". No network or
+and `import torchvision` (timm imports it too) then fails with "operator torchvision::nms does not exist". No network or
 data set here calls those detection operators, so declaring their signatures is enough. Hugging Face's transformers is
 an extra; it reads local files only and does not run the code of a model's folder.
 """
@@ -82,6 +82,6 @@ def existing_folder(folder: str, *needed: str) -> Path:
     place = Path(folder).expanduser()
     if any((place / name).is_file() for name in needed):
         return place
-    # A relative folder is usually called as its model on the Hub.
+    # A relative folder usually has the name of its model on the Hub.
     model = "/".join(place.parts[-2:]) if not place.is_absolute() and len(place.parts) > 1 else "ORGANISATION/MODEL"
     raise ValueError(f"there is no {needed[0]} in {place}; fetch it: hf download {model} --local-dir {place}")

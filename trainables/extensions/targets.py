@@ -46,12 +46,12 @@ class _Archived:
 
 
 def look_in(folders: Sequence[Path]) -> None:
-    """Search `folders` for import paths, after everything installed, instead of the folders given before.
+    """Search `folders` for import paths, after all installed packages. They replace the folders of earlier calls.
 
     Results folders and folders inside them are left out, since someone else may have written them.
 
-    Modules that import paths loaded are imported again on the next request, so that edits take effect, and any name can
-    be imported until `permit_only` limits them.
+    Modules that import paths loaded are imported again on the next request, so that edits take effect. Any name can be
+    imported until `permit_only` limits the names.
     """
     global _archived
     permit_only(None)
@@ -133,7 +133,7 @@ def import_target(path: str) -> object:
 
 
 def _elsewhere(module_name: str) -> str:
-    """Return, for messages, the location of a module that shadows the user's; empty if it is the user's."""
+    """Return the location of a module that shadows the user's, for messages; empty if nothing shadows it."""
     place = package_place(module_name.partition(".")[0])
     return "" if place is None or str(place.parent) in _roots else f" (it is the one in {place.parent})"
 
@@ -218,7 +218,7 @@ def describe_error(error: BaseException, target: str) -> str:
 #: Prefix of the entry-point groups `calibration_sweeper.losses`, `.architectures`, `.datasets`, `.metrics`, `.posthoc`.
 GROUP = "calibration_sweeper"
 
-#: Names that entry points may have: they become part of column names, which must not need quotes in SQL.
+#: Allowed names of entry points: they become parts of column names, and these must not need quotes in SQL.
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 

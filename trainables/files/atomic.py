@@ -1,7 +1,7 @@
 """Atomic writes: a file is whole or absent, written under a temporary name and renamed in one step.
 
-A temporary name begins with `.tmp-` and contains the writer's process id and a random part. So no two writers share
-one, no reader's pattern matches it, and files of killed writers can be recognised. `kept_choice` uses this for
+A temporary name begins with `.tmp-` and contains the writer's process id and a random part. So no two writers use the
+same name, no reader's pattern matches it, and files of killed writers can be recognised. `kept_choice` uses this for
 measurements that all processes of a sweep share: the first result written counts.
 """
 
@@ -120,7 +120,7 @@ def clear_leftovers(folder: Path, *, shared: bool = False) -> list[Path]:
     Args:
         folder: the folder, without its sub-folders; may be missing.
         shared: whether others may be writing there now; keeps the files of other living processes of this machine.
-            Otherwise the caller must hold the only right to write.
+            If false, the caller must be the only writer.
     """
     unfinished = [folder / name for name in os.listdir(folder) if is_temporary(name)] if folder.is_dir() else []
     leftovers = [path for path in unfinished if not (shared and _writer_is_alive(path.name))]

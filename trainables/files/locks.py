@@ -5,8 +5,8 @@ A lock belongs to an open file, not to its name. So a lock file is never removed
 Some file systems have no locks: Lustre without `-o flock` and NFS without a lock service refuse `flock`. There, a file
 that its owner keeps renewing replaces the lock, by the library filelock. A process that finds the file watches it: if
 it changes, its owner is alive; if it has not changed for `SILENCE_SECONDS`, its owner counts as dead. Clocks of
-machines are never compared. A process that was suspended for longer finds its lock lost up to two beats after it wakes;
-what must not happen twice has to be safe by itself until then.
+machines are never compared. A process that was suspended for longer notices the loss of its lock up to two renewals
+after it wakes. Until then, work that must not be done twice needs a protection of its own.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 0.1
 
 
-#: By thread: when its current wait began, and the total time of its earlier ones. The watchdog does not count waits.
+#: For each thread, the start of its current wait and the total time of its earlier waits. The watchdog does not count
+#: waits.
 _waits_began: dict[int, float] = {}
 _seconds_waited: dict[int, float] = {}
 
@@ -165,10 +166,10 @@ def claimed(
 #: Seconds between two renewals of a heartbeat: few enough requests for a file server with many sweeps.
 BEAT_SECONDS = 5.0
 
-#: Four beats, since a busy server can delay some of them.
+#: Four renewals, since a busy server can delay some of them.
 SILENCE_SECONDS = 20.0
 
-#: Seconds between two looks at another process's heartbeat.
+#: Seconds between two checks of another process's heartbeat.
 LOOK_SECONDS = 0.5
 
 
@@ -188,7 +189,7 @@ class Heartbeat(Claim):
 
     @property
     def lost(self) -> bool:
-        """Whether another process has taken the lock over, as of the last beat."""
+        """Whether another process has taken the lock over, as of the last renewal."""
         return self._lease.compromise is not None
 
     def take(self, patience: float = math.inf) -> bool:
@@ -227,7 +228,7 @@ class Scratch:
     """A temporary folder of this process; removed at the context's end, by `remove`, or when nothing refers to it.
 
     The process holds a lock on it, which ends with the process however it dies. The next process on this machine that
-    makes a folder of the same kind removes those without a lock.
+    makes a folder of the same kind removes the folders without a lock.
 
     Example:
         >>> with Scratch("example-") as folder:

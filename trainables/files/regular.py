@@ -11,7 +11,7 @@ import os
 import stat
 from pathlib import Path
 
-#: Larger files are refused: the content is held in memory, and no file of a sweep that is read whole comes near this.
+#: Larger files are refused: the content is held in memory, and the files that a sweep reads whole are far smaller.
 MOST_BYTES = 2**30
 
 

@@ -1,10 +1,11 @@
 """The 15 common corruptions of Hendrycks & Dietterich 2019 (arXiv:1903.12261), computed from clean images.
 
-Each has five severities with the constants of the published benchmarks: those of CIFAR-10-C for images with sides of up
-to 64 pixels, those of ImageNet-C for larger ones. They follow the definitions that the authors released and that
-`imagecorruptions` 1.1 packages, for many images at a time, with two exceptions: motion blur, also within snow, is that
-of imagecorruptions for both sizes (CIFAR-10-C's files come from ImageMagick), and impulse noise draws as current
-scikit-image does. The benchmarks' released files differ from any computation in their random draws.
+Each corruption has five severities with the constants of the published benchmarks: CIFAR-10-C's for images with sides
+of up to 64 pixels, and ImageNet-C's for larger images. The code follows the definitions that the authors released,
+which `imagecorruptions` 1.1 packages, and processes many images at a time. There are two exceptions. Motion blur, also
+within snow, follows imagecorruptions for both sizes (CIFAR-10-C's files come from ImageMagick). Impulse noise draws as
+current scikit-image does. The benchmarks' released files had other random draws, so no computation reproduces them
+exactly.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ SEVERITIES = (1, 2, 3, 4, 5)
 #: Images with sides up to this use the constants of CIFAR-10-C, larger ones those of ImageNet-C.
 LARGEST_SMALL_SIDE = 64
 
-#: Smaller images would be all blur and border; Fashion-MNIST's are the smallest that are corrupted.
+#: Smaller images would be all blur and border. Fashion-MNIST has the smallest images that can be corrupted.
 LEAST_SIDE = 28
 
 #: Pixel values corrupted at a time: 32 MiB in float64.

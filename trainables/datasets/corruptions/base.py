@@ -41,12 +41,12 @@ def shares(images: Images) -> Floats:
 
 
 def levels(pixels: Floats) -> Floats:
-    """Return shares, clipped to [0, 1], as values from 0 to 255."""
+    """Clip pixels to [0, 1], and return them as values from 0 to 255."""
     return np.asarray(np.clip(pixels, 0, 1) * 255)
 
 
 def grey(pixels: Floats) -> Floats:
-    """Return the luma [N, H, W, 1] of shares; a single channel is returned as it is."""
+    """Return the luma [N, H, W, 1] of pixels; a single channel is returned unchanged."""
     # the weights of ITU-R BT.601, as OpenCV's in the reference
     if pixels.shape[-1] == 1:
         return pixels

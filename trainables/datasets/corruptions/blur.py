@@ -54,7 +54,7 @@ def smoothed(pixels: Floats, deviation: float, mode: str = "nearest", truncate: 
 
 
 def glass_blur(images: Images, severity: int, small: bool, draws: np.random.RandomState) -> Floats:
-    """Replace pixels by near ones, between two smoothings."""
+    """Smooth, replace pixels by neighbours, and smooth again."""
     # The reference intends to swap pixels, but assigns through views of one array, which copies one of them. The
     # benchmarks were made this way.
     deviation, reach, passes = constant("glass_blur", severity, small)
@@ -63,7 +63,7 @@ def glass_blur(images: Images, severity: int, small: bool, draws: np.random.Rand
     places = [(h, w) for h in range(height - reach, reach, -1) for w in range(width - reach, reach, -1)]
     moves = np.stack([draws.randint(-reach, reach, size=(passes * len(places), 2)) for _ in range(n)])
     every = np.arange(n)
-    # one position after the other, because moves read pixels that earlier ones changed; all images at once
+    # one position after another, because a move reads pixels that earlier moves changed; all images at once
     for at, (h, w) in enumerate(places * passes):
         pixels[:, h, w] = pixels[every, h + moves[:, at, 1], w + moves[:, at, 0]]
     return levels(smoothed(shares(pixels), deviation))

@@ -1,4 +1,4 @@
-"""Noise (Gaussian, shot, impulse), and digital: contrast, elastic deformation, coarse pixels and JPEG."""
+"""Noise (Gaussian, shot, impulse) and digital corruptions (contrast, elastic deformation, coarse pixels, JPEG)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def shot_noise(images: Images, severity: int, small: bool, draws: np.random.Rand
 
 def impulse_noise(images: Images, severity: int, small: bool, draws: np.random.RandomState) -> Floats:
     """Make some values black or white."""
-    # per image, which values change and then to what: scikit-image's order of draws
+    # scikit-image's order of draws: for each image, first which values change, then their new values
     drawn = draws.random((len(images), 2, *images.shape[1:]))
     flipped, salted = drawn[:, 0] <= constant("impulse_noise", severity, small), drawn[:, 1] <= 0.5
     return levels(np.where(flipped, salted.astype(np.float64), shares(images)))

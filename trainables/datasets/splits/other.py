@@ -24,12 +24,11 @@ from trainables.registry.names import other_name
 class Other:
     """One split of another data set; see `EvaluationSplit`.
 
-    Images are converted to the size and channels of the data set, and then preprocessed as its test images, as they
-    would be in use.
+    Images are converted to the size and channels of the data set, and then preprocessed like its test images.
 
     Attributes:
         dataset: name and options of the other data set.
-        taken: name of its split.
+        taken: name of the other data set's split.
         label: part of the split's name after `other_`.
         same_classes: whether its classes are those of the data set, in the same order, so that all metrics apply.
         samples: number of samples; `None` for all.

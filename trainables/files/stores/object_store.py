@@ -1,10 +1,10 @@
 """Objects in a store (`s3://`, `gs://`, `az://`): whole-object writes and reads below one address, through obstore.
 
-A store holds what several machines must see if they have no shared folder. An object is either absent or whole, so
-nothing here needs a temporary name. obstore offers conditional writes, a thousand deletions per request, copies within
-the store, and multipart uploads that are aborted if they fail (pyarrow published them when closed). Credentials come
-from where the cloud's own tools take them (environment, instance role, profile), never from the address, which is
-written into manifests and job lists.
+A store holds the files that several machines need if they have no shared folder. An object is either absent or whole,
+so nothing here needs a temporary name. obstore offers conditional writes, a thousand deletions per request, copies
+within the store, and multipart uploads that are aborted if they fail (pyarrow published them when closed). Credentials
+come from the sources that the cloud's own tools use (environment, instance role, profile). They never come from the
+address, because it is written into manifests and job lists.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class Store:
             try:
                 self._bucket.put(self._key(name), content, mode="create")
             except AlreadyExistsError:
-                pass  # perhaps written by this call, whose response was lost and which obstore repeated
+                pass  # perhaps this call wrote it: obstore repeats a request whose response was lost
             except (BaseError, NotImplementedError) as error:
                 if not any(sign in str(error) for sign in _UNCONDITIONAL):
                     raise
@@ -249,8 +249,8 @@ class Store:
         try:
             yield
         except (BaseError, OSError, ValueError) as error:
-            # Raised for a missing bucket, too. The response to a HEAD request has no text, so there the two look the
-            # same.
+            # Raised for a missing bucket, too. The response to a HEAD request has no text, so a missing bucket and a
+            # missing object look the same there.
             absent = isinstance(error, FileNotFoundError) and not any(sign in str(error) for sign in _NO_BUCKET)
             if absent or isinstance(error, StoreError):
                 raise
@@ -264,7 +264,7 @@ def _entry(meta: ObjectMeta) -> Entry:
 
 
 def _tag(e_tag: str | None) -> str:
-    """Return an ETag without quotes, which Azure's listings lack and its other responses have."""
+    """Return an ETag without quotes: Azure's listings omit them, and its other responses include them."""
     return (e_tag or "").strip('"')
 
 

@@ -52,7 +52,7 @@ def _profile() -> dict[str, str]:
         try:
             files.read(Path(os.environ.get(variable) or f"~/.aws/{default}").expanduser())
         except (OSError, configparser.Error):
-            continue  # an unreadable file is as good as none: the credentials may be elsewhere
+            continue  # an unreadable file counts as missing: the credentials may be elsewhere
         for section in (f"profile {name}", name):
             settings |= dict(files[section]) if section in files else {}
     return settings
