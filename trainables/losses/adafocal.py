@@ -25,7 +25,7 @@ class SignedFocal(FocalTypeLoss):
     gamma: Number
 
     def log_modulation(self, log_p: Tensor, log_complement: Tensor, gamma: Tensor) -> Tensor:
-        """Return the log weight of focal loss, γ·log(1 − u), for γ ≥ 0, and of inverse focal loss, |γ|·log(1 + u)."""
+        """Return the log weight: γ·log(1 − u) for γ ≥ 0 (focal loss), else |γ|·log(1 + u) (inverse focal loss)."""
         return gamma * torch.where(gamma >= 0, log_complement, -torch.log1p(log_p.exp()))
 
 
@@ -67,7 +67,7 @@ class AdaFocal(SignedFocal):
         self.edges = torch.linspace(0, 1, self.bins + 1, dtype=torch.float64)[1:-1]
 
     def gammas(self, true_log_p: Tensor) -> Number:
-        """Return the γ of each sample's bin, [N]: bins are half-open [l, u), the outer ones unbounded."""
+        """Return the γ of each sample's bin, [N]: bins are half-open, [l, u), and the outer bins are unbounded."""
         p = true_log_p.exp().unsqueeze(-1)
         index = (p >= self.edges.to(p)).sum(-1)
         return self.bin_gammas.to(p).gather(0, index)
@@ -98,7 +98,7 @@ class AdaFocal(SignedFocal):
 def bin_gaps(confidences: Tensor, right: Tensor, bins: int) -> tuple[Tensor, Tensor]:
     """Return confidence − accuracy of equal-mass bins [bins] and the inner edges [bins − 1].
 
-    The sorted confidences are split as evenly as possible, the first bins taking one more. An inner edge is the
+    The sorted confidences are split as evenly as possible; the first bins can hold one more. An inner edge is the
     smallest confidence of the bin above it; an empty bin has gap 0 and an edge that no probability reaches.
     """
     # stable, so that tied confidences fall into the same bins on every device and after a resume

@@ -145,9 +145,9 @@ def score_from_log_probabilities(name: str, log_probabilities: Tensor) -> Tensor
 def confidence_score(name: str, logits: Tensor) -> Tensor:
     """Return the confidence score `name` of logits [N, K] as [N] in [0, 1], in float32 or wider.
 
-    `msp` is the largest softmax probability, `margin` the largest less the second largest, `negative_entropy`
-    Σ p log p mapped from [−log K, 0] to [0, 1] (selective, App. A, Table 1). The softmax is applied once (the released
-    code of that paper applies it twice).
+    `msp` is the largest softmax probability, `margin` is the largest minus the second largest, and `negative_entropy`
+    is Σ p log p mapped from [−log K, 0] to [0, 1] (selective, App. A, Table 1). The softmax is applied once (the
+    released code of that paper applies it twice).
 
     Raises:
         ValueError: the name is not in `SCORE_NAMES`.
@@ -340,14 +340,14 @@ class FunctionLoss(Loss):
 
     def _has_independent_values(self) -> bool:
         """Return whether the value of a sample is the same in every batch."""
-        # a generator of its own and float64: the probe changes no random number and its tolerance can be tight
+        # a separate generator and float64: the probe changes no other random number, and its tolerance can be tight
         generator = torch.Generator().manual_seed(0)
         logits = torch.randn(6, PROBED_CLASSES, generator=generator, dtype=torch.float64)
         targets = torch.tensor([0, 1, 2, 2, 1, 0])
         try:
             whole, part = self._function(logits, targets), self._function(logits[:2], targets[:2])
         except Exception:
-            return False  # it takes another number of classes only; treating it as batch-coupled is always correct
+            return False  # it may need another number of classes; treating it as batch-coupled is always correct
         shapes = isinstance(whole, Tensor) and whole.shape == (6,) and part.shape == (2,)
         return shapes and torch.allclose(whole[:2], part, rtol=1e-6, atol=0.0)
 

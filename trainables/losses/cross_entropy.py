@@ -68,7 +68,7 @@ class LabelSmoothing(Loss):
         classes = logits.shape[-1]
         alpha = as_type(self.alpha, logits)
         every = alpha / (classes - 1 if self.form == "others" else classes)
-        # `every` multiplies all classes, the target's included: its own weight is what remains
+        # `every` applies to all classes including the target, so `target` is the rest of the target's weight
         target = 1 - alpha - every if self.form == "others" else 1 - alpha
         return -(target * true_class(log_p, targets) + every * log_p.sum(-1))
 
@@ -228,7 +228,7 @@ class ClassAdaptive(Loss):
     growth: Annotated[float, "[1, inf)"] = 1.2
 
     def __post_init__(self) -> None:
-        # one entry serves all classes: their number is known from the first validation logits on
+        # one entry for all classes, because their number is unknown until the first validation logits
         self.multipliers = torch.full((1,), 1e-6, dtype=torch.float64)
         self.stiffness = torch.ones(1, dtype=torch.float64)
         self.violations = torch.full((1,), torch.inf, dtype=torch.float64)
@@ -252,7 +252,8 @@ class ClassAdaptive(Loss):
             violation = h.mean(0)
             # relu: a constraint that holds needs no larger ρ, even where its slack shrinks
             worse = violation > torch.relu(self.violations.to(violation))
-            # limits keep a multiplier from vanishing, where its class would never be penalised again, or overflowing
+            # limits keep a multiplier from overflowing, and from vanishing: its class would then never be penalised
+            # again
             self.multipliers = pressure.clamp(min=0).mean(0).clamp(1e-6, 1e6)
             self.stiffness = torch.where(worse, stiff * self.growth, stiff).clamp(max=1e6)
             self.violations = violation

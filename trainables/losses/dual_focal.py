@@ -48,7 +48,7 @@ class DualFocal(FocalTypeLoss):
         self, logits: Tensor, targets: Tensor, logs: tuple[Tensor, Tensor], gamma: Tensor
     ) -> Tensor:
         """Return γ·log(1 − p_y + p_j), [N]."""
-        # p_j has a gradient, the choice of j has none: it is an index
+        # p_j has a gradient, but the index j has none
         fixed = logits.detach()
         own = true_class(fixed, targets)
         if self.variant == "ranked_below":
@@ -67,7 +67,7 @@ class DualFocal(FocalTypeLoss):
         present = rivals >= 0
         if self.variant == "conditional":
             present = fixed >= fixed.gather(-1, rivals)
-        # −1 (no rival) is no index: take any class there, which `present` masks
+        # −1 (no rival) is not an index: any class is used there, and `present` masks it
         return gamma * log_sum(log_complement, log_p.gather(-1, rivals.clamp(min=0)), present)
 
 

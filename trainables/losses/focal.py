@@ -250,12 +250,12 @@ class FocalSampleDependent(FocalTypeLoss):
         return Focal(self.gammas(log_p), smoothing=self.smoothing, smoothing_form=self.smoothing_form)
 
 
-# Newton's method is quadratic from a tight bound and reaches float64 accuracy after 6; a fixed number suits vmap.
+# From a tight bound, Newton's method reaches float64 accuracy after 6 steps; vmap needs a fixed number of steps.
 NEWTON_STEPS = 12
 
 
 def _constant_gamma(given: Options) -> float | None:
-    """Return γ: the one of a built loss, else the one that p₀ implies."""
+    """Return the γ of a built loss, else the γ that p₀ implies."""
     gamma, p0 = number_in(given, "gamma", None), number_in(given, "p0", None)
     return lambert_gamma(p0).item() if gamma is None and p0 is not None else gamma
 
@@ -299,7 +299,7 @@ def lambert_gamma(p0: Number) -> Tensor:
         >>> lambert_gamma(0.25)
         tensor(3.0702, dtype=torch.float64)
     """
-    # W₋₁, against the paper's remark that W₀ is one solution: W₀ always gives the trivial root γ = 0.
+    # W₋₁ is used although the paper remarks that W₀ is one solution: W₀ always gives the trivial root γ = 0.
     p = torch.as_tensor(p0, dtype=torch.float64)
     log_a, b = torch.log1p(-p), p * p.log()
     ratio = (1 - p) / b
@@ -313,7 +313,7 @@ def lambert_w_minus_one(log_argument: Tensor) -> Tensor:
     The function is concave and the start, −1 − √(2u) − u with u = −1 − ℓ (Chatzigeorgiou 2013, Theorem 1), lies
     below the root, so the iterates rise to it without overshooting.
     """
-    # at u = 0 (the branch point) the derivative 1 + 1/w is 0, and Newton's step 0/0
+    # at u = 0 (the branch point) the derivative 1 + 1/w is 0, and Newton's step is 0/0
     u = (-1 - log_argument).clamp(min=1e-300)
     w = -1 - (2 * u).sqrt() - u
     for _ in range(NEWTON_STEPS):

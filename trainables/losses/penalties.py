@@ -34,8 +34,8 @@ class MaximumMeanCalibrationError(Loss):
 
     `form="released"` is the penalty of the focal_calibration code, which produced mukhoti's tables. Its weighted
     variant divides by |C|², |W|² and |C||W| twice, so a_i is (1 − c_i)/|C|² or −c_i/|W|², and is 0 if a group is empty:
-    it is 64 times weaker on a batch of 128 with half of the samples correct, 4 to 20 times with nine tenths. Its plain
-    variant has no root.
+    it is 64 times weaker on a batch of 128 with half of the samples correct, and 4 to 20 times weaker with nine tenths
+    correct. Its plain variant is aᵀK a, without the root.
 
     Source: Kumar et al. 2018; mukhoti §5.1; `Losses/mmce.py` of github.com/torrvision/focal_calibration.
 
@@ -109,7 +109,7 @@ class KernelCalibrationError(Loss):
     CE + λ·(1/n) Σ_j ‖Σ_{i≠j} w_ji e_{y_i} − f_j‖_p^p with Dirichlet kernel weights w_ji over i ≠ j.
 
     The penalty is ECE^KDE of Popordanoska et al. 2022. `variant="canonical"` compares whole probability vectors;
-    `variant="top_label"` compares the top confidence with correctness, f = (c, 1 − c). Unless a bandwidth is given, it
+    `variant="top_label"` compares the top confidence with correctness, f = (c, 1 − c). By default, the bandwidth
     maximises the leave-one-out likelihood of each batch, without gradient. The penalty of a single sample is 0. The
     cost is O(N²K), plus O(20·NK) for the bandwidth.
 
@@ -188,7 +188,7 @@ def log_normaliser(f: Tensor, bandwidth: Tensor) -> Tensor:
 
 
 def without_diagonal(log_kernel: Tensor) -> Tensor:
-    """Return a [N, N] log kernel with −∞ on its diagonal: no sample explains itself."""
+    """Return a [N, N] log kernel with −∞ on its diagonal, so that no sample counts for itself."""
     return log_kernel.masked_fill(torch.eye(len(log_kernel), device=log_kernel.device, dtype=torch.bool), -math.inf)
 
 

@@ -1,7 +1,7 @@
 """Cross-entropy weighted by the rank of confidence.
 
-The selective-risk (AU) loss gives a sample more weight the fewer samples are more confident; AURC is the area under the
-risk–coverage curve as a training loss.
+The selective-risk (AU) loss gives more confident samples more weight. AURC is the area under the risk–coverage curve as
+a training loss.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class SelectiveRisk(Loss):
 
     def weights_at(self, scores: Tensor, counts: Tensor, threshold: Tensor) -> Tensor:
         """Return β_i [N] of scores [N] for a histogram's counts [BINS] and τ."""
-        # `where` instead of `minimum`, which would share the gradient between equal arguments: at τ there is none
+        # `where` instead of `minimum`, which would share the gradient between equal arguments: at τ there must be none
         below = torch.where(scores < threshold, scores, threshold)
         # within [1/(n+1), n/(n+1)], the logarithm stays finite and no weight is 0 (selective Alg. 1)
         survived = survival(below, counts.to(scores.dtype), as_type(self.nu, scores))
@@ -174,7 +174,7 @@ class SelectiveRiskAt(Loss):
 
 
 def histogram(scores: Tensor) -> Tensor:
-    """Return the counts [BINS] (float64) of scores in half-open bins of equal width over [0, 1], 1 in the last."""
+    """Return the counts [BINS] (float64) of scores in half-open bins of equal width over [0, 1]; 1 is in the last."""
     index = (scores * BINS).long().clamp(0, BINS - 1)  # exact: BINS is a power of two
     # float64 counts integers exactly; `bincount` has no batching rule under vmap
     counts = torch.zeros(BINS, dtype=torch.float64, device=scores.device)

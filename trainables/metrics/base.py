@@ -168,7 +168,7 @@ def _finite_faults(values: NDArray[np.generic], what: str) -> list[str]:
 
 
 def _simplex_faults(probabilities: Floats) -> list[str]:
-    # float32 softmax can exceed 1 by its rounding, and its rows miss a sum of 1 by more with many classes
+    # by rounding, a float32 softmax can exceed 1; with more classes, the sums of its rows differ more from 1
     if probabilities.min() < 0.0 or probabilities.max() > 1.0 + 1e-6:
         low, high = probabilities.min(), probabilities.max()
         return [f"probabilities from {low:g} to {high:g} must lie in [0, 1]: pass softmax outputs, not logits"]
@@ -217,7 +217,7 @@ class Metric(Component):
         mode: direction of improvement; `None` for a metric without one.
         range: smallest and largest value.
         unit: unit, e.g. nats; empty for a share or a pure number.
-        always: whether every evaluation measures it; if not, a search space asks for it in `evaluation.metrics`.
+        always: whether every evaluation measures it; if not, a search space requests it in `evaluation.metrics`.
         binned: whether it depends on bins and is biased at small samples: every evaluation reports its standard error.
         recalibrated: whether it is also measured after each post-hoc method, because a changed confidence changes it.
         headline: whether trial pages and model cards show it.
@@ -280,19 +280,19 @@ UNAVAILABLE = "metrics_unavailable"
 
 
 def further_metrics() -> Registry[Metric]:
-    """Return the metrics that an evaluation measures only if a search space asks for them, users' own included."""
+    """Return the metrics that an evaluation measures only if a search space requests them, including users' own."""
     return METRICS.only(lambda metric: not metric.always)
 
 
 def always_measured(kept: Callable[[Metric], bool] = lambda metric: not metric.needs) -> tuple[str, ...]:
-    """Return the metrics that every evaluation measures and that satisfy `kept`: by default those of probabilities."""
+    """Return the metrics of every evaluation that satisfy `kept`; by default, the metrics of probabilities."""
     return tuple(metric.name for metric in METRICS.built_in() if metric.always and kept(metric))
 
 
 def metric_of(column: str) -> Metric | None:
     """Return the metric in a column or objective, whose name can begin with a split and a post-hoc method.
 
-    `None` if it holds no metric or a user's own, which is not imported for this.
+    `None` if it holds no metric, or a user-defined metric, because user code is not imported for this.
 
     Example:
         >>> from trainables.metrics import METRICS
@@ -329,7 +329,7 @@ def further_metric_columns(
         column = prefix + column_label(name)
         try:
             row[column] = METRICS.build(name, probabilities, targets, **options)
-        except ValueError as error:  # one metric that fails must not cost the others, nor the trial
+        except ValueError as error:  # a metric that fails must not stop the others or the trial
             reasons.append(f"{column}: {error}")
     if reasons:
         row[f"{prefix}{UNAVAILABLE}"] = "; ".join(reasons)

@@ -1,6 +1,6 @@
 """Calibration errors over bins, with the binning convention as a parameter; and reliability diagrams without bins.
 
-Conventions differ between packages, and so do the numbers. Here, unless a caller asks for another:
+Conventions differ between packages, and so do the numbers. Here, unless a caller chooses others:
 
 - equal width: right-closed bins (l, u], confidence 0 in the first bin and 1 in the last;
 - equal mass: a stable sort by confidence, split as `numpy.array_split` (the first n mod bins groups hold one
@@ -8,10 +8,10 @@ Conventions differ between packages, and so do the numbers. Here, unless a calle
 - 15 bins; an empty bin counts 0.
 
 The diagrams without bins (CORP) have consistency bands and a decomposition of the Brier score. Their curve is the
-isotonic regression of the outcomes on the confidence: of all its non-decreasing functions, the calibrated one with the
-smallest Brier score (Dimitriadis, Gneiting & Jordan 2021, Stable reliability diagrams for
-probabilistic classifiers, PNAS 118). With S the Brier score of the confidence, S_C that of the curve and S_R that of
-the plain frequency,
+isotonic regression of the outcomes on the confidence. It is calibrated, and no other non-decreasing function of the
+confidence has a smaller Brier score (Dimitriadis, Gneiting & Jordan 2021, Stable reliability diagrams for probabilistic
+classifiers, PNAS 118). With S the Brier score of the confidence, S_C that of the curve and S_R that of the plain
+frequency,
 
     S = MCB − DSC + UNC,   MCB = S − S_C,   DSC = S_R − S_C,   UNC = S_R:
 

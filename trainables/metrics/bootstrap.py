@@ -79,7 +79,7 @@ def bootstrap_standard_error(
 
 
 def _resampled(name: str, values: Floats, labels: Integers, counts: Floats, bins: int) -> Floats:
-    """Return a binned error [R] on resamples; `counts` [N, R] is the number of times that each holds a sample."""
+    """Return a binned error [R] on resamples; `counts` [N, R] says how often each resample holds a sample."""
     samples, classes = values.shape
     if not name.startswith("cw_"):
         confidence = values.max(axis=1)

@@ -1,8 +1,8 @@
 """Binned calibration errors without their bias, the bias itself, and exact tests of calibration.
 
 A binned error of a perfectly calibrated network is not 0, because labels are random and the mean of a bin differs from
-its expectation. The bias of a squared error can be subtracted per bin; that of ECE, an absolute value, cannot, so
-`ece_bias` estimates it.
+its expectation. The bias of a squared error can be subtracted per bin. The bias of ECE, a sum of absolute values,
+cannot, so `ece_bias` estimates it.
 
 The tests of the hypothesis that top confidences are calibrated have an exact p. Under the hypothesis, outcomes are
 independent draws with the confidences as probabilities. They are drawn `repetitions` times, and
@@ -10,11 +10,11 @@ p = (1 + number of draws with a statistic at least as large)/(1 + repetitions), 
 most α at every sample size (Besag & Clifford 1989, Generalized Monte Carlo significance tests).
 
 - Cutoff calibration error, sup over intervals I of |E[(r − c)·1[c ∈ I]]|: it can be estimated at rate n^−1/2 without
-  bins, and bounds what a decision by thresholds of c can lose (Rossellini, Soloff, Barber, Ren & Willett 2025, Can a
+  bins, and bounds the loss of a decision by thresholds of c (Rossellini, Soloff, Barber, Ren & Willett 2025, Can a
   calibration metric be both testable and actionable?, arXiv:2502.19851).
-- T-Cal: debiased squared errors of 2, 4, 8 … bins, each over its standard deviation under the hypothesis, the largest
-  of which counts (Lee, Huang, Hassani & Dobriban 2023, T-Cal: An optimal test for the calibration of predictive models,
-  arXiv:2203.01850; they reject where any exceeds its own critical value, by Bonferroni's rule).
+- T-Cal: the largest of the debiased squared errors of 2, 4, 8 … bins, each divided by its standard deviation under the
+  hypothesis (Lee, Huang, Hassani & Dobriban 2023, T-Cal: An optimal test for the calibration of predictive models,
+  arXiv:2203.01850; they instead reject if any exceeds its own critical value, by Bonferroni's rule).
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def cutoff_statistic(confidence: Floats) -> Callable[[Floats], Floats]:
 
 
 def t_cal_statistic(confidence: Floats) -> Callable[[Floats], Floats]:
-    """Return the function from outcomes [R, N] to the largest standardised debiased error [R] of ascending ones [N].
+    """Return the function from outcomes [R, N] to the largest standardised debiased errors [R], for ascending c [N].
 
     For m bins, T = Σ_b [(Σ u)² − Σ u²]/n_b with u = r − c; its variance is Σ_b 2[(Σ v)² − Σ v²]/n_b², v = c(1 − c).
     """
@@ -245,7 +245,7 @@ def cutoff_error(probabilities: Floats, targets: Integers) -> float:
 
 @METRICS.add("cutoff_p", label="p of the cutoff error", mode=None, range=(0, 1))
 def cutoff_p(probabilities: Floats, targets: Integers, repetitions: Repetitions = 999, seed: Seed = 0) -> float:
-    """P of the hypothesis that top confidences are calibrated, by cutoff_error.
+    """P-value of the hypothesis that top confidences are calibrated, by cutoff_error.
 
     Return the share of simulated calibrated outcomes whose cutoff error is at least as large; exact at every n.
 
@@ -266,7 +266,7 @@ def cutoff_p(probabilities: Floats, targets: Integers, repetitions: Repetitions 
 
 @METRICS.add("t_cal_p", label="p of T-Cal", mode=None, range=(0, 1))
 def t_cal_p(probabilities: Floats, targets: Integers, repetitions: Repetitions = 999, seed: Seed = 0) -> float:
-    """P of the hypothesis that top confidences are calibrated, by debiased errors of 2 to 1,024 bins.
+    """P-value of the hypothesis that top confidences are calibrated, by debiased errors of 2 to 1,024 bins.
 
     Return the share of simulated calibrated outcomes whose largest standardised debiased error, over numbers of bins,
     is at least as large; exact at every n. It detects errors that change sign quickly, which cutoff_p averages out.

@@ -1,7 +1,7 @@
 """The calibration, accuracy and selective-prediction metrics that every evaluation measures, sharing one sort.
 
-`trainables.metrics.binning` and `trainables.metrics.out_of_distribution` have single metrics under other conventions,
-`trainables.metrics.bootstrap` standard errors.
+`trainables.metrics.binning` and `trainables.metrics.out_of_distribution` have single metrics under other conventions.
+`trainables.metrics.bootstrap` has standard errors.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def evaluate_probabilities(
     - `nll` and entropies are in nats; `brier` is Σ_k (p_k − 1[k=y])² averaged over samples.
     - `ece` and `mce` have right-closed equal-width bins of the top confidence (Naeini et al. 2015; mukhoti §3),
       `ada_ece` has equal-mass bins (Nguyen & O'Connor 2015; mukhoti Eq. 3), `cw_…` are the class-wise versions.
-    - `aurc` takes the 0-1 loss, and tied confidences share their weight; `e_aurc` is its excess over the best ranking
-      of as many errors (Geifman, Uziel & El-Yaniv 2019).
+    - `aurc` takes the 0-1 loss, and tied confidences share their weight; `e_aurc` is its excess over the AURC of the
+      best ranking with as many errors (Geifman, Uziel & El-Yaniv 2019).
     - `s99` is the share of samples with confidence above .99.
     - `balanced_accuracy` is the accuracy per class, averaged over the classes that occur (Brodersen et al. 2010);
       `majority_share` is the accuracy of always predicting the most frequent class.
@@ -63,7 +63,7 @@ def evaluate_probabilities(
         bins: number of bins, at most N; 15 as in mukhoti §5 and properness §5.1.
         names: names from METRIC_NAMES, `None` for all; without `cw_ada_ece`, which sorts every class, the call takes
             a fraction of the time.
-        logits: [N, K], whose softmax the probabilities are: the NLL of an underflowed probability is computed from
+        logits: logits [N, K] whose softmax is `probabilities`; the NLL of an underflowed probability is computed from
             them.
 
     Raises:

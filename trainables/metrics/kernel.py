@@ -4,8 +4,8 @@ SKCE takes the whole probability vector and has an unbiased estimate:
 
     SKCE = E[(e_Y − p)ᵀ (e_Y' − p') k(p, p')],   k(p, p') = exp(−‖p − p'‖₂/ν),
 
-over two independent samples, e_y the one-hot vector (Widmann, Lindsten & Zachariah 2019, Calibration tests in
-multi-class classification: a unifying framework, arXiv:1910.11385, §4). It is 0 if and only if the network is
+over two independent samples, where e_y is the one-hot vector of y (Widmann, Lindsten & Zachariah 2019, Calibration
+tests in multi-class classification: a unifying framework, arXiv:1910.11385, §4). It is 0 if and only if the network is
 calibrated in the strongest sense, for all classes jointly. An unbiased estimate can be negative. ν is the median
 distance between pairs of predictions (their §8).
 
@@ -65,7 +65,7 @@ def squared_kernel_calibration_error(probabilities: Floats, targets: Integers) -
         kernel = _kernel(probabilities[rows], squares[rows], probabilities[later], squares[later], width)
         kernel *= residual[rows] @ residual[later].T
         size = kernel.shape[0]
-        # within the block each pair occurs twice, and a sample with itself is no pair: that would bias the estimate
+        # within the block each pair occurs twice, and a sample is not paired with itself, which would bias the estimate
         own = kernel[:, :size]
         total += float(kernel[:, size:].sum()) + float((own.sum() - np.trace(own)) / 2)
     return 2 * total / (samples * (samples - 1))
@@ -78,14 +78,15 @@ def kernel_calibration_p(
     block: Annotated[int, "[2, inf)"] = 10,
     seed: Annotated[int, "[0, inf)"] = 0,
 ) -> float:
-    """P of the hypothesis of calibration, by SKCE of blocks.
+    """P-value of the hypothesis of calibration, by SKCE of blocks.
 
     Return p of the hypothesis that probabilities [N, K] are calibrated; it is small if SKCE exceeds 0 beyond chance.
 
     The samples, in random order, are divided into blocks. Under the hypothesis the estimates of SKCE per block are
     independent with mean 0; a one-sided Student's t test compares their mean with its standard error. `block` = 2 is
-    the paper's linear estimator (their lemma 4), which has little power. Larger blocks have more, at block·N·K
-    operations, and are conservative: blocks of 10 of 200 samples reject in .028 instead of .05. NaN below two blocks.
+    the paper's linear estimator (their lemma 4), which has little power. Larger blocks have more power, take block·N·K
+    operations, and are conservative: blocks of 10 of 200 samples reject in .028 of cases instead of .05. NaN below two
+    blocks.
 
     Source: Widmann, Lindsten & Zachariah 2019, arXiv:1910.11385, lemma 4.
 

@@ -3,8 +3,8 @@
 Each sample gets a score that should be larger on the network's own distribution: the largest softmax probability (MSP,
 Hendrycks & Gimpel 2017, arXiv:1610.02136), the largest logit (Hendrycks et al. 2022, arXiv:1911.11132), the negative
 energy log Σ_k exp z_k (Liu et al. 2020, arXiv:2010.03759) and the negative entropy. The positives are the samples of
-the other distribution, as in Hendrycks, Mazeika & Dietterich 2019 (arXiv:1812.04606); papers with their own samples as
-the positives report another FPR and AUPR, and the same AUROC.
+the other distribution, as in Hendrycks, Mazeika & Dietterich 2019 (arXiv:1812.04606); papers that count their own
+samples as the positives report another FPR and AUPR, but the same AUROC.
 
 Metrics of selective prediction measure how fast the risk falls when the least confident samples are rejected.
 """
@@ -87,7 +87,7 @@ def ood_columns(own: ArrayLike, other: ArrayLike) -> dict[str, float]:
 
 
 def detection_auroc(inside: Floats, outside: Floats) -> float:
-    """Return the probability that a score of the other distribution [M] is below an own one [N]; ties count half."""
+    """Return the probability that a score of the other distribution [M] is below an own score [N]; ties count half."""
     return area_under_roc(-np.concatenate([inside, outside]), np.repeat([False, True], [len(inside), len(outside)]))
 
 
@@ -186,9 +186,9 @@ def risk_at_coverage(probabilities: Floats, targets: Integers, coverage: Annotat
 def confidence_auroc(probabilities: Floats, targets: Integers) -> float:
     """How well confidence separates correct from wrong predictions; larger is better.
 
-    Return the probability that a correct prediction is more confident than a wrong one, ties counting half; NaN if
-    there is none of either. It is the area under the ROC curve of the top confidence as a score of correctness, for
-    probabilities [N, K] and targets [N].
+    Return the probability that a correct prediction is more confident than a wrong one, ties counting half; NaN without
+    correct or without wrong predictions. It is the area under the ROC curve of the top confidence as a score of
+    correctness, for probabilities [N, K] and targets [N].
 
     Source: Hendrycks & Gimpel 2017, arXiv:1610.02136.
 

@@ -1,4 +1,4 @@
-"""Refinement and calibration error: the parts of a proper score that a temperature cannot and can correct.
+"""Refinement and calibration error: the part of a proper score that a temperature cannot correct, and the rest.
 
 Refinement is the score after temperature scaling, cross-fitted on the same samples; calibration is the rest:
 
@@ -99,7 +99,8 @@ def refinement_columns(logits: ArrayLike, targets: ArrayLike, scores: Mapping[st
     Args:
         logits: [N, K].
         targets: [N] class indices.
-        scores: `nll` (nats) and `brier` (Σ_k (p_k − 1[k=y])²) of the softmax: the sums of each pair of columns.
+        scores: `nll` (nats) and `brier` (Σ_k (p_k − 1[k=y])²) of the softmax; each pair of columns adds up to one of
+            them.
     """
     refined = refinement(logits, targets)
     values = (refined.nll, refined.brier, scores["nll"] - refined.nll, scores["brier"] - refined.brier)

@@ -1,6 +1,6 @@
-"""How calibrated the probability of class 1 is, as clinical models are judged; of more classes, the top confidence.
+"""Calibration of the probability of class 1, as for clinical models; with more classes, of the top confidence.
 
-Reviewers of prediction models ask for slope and intercept beside a reliability diagram (Van Calster et al. 2019,
+Reviewers of prediction models ask for slope and intercept besides a reliability diagram (Van Calster et al. 2019,
 Calibration: the Achilles heel of predictive analytics), and for a test that needs no bins (Spiegelhalter 1986).
 """
 
@@ -14,15 +14,15 @@ import numpy as np
 from trainables.metrics.base import METRICS, SMALLEST_PROBABILITY, Floats, Integers, top_confidence
 from trainables.metrics.binning import equal_width_bin, norm_of_gaps, sums_by_bin
 
-#: Newton steps of a logistic regression with two parameters; ten suffice where the likelihood has a maximum. Where the
-#: predictions separate the classes it has none, and each step adds about 1 to the line without end.
+#: Newton steps of a logistic regression with two parameters; ten suffice if the likelihood has a maximum. It has none
+#: if the predictions separate the classes: each step then adds about 1 to the line without end.
 STEPS = 50
 
 
 def judged(probabilities: Floats, targets: Integers) -> tuple[Floats, Floats]:
     """Return the probability [N] that is judged, and whether its event happened [N], 0 or 1.
 
-    Of two classes that is p_1 and y = 1; of more, the largest probability and whether its class is right.
+    With two classes, these are p_1 and y = 1; with more, the largest probability and whether its class is right.
 
     Example:
         >>> judged(np.array([[0.8, 0.2], [0.4, 0.6]]), np.array([0, 1]))
@@ -37,8 +37,8 @@ def judged(probabilities: Floats, targets: Integers) -> tuple[Floats, Floats]:
 def ece_positive(probabilities: Floats, targets: Integers, bins: Annotated[int, "[1, 1000]"] = 15) -> float:
     """Expected calibration error of the probability of class 1 against y = 1, for two classes.
 
-    Bins of equal width over p_1 instead of over the larger probability: what torchmetrics' binary metric and clinical
-    studies call ECE. Of more classes, it judges class 1 against the rest.
+    Bins have equal width over p_1 instead of over the larger probability, as in the ECE of torchmetrics' binary
+    metric and of clinical studies. With more classes, class 1 is judged against the rest.
 
     Source: Naeini et al. 2015, Obtaining well calibrated probabilities using Bayesian binning.
 
@@ -55,9 +55,9 @@ def ece_positive(probabilities: Floats, targets: Integers, bins: Annotated[int, 
 
 
 def _fitted_line(p: Floats, happened: Floats, slope: float | None = None) -> tuple[float, float]:
-    """Return a and b of logit P(happened) = a + b·logit p by maximum likelihood, NaN where there is no maximum.
+    """Return a and b of logit P(happened) = a + b·logit p by maximum likelihood, NaN if there is no maximum.
 
-    A given `slope` stays: the line then has the intercept alone to fit. Newton's method on a concave function.
+    A given `slope` is kept, and only the intercept is fitted. Newton's method maximises a concave function.
     """
     x = np.log(np.maximum(p, SMALLEST_PROBABILITY)) - np.log(np.maximum(1 - p, SMALLEST_PROBABILITY))
     design = np.stack([np.ones_like(x)] if slope is not None else [np.ones_like(x), x])
@@ -83,7 +83,7 @@ def _fitted_line(p: Floats, happened: Floats, slope: float | None = None) -> tup
 def calibration_slope(probabilities: Floats, targets: Integers) -> float:
     """Slope b of logit P(y) = a + b·logit p: 1 is calibrated, below 1 the predictions are too extreme.
 
-    NaN where the predictions separate the classes.
+    NaN if the predictions separate the classes.
 
     Source: Cox 1958, Two further applications of a model for binary regression; Van Calster et al. 2019.
 
@@ -129,7 +129,7 @@ def spiegelhalter_z(probabilities: Floats, targets: Integers) -> float:
 
 
 def _cumulative_gaps(probabilities: Floats, targets: Integers) -> Floats:
-    """Return (1/N) Σ_{i ≤ k} (y_i − p_i) [N + 1] over samples by ascending p, ties in one step, from 0 on."""
+    """Return (1/N) Σ_{i ≤ k} (y_i − p_i) [N + 1] over samples sorted by p; ties are one step. It begins with 0."""
     p, happened = judged(probabilities, targets)
     values, places = np.unique(p, return_inverse=True)
     steps = np.bincount(places, weights=happened - p, minlength=len(values))
@@ -152,7 +152,7 @@ def ks_error(probabilities: Floats, targets: Integers) -> float:
 
 @METRICS.add("kuiper_error", label="Kuiper calibration error", range=(0, 1))
 def kuiper_error(probabilities: Floats, targets: Integers) -> float:
-    """Kuiper calibration error: the range of the cumulative gaps, large for gaps of both signs alike; no bins.
+    """Kuiper calibration error: the largest minus the smallest cumulative gap of outcomes and probabilities; no bins.
 
     Source: Arrieta-Ibarra et al. 2022, Metrics of calibration for probabilistic predictions, JMLR 23.
 

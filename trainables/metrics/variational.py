@@ -3,8 +3,8 @@
 For a norm, E‖f − E[y | f]‖ = sup_g E[s(g(f) − f)ᵀ(y − f)] over functions g of the predictions, where s(d) is the vector
 of dual norm 1 with s(d)ᵀd = ‖d‖; for L1 it holds the signs of d (A variational estimator for Lp calibration errors,
 2026, arXiv:2602.24230; the authors' package probmetrics computes it). Any g fitted on other samples gives an estimate
-whose expectation is at most the error, so overfitting lowers it, while it raises binned errors. The estimate of a
-calibrated network is 0 on average; single estimates can be negative.
+whose expectation is at most the error. Overfitting therefore lowers this estimate, whereas it raises binned errors. The
+estimate of a calibrated network is 0 on average; single estimates can be negative.
 
 For the top confidence, samples with g below f are overconfident and the others underconfident; the two terms add up to
 the error. The paper defines them by the distance from 1/2, which is the same for confidences above 1/2.
@@ -65,7 +65,7 @@ def variational_error(probabilities: Floats, targets: Integers) -> float:
     """Lower bound of the top confidence's L1 calibration error, without bins: over- and underconfidence.
 
     Return the mean over samples of sign(g(c) − c)·(r − c), with c the top confidence, r its correctness and g isotonic
-    regression on the other four fifths of the samples. At most the L1 error in expectation; NaN below ten samples.
+    regression on the other four fifths of the samples. Its expectation is at most the L1 error; NaN below ten samples.
 
     Source: A variational estimator for Lp calibration errors 2026, arXiv:2602.24230.
 
