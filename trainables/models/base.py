@@ -181,7 +181,7 @@ def fit_fault(dataset: DataSet, architecture: Mapping[str, HyperparameterValue])
     if weights is not None and not Path(str(weights)).expanduser().is_file():
         return f"there is no weights file {weights}; give the path of one, or pretrained: true"
     try:
-        # forked: building a network draws weights, and a check must not change the random numbers of what follows
+        # forked: building a network draws weights, and a check must not change later random numbers
         with torch.random.fork_rng(devices=[]):
             with _Undrawn():
                 model, data = _placed(dataset, architecture, "meta")

@@ -128,7 +128,7 @@ def _checked(settings: Any, input_shape: tuple[int, ...], vocabulary: int | None
     if vocabulary is None or vocabulary > settings.vocab_size:
         rule = f"it has {settings.vocab_size} token ids, and the data {vocabulary or 'no texts'}"
         raise ValueError(f"{rule}; give a text_table the folder as its tokenizer")
-    # GPT-2 and Llama have none; without it, the logits are taken at the wrong token
+    # GPT-2 and Llama have no padding id; without it, the logits are taken at the wrong token
     if settings.pad_token_id is None:
         raise ValueError("its config.json has no pad_token_id; write that of its tokenizer into it")
     longest = getattr(settings, "max_position_embeddings", input_shape[0])

@@ -84,7 +84,7 @@ def timm_network(
 
 def _timm_from_file(model: str, classes: int, path: str, arguments: Mapping[str, int | tuple[int, int]]) -> nn.Module:
     """Load local weights strictly: with a head of `classes`, else with their own head, which is then replaced."""
-    # Asked for another number of classes than the weights have, timm loads the keys that happen to fit, even none.
+    # If the number of classes differs from that of the weights, timm loads only the keys that fit, possibly none.
     import timm
 
     create = partial(timm.create_model, model, pretrained=True, **arguments)
@@ -125,7 +125,7 @@ def torchvision_network(
     import torchvision
     from timm.models import load_state_dict
 
-    # the names of this module alone: others list detection, segmentation and video
+    # only the names of this module: other modules list detection, segmentation and video
     names = torchvision.models.list_models(module=torchvision.models)
     if model not in names:
         raise ValueError(f"torchvision has no classification model {model!r}{nearest(model, names)}")

@@ -72,7 +72,7 @@ class ResNet(nn.Module):
         expansion: int = 1,
         pool: int = 1,
     ) -> None:
-        """Create the network; `block`, `stages` and `expansion` as in `staged`, `pool` the side of the pooled maps."""
+        """Create the network; `block`, `stages` and `expansion` are as in `staged`; `pool` is the pooled maps' side."""
         super().__init__()
         self.conv1 = conv3x3(in_channels, stem_channels)
         self.bn1 = nn.BatchNorm2d(stem_channels)

@@ -197,7 +197,7 @@ class CheckedCalibrator(Calibrator):
             probabilities: Floats = np.asarray(self._inner(logits), dtype=np.float64)
         except PosthocUnavailable:
             raise
-        # User code may raise anything; it must cost this method's columns, not the trial.
+        # User code can raise anything. An error leaves only this method's columns empty and must not end the trial.
         except Exception as error:
             raise PosthocUnavailable(describe_error(error, self._path)) from error
         if probabilities.shape != logits.shape:
@@ -268,7 +268,7 @@ def fit_many(
     component = POSTHOC.get(name)
     if component is not None and component.build_many is not None and not component.faults(options):
         return component.build_many(data, **options)
-    # Errors are returned, not raised: one diverged network must not cost the others their calibrators.
+    # Errors are returned, not raised, so that a diverged network does not prevent the calibrators of the others.
     results: list[Calibrator | PosthocUnavailable] = []
     for logits, targets in data:
         try:

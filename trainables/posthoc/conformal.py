@@ -188,8 +188,8 @@ class SplitFit:
         """Return membership of each class in the sets [M, K] for new logits [M, K].
 
         A class is excluded if at least (1 − α)(n + 1) of the n held-out samples have a lower score than the new sample
-        has with that class under the calibrator of their fold. With `by_class`, the n samples are those of that class.
-        With one fold, this is the rule of `fit_sets`.
+        with that class. A held-out sample and the new sample are compared under the calibrator of the held-out sample's
+        fold. With `by_class`, the n samples are those of that class. With one fold, this is the rule of `fit_sets`.
 
         Raises PosthocUnavailable if α is outside (0, 1), and ValueError for an unknown score.
         """
@@ -244,7 +244,7 @@ def fit_split(
 
 
 def promised_coverage(alpha: float, samples: int, *, crosswise: bool = False) -> float:
-    """Return the guaranteed coverage of sets from so many samples: 1 − α, or slightly less than 1 − 2α if crosswise.
+    """Return the guaranteed coverage of sets from `samples` samples: 1 − α, or just below 1 − 2α if `crosswise`.
 
     Source: Barber et al. 2021, Theorem 4, for the crosswise bound.
 

@@ -80,7 +80,7 @@ def log_masses(data: TopFirst, gammas: Floats, temperatures: Floats) -> Floats:
     others = len(data.others)
     width = max(1, _BLOCK_ELEMENTS // others)
     depth = max(1, width // len(data))
-    # Confident samples have a rest of 0, whose logarithm −inf is the right answer.
+    # Confident samples have rest = 0. Its logarithm, −inf, is the right result.
     with np.errstate(under="ignore", divide="ignore"):
         for columns in slices(len(temperatures), depth):
             for rows in slices(len(data), width):
@@ -287,9 +287,9 @@ def _unconverged(masses: Floats, tail: Floats | None) -> Integers:
 
 def equal_mass_errors(confidence: Floats, correct: Floats, bins: int) -> Floats:
     """Return the equal-mass ECE [T, G] of confidences [T, G, N] against `correct` [N], binned as by a stable sort."""
-    # Order within a bin does not matter, so a partition at the bins' first places replaces the sort. The order hardly
-    # changes from one temperature to the next, and an almost ordered row is partitioned faster, so each row starts
-    # from the order of the row before it.
+    # Order within a bin does not matter, so a partition at the bins' first positions replaces the sort. The order
+    # hardly changes from one temperature to the next, and an almost ordered row is partitioned faster, so each row
+    # starts from the order of the row before it.
     _, kinds, samples = confidence.shape
     starts = equal_mass_starts(samples, bins)
     first = np.arange(kinds)[:, None] * samples  # flat indices: take is several times faster than take_along_axis

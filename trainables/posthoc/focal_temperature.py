@@ -25,7 +25,8 @@ GAMMAS = (-0.5, -0.25, 0.05, 0.25, 0.37, 0.5, 0.75, 1.0, 5.0)
 #: Range of γ in the line search: properness §5.2 leaves it open, so it is the grid's.
 LINE_GAMMAS = (-0.5, 5.0)
 
-#: Column names for the best T at each γ (properness Fig. 8), e.g. `temperature_at_minus_0_5`, which SQL need not quote.
+#: Column names for the best T at each γ (properness Fig. 8), e.g. `temperature_at_minus_0_5`. They need no quotes in
+#: SQL.
 TEMPERATURE_AT = tuple(f"temperature_at_{gamma:g}".replace("-", "minus_").replace(".", "_") for gamma in GAMMAS)
 
 #: Reported parameters: the applied cell, the best of each search, the line, and the best T per γ.

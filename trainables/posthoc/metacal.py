@@ -60,7 +60,7 @@ def fit_metacal_mis(
     Fit MetaCal under a mis-coverage constraint: a correct prediction is rejected with probability about `alpha`.
 
     t is the (1 − α) quantile ("higher") of the entropies of min(⌊n_correct/10⌋, 500) correct predictions, drawn with
-    `seed`. T is fitted on the accepted ones of all other samples (Ma & Blaschko 2021; selective §5).
+    `seed`. T is fitted on the accepted samples among all others (Ma & Blaschko 2021; selective §5).
 
     Source: Ma & Blaschko 2021.
 
@@ -104,7 +104,7 @@ def fit_metacal_acc(
     Fit MetaCal under a coverage-accuracy constraint: accepted predictions have about the target `accuracy`.
 
     min(⌊n/10⌋, 500) samples, drawn with `seed`, determine the threshold (`threshold_for_accuracy`). T is fitted on the
-    accepted ones of all other samples (Ma & Blaschko 2021; selective §5).
+    accepted samples among all others (Ma & Blaschko 2021; selective §5).
 
     Source: Ma & Blaschko 2021.
 

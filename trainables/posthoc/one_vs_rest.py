@@ -3,15 +3,16 @@
 Isotonic regression (Zadrozny & Elkan 2002, Transforming classifier scores into accurate multiclass probability
 estimates) and histogram binning (Zadrozny & Elkan 2001, Obtaining calibrated probability estimates; Guo et al. 2017,
 arXiv:1706.04599, §4.1). Both can change predictions. Both also map many probabilities to exactly 0, where a single
-wrong label makes the NLL infinite; a share of 1/(N + 1) of the uniform distribution is mixed in by default.
+wrong label makes the NLL infinite. By default, a share of 1/(N + 1) of the uniform distribution is therefore mixed in.
 
 Venn–Abers calibration brackets each class's frequency by two isotonic regressions, one per possible label. A sample
 with score s joins the validation samples once with label 0 and once with label 1, and the two regressions give p⁰ and
-p¹ at s. If samples are exchangeable, the one for the true label is calibrated (Vovk & Petej 2014, Venn–Abers
+p¹ at s. If samples are exchangeable, the regression with the true label is calibrated (Vovk & Petej 2014, Venn–Abers
 predictors, arXiv:1211.0025). For the log loss they are merged as p = p¹/(1 − p⁰ + p¹) (Vovk, Petej & Fedorova 2015,
 Large-scale probabilistic predictors, arXiv:1511.00213). With more than two classes, each is calibrated against the rest
-and rows are normalised. This voids the guarantee but keeps the caution: no p is 0, and few samples pull it towards 1/2.
-Scores are log-odds on a fixed grid, which bounds the number of regressions and preserves the guarantee.
+and rows are normalised. The guarantee then no longer holds, but predictions stay cautious: no p is 0, and few samples
+pull p towards 1/2. Scores are log-odds on a fixed grid, which bounds the number of regressions and preserves the
+guarantee.
 """
 
 from __future__ import annotations
@@ -207,8 +208,9 @@ class VennAbersCalibrator(OneVsRestCalibrator):
     def brackets(self, probabilities: Floats) -> tuple[Floats, Floats]:
         """Return p⁰ and p¹ of each class [N, K] at its softmax probability [N, K].
 
-        A level between two fitted levels gets p⁰ from the lower and p¹ from the upper one, because an added 0 pools
-        with the samples below it and an added 1 with those above. Below all levels p⁰ is 0; above all, p¹ is 1.
+        A level between two fitted levels gets p⁰ from the lower and p¹ from the upper level, because an added 0 pools
+        with the samples below it and an added 1 with the samples above it. Below all levels p⁰ is 0; above all, p¹ is
+        1.
         """
         low, high = np.empty_like(probabilities), np.empty_like(probabilities)
         level = levels_of(probabilities, self._resolution)

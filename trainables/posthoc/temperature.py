@@ -26,7 +26,8 @@ TEMPERATURE_GRIDS: dict[str, Floats] = {
 #: one-hot or uniform.
 BOUND_RATIO = 1e4
 
-#: The Newton search stops after a step of log T below this: the method squares the error, so the next is rounding.
+#: The Newton search stops after a step of log T below this: the method squares the error, so the next step would only
+#: be rounding.
 SMALL_STEP = 1e-8
 
 #: Accuracy of log T.
@@ -38,7 +39,7 @@ LOGITS_AT_ONCE = 2**16
 #: Enough bisections to shrink the bracket to rounding; a fit takes about ten steps.
 MOST_STEPS = 200
 
-#: Objective values this close count as tied, and the smallest temperature wins; rounding alone differs by 1e-16.
+#: Objective values this close count as tied, and the smallest temperature wins. Rounding alone changes values by 1e-16.
 TIE = 1e-12
 
 
@@ -68,7 +69,7 @@ def focal_slope(logits: Floats, targets: Integers, temperature: float, gamma: fl
 
     Each sample contributes Σ_k p_k (z_k − z_y) times the factor g(p_y, γ) of mukhoti Prop. 1.
     """
-    # Subtract z_y before weighting: nothing cancels then where all samples are right and every term is tiny.
+    # Subtract z_y before weighting. Otherwise terms would cancel where all samples are right and every term is tiny.
     margins = logits - logits[np.arange(len(targets)), targets][:, None]
     log_p = log_softmax64(margins / temperature)
     slope = np.einsum("nk,nk->n", np.exp(log_p), margins)
@@ -131,7 +132,7 @@ def temperatures_by_nll(logits: Floats, targets: Integers) -> list[dict[str, flo
         >>> temperatures_by_nll(np.concatenate([logits, 2 * logits]), np.array([[0, 1, 1]] * 2))[1]["temperature"]
         2.644...
     """
-    # Subtract z_y first: nothing cancels then where all samples are right and every term is tiny.
+    # Subtract z_y first. Otherwise terms would cancel where all samples are right and every term is tiny.
     margins = logits - np.take_along_axis(logits, targets[:, :, None], axis=2)
     pull = margins.mean(axis=2).mean(axis=1) * pseudo_count(targets.shape[1])
     # The largest margin is taken out of the exponent: no exp overflows, however small T becomes.
@@ -168,7 +169,7 @@ def _least_nll(margins: Floats, largest: Floats, scale: Floats, pull: Floats) ->
     for _ in range(MOST_STEPS):
         if not len(left):
             break
-        # Networks that have converged leave the batch, so that the last slow one does not pay for all.
+        # Networks that have converged leave the batch, so that they cost nothing while the slowest one continues.
         slope, curvature = _nll_slopes(margins[left], largest[left], log_t[left])
         slope -= pull[left]
         low[left] = np.where(slope > 0.0, log_t[left], low[left])
@@ -180,13 +181,13 @@ def _least_nll(margins: Floats, largest: Floats, scale: Floats, pull: Floats) ->
         step = np.where(inside, step, (low[left] + high[left]) / 2)
         step = np.where(slope == 0.0, log_t[left], step)
         moved, log_t[left] = np.abs(step - log_t[left]), step
-        # Bisection only halves the error, so after one the full accuracy is asked for, not Newton's.
+        # Bisection only halves the error, so a bisection must reach the full accuracy; a Newton step can stop earlier.
         left = left[moved > np.where(inside, SMALL_STEP, ROUNDING)]
     return log_t, np.isin(every, left, invert=True), at_bound
 
 
 def _nll_slopes(margins: Floats, largest: Floats, log_t: Floats) -> tuple[Floats, Floats]:
-    """Return the slope of the NLL by β = 1/T, and minus the slope of that by log T, both [E], at T = exp(log_t).
+    """Return the slope of the NLL by β = 1/T, and minus that slope's derivative by log T, at T = exp(log_t), both [E].
 
     Args:
         margins: z_k − z_y minus its largest value per sample [E, N, K].
@@ -334,8 +335,9 @@ def fit_temperature(
 
     Fit temperature scaling on validation logits [N, K] and targets [N].
 
-    `at_bound` is 1 if the data do not determine T: the search ended at an end of its range, as it does when every
-    sample is right. T is then fitted to smoothed targets (`pseudo_count`); by ECE it is the end of the grid.
+    `at_bound` is 1 if the data do not determine T: the search ended at an end of its range, for example because every
+    sample is right. T is then fitted to smoothed targets (`pseudo_count`); with the ECE objective, T is the end of the
+    grid.
 
     Example:
         >>> logits = [[2.0, 0.0], [3.0, 0.0], [0.0, 1.0], [0.0, 2.0], [1.0, 0.0]]

@@ -71,7 +71,7 @@ class Hyperparameter:
         default: value if a search space gives none. A `Component` takes it from the signature of `build` unless it is
             given here; `None` means the component decides.
         minimum, maximum: valid range, ends included unless `open_minimum` / `open_maximum`.
-        range: the same as one text, e.g. `(0, 1]` or `[0, inf)`, instead of those four.
+        range: the valid range as one text, e.g. `(0, 1]` or `[0, inf)`, instead of those four attributes.
         choices: valid values of a `text`, or of the members of `texts`; empty means any.
         reason: one sentence that says why the range ends there.
         source: paper and section of the default.
@@ -188,8 +188,8 @@ def hyperparameters_of(
         target: a class or function; its `HYPERPARAMETERS`, if any, take precedence.
         path: its import path, for messages.
         leading: names of the positional arguments that its kind is called with.
-        apart: for the project's own components, arguments that are not hyperparameters; `**options` never is one.
-            `None` for user-defined code.
+        apart: for the project's own components, arguments that are not hyperparameters; `**options` is never a
+            hyperparameter. `None` for user-defined code.
 
     Raises:
         ExtensionError: some arguments cannot be read or passed; the message names all of them.
@@ -261,7 +261,7 @@ def argument_texts(target: Callable[..., object]) -> dict[str, tuple[str, str]]:
 def _described(argument: inspect.Parameter, hint: object, said: tuple[str, str]) -> Hyperparameter:
     if argument.kind in (argument.VAR_POSITIONAL, argument.VAR_KEYWORD, argument.POSITIONAL_ONLY):
         raise ValueError(f"{argument} cannot be given in a search space; name each hyperparameter")
-    # A signature can have `None` as a default, so a missing one has its own mark.
+    # A signature can have `None` as a default, so a missing default has its own mark.
     required = argument.default is argument.empty
     default = None if required else argument.default
     hint, *declared = typing.get_args(hint) if typing.get_origin(hint) is Annotated else (hint,)

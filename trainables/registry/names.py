@@ -1,4 +1,4 @@
-"""Names: suggestions for misspelled ones, the column of an objective, and evaluation splits."""
+"""Suggestions for misspelled names, the columns of objectives, and the names of evaluation splits."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ def hint(value: str, names: Iterable[str]) -> str:
     return did_you_mean(value, tuple(names)).removeprefix("; ")
 
 
-#: Prefix of columns of cross-fitted post-hoc methods. `posthoc_` columns come from one fit on all samples, which on the
-#: fitted split would be too good.
+#: Prefix of columns of cross-fitted post-hoc methods. `posthoc_` columns come from one fit on all samples, so on the
+#: split of the fit they would be too good.
 CROSS_FITTED = "cross_fitted_"
 
 
 def measured_as(metric: str) -> tuple[str, str]:
     """Return the split and the column of `evaluations` that hold an objective.
 
-    `val_ece` is `ece` on `val`. On the split that a post-hoc method is fitted on, its metric is the cross-fitted one.
-    The Hessian is measured on validation data alone, so its name has no split.
+    `val_ece` is `ece` on `val`. On the split that a post-hoc method is fitted on, its cross-fitted metric is used. The
+    Hessian is measured on validation data alone, so its name has no split.
 
     Example:
         >>> measured_as("val_posthoc_temperature_ece")

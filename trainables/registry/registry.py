@@ -76,7 +76,7 @@ Configuration = Mapping[str, Any]
 class Component:
     """A loss, network, data set, optimiser, metric or post-hoc method that a search space can name.
 
-    A family whose members declare more has a subclass of this in its `base` module.
+    A family whose members declare more attributes has a subclass in its `base` module.
 
     Attributes:
         name: name in a search space.
@@ -179,8 +179,8 @@ def importing_nothing() -> AbstractContextManager[None]:
 def permit_only(names: Iterable[str] | None) -> None:
     """Limit the user-defined names that this process's registries import; `None` permits all.
 
-    A user's own program can name anything. When a results folder is about to run, only the names that its user was
-    asked about are imported, so a name that was not found when asking is refused instead of run.
+    A user's own program can name anything. Before a results folder runs, its user approves the names of the code in it.
+    Only these names are imported, so a name that the approval did not show is refused instead of run.
     """
     global _permitted
     _permitted = None if names is None else frozenset(names)
@@ -258,7 +258,7 @@ class Registry(Mapping[str, Family], Generic[Family]):
         return self._own[name]
 
     def __contains__(self, name: object) -> bool:
-        # `Mapping` would let the ExtensionError of broken user code out of `name in registry`.
+        # With the method of `Mapping`, `name in registry` would raise the ExtensionError of broken user code.
         return isinstance(name, str) and self.fault(name) is None
 
     def __iter__(self) -> Iterator[str]:
@@ -316,7 +316,7 @@ class Registry(Mapping[str, Family], Generic[Family]):
     def discover(self, package: str) -> None:
         """Import every module of a package, which registers its members, and order them by module name.
 
-        The package's `__init__` calls this once with its `__name__`, so a new member is a new file and nothing else.
+        The package's `__init__` calls this once with its `__name__`, so a new member needs only a new file.
         """
         for module in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}."):
             if not module.ispkg:
@@ -380,7 +380,7 @@ class Registry(Mapping[str, Family], Generic[Family]):
         unknown = self.fault(name)
         if unknown:
             raise ValueError(unknown)
-        # Lanes pass tensors of values, each of which came from a configuration that was checked.
+        # Lanes pass tensors of values from configurations that were checked before.
         faults = self[name].faults({k: v for k, v in hyperparameters.items() if not hasattr(v, "shape")})
         if faults:
             raise ValueError("; ".join(faults))
@@ -393,10 +393,10 @@ def is_import_path(name: str) -> bool:
 
 
 def column_label(name: str) -> str:
-    """Return a component's name as part of a column's name, which SQL must not need to quote.
+    """Return a component's name in the form used in column names, so that SQL needs no quotes.
 
-    Names are so already; of an import path it is what stands after the colon, `my_package.methods:ShiftScale` as
-    `shift_scale`.
+    Plain names have this form already. For an import path, the part after the colon is converted:
+    `my_package.methods:ShiftScale` becomes `shift_scale`.
     """
     if not is_import_path(name):
         return name
@@ -405,6 +405,6 @@ def column_label(name: str) -> str:
 
 
 def entry_label(entry: Mapping[str, object]) -> str:
-    """Return how the columns of a component that an evaluation names are called: its `label`, else after its name."""
+    """Return a component's name in an evaluation's columns: its `label` if it has one, else its `column_label`."""
     label = entry.get(LABEL)
     return label if isinstance(label, str) else column_label(str(entry["name"]))
