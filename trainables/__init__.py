@@ -1,5 +1,5 @@
-"""The science: what happens inside one trial. Knows nothing of sweeps, trackers or the command line.
+"""The code that runs inside one trial. It does not depend on sweeps, trackers or the command line.
 
-Only `trainable` imports ray. Modules import torch, numpy and pyarrow at their top and nothing slower, because
-every worker process pays for it.
+Only `trainable` imports ray. At their top, modules import nothing slower than torch, numpy and pyarrow, because every
+worker process waits for these imports.
 """

@@ -47,7 +47,7 @@ class TrainingSettings:
         data: `device` keeps the whole data set on the network's device, `host` sends each batch while the previous one
             trains, `auto` uses `device` if the set fits into half of the process's memory there.
         deterministic: whether every run on the same GPU gives the same bits. Algorithms that add in varying order are
-            replaced, or refused if there is no other. A CPU gives the same bits in any case.
+            replaced, or refused if there is no alternative. A CPU gives the same bits in any case.
 
     Example:
         >>> TrainingSettings(precision="bfloat16", compile=True).described
@@ -97,7 +97,7 @@ def training_arithmetic(settings: TrainingSettings, device: torch.device) -> Ite
     cudnn = torch.backends.cudnn
     before = torch.backends.cuda.matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark
     _allow_tf32(settings.precision == TF32)
-    # cuDNN times its kernels once per shape, of which training has two (an epoch's last batch can be smaller). The
+    # cuDNN times its kernels once per shape, and training has two shapes (an epoch's last batch can be smaller). The
     # fastest can change from run to run, so this is off for deterministic training and outside of training steps.
     cudnn.benchmark = not settings.deterministic
     try:
@@ -224,7 +224,8 @@ class _Compiled:
         try:
             return self._forward(*inputs)
         except FailOnRecompileLimitHit as error:
-            # Other networks in this process can have used up the limit: reset once, then blame this pass.
+            # Other networks in this process can have used up the limit, so reset once; a second failure is due to this
+            # pass.
             if self._renewed:
                 raise CannotCompileError(
                     f"torch.compile needs more than {torch._dynamo.config.recompile_limit} variants of the network, "

@@ -13,8 +13,8 @@ so that 2 is the edge for every optimiser:
 | AdaGrad | η/(√v + ε) | 1 | the same, section 2 |
 
 Lanczos starts from the previous measurement's vector, so that few products suffice; the residual shows their error. H
-is taken on a fixed subset of the training samples, in evaluation mode and without weight decay. λ_max on few samples is
-larger than on all, and the edge is sharp only for full batches.
+is computed on a fixed subset of the training samples, in evaluation mode and without weight decay. λ_max estimated from
+few samples is too large, and the edge is sharp only for full batches.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from trainables.losses import Loss
 from trainables.training.evaluation import curvature_subset
 from trainables.training.prediction import EpochRow, SharpnessSettings, State
 
-#: Without a given number, one sample in so many is used: a measurement then takes less than a tenth of an epoch's time
+#: By default, one sample in this many is used, so that a measurement takes less than a tenth of an epoch's time
 #: (`make bench-curvature-shares`).
 SHARE = 128
 

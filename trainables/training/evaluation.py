@@ -2,7 +2,7 @@
 
 Post-hoc methods are fitted on the validation split and applied to every split; curvature is measured on the validation
 split. If a measurement is impossible (a post-hoc method that refuses its data, a Hessian that is not finite), its
-columns stay empty and a text column holds the reason. It never ends the trial.
+columns stay empty and a text column holds the reason. The trial continues.
 """
 
 from __future__ import annotations

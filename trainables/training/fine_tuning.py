@@ -3,8 +3,8 @@
 **Layers.** A timm network numbers its layers itself (`group_matcher`), as timm's layer-wise decay does. In other
 networks, the blocks of all stages are counted in order, and a norm belongs to the layer before it.
 
-**Weights besides the training ones.** A running average, and the weights that the recipe's checkpoint rule prefers,
-which the last evaluation measures instead of the final ones.
+**Weights besides the training ones.** There can be a running average of the weights, and a copy of the weights that the
+recipe's checkpoint rule prefers. The last evaluation measures the preferred weights instead of the final weights.
 
 **Sharpness.** Each step descends along the gradient at the worst weights nearby. SAM (Foret et al. 2021,
 arXiv:2010.01412, Eq. 2 and Alg. 1) searches the ball with radius ρ around the weights w,
@@ -61,7 +61,7 @@ def layer_numbers(model: nn.Module) -> dict[str, int]:
     last = 0
     for prefix, block in _blocks(model, whole=True):
         names = [f"{prefix}{name}" for name, _ in block.named_parameters()]
-        # A block without a matrix is a norm or the like, and shares the number of the layer before it.
+        # A block without a matrix, such as a norm, shares the number of the layer before it.
         if layers and _has_matrix(block):
             last += 1
         layers |= dict.fromkeys((name for name in names if name not in layers), last)
@@ -309,11 +309,11 @@ IMAGE_DIMENSIONS = 3  # channels, height, width
 class Mixing:
     """Mixes a replicate's batches by mixup or CutMix.
 
-    Each sample x gets a partner x' from a permutation of the batch, and the batch a share λ ~ Beta(α, α), as in both
+    Each sample x gets a partner x' from a permutation of the batch. The batch gets one share λ ~ Beta(α, α), as in both
     papers' code. Mixup trains on λx + (1 − λ)x'. CutMix pastes a box of x' with 1 − λ of the image's area into x; λ is
     then the remaining share of x. If both are requested, a fair coin chooses one per batch, as in timm.
 
-    The target is v = λe_y + (1 − λ)e_y' and the loss λ·L(y) + (1 − λ)·L(y'). This agrees with the papers' losses at
+    The target is v = λe_y + (1 − λ)e_y', and the loss is λ·L(y) + (1 − λ)·L(y'). This agrees with the papers' losses at
     soft targets:
 
     * cross-entropy, with or without label smoothing, is linear in v;

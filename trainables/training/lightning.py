@@ -101,7 +101,7 @@ class LightningLoop(TrainingLoop):
         self.trainer.save_checkpoint("memory")
         self.epochs += 1
         metrics = self.trainer.callback_metrics
-        # Logged names such as `train/loss` become column names that SQL need not quote.
+        # Logged names such as `train/loss` become column names that need no quotes in SQL.
         logged = {re.sub(r"\W+", "_", name).lower(): float(value) for name, value in metrics.items()}
         return {name: value for name, value in logged.items() if name not in MEASURED_HERE}
 

@@ -182,7 +182,7 @@ class Replicate:
         self.device = torch.device(device)
         self.recipe = dict(configuration["optimizer"])
         self._randomness = OwnRandomness(seed, self.device)
-        # A generator of its own for order and augmentation: dropout must not change the order of the data.
+        # A separate generator for order and augmentation, because dropout must not change the order of the data.
         self._order = torch.Generator().manual_seed(seed)
         with self.own_randomness():
             self.model = lay_out(build_for(dataset, configuration["architecture"]).to(self.device), training)

@@ -9,12 +9,12 @@
         def load_state_dict(self, state): ...
 
 A search space names it, `loop: "my_code:Loop"`; any names under `space:` are then its hyperparameters. The constructor
-takes all of them as `configuration`, or each by its own name, in which case names and types are checked. It also
-receives those of `seed`, `device`, `max_epochs`, `dataset` (if the search space names one) and `evaluation` (settings)
-that it has as arguments.
+takes all of them as `configuration`, or each by its own name, in which case names and types are checked. If it has
+arguments named `seed`, `device`, `max_epochs`, `dataset` (if the search space names one) or `evaluation` (settings), it
+receives these, too.
 
-An evaluation measures the loop's predictions as if its logits were a data set's inputs and its network the identity.
-Only curvature needs the network itself. A loop can add its own measurements:
+An evaluation measures the loop's predictions as if its logits were the inputs of a data set and its network were the
+identity. Only curvature needs the network itself. A loop can add its own measurements:
 
         measures = ("f1",)                             # columns of `evaluations`, fixed when a sweep starts
         def measure(self, split, stage): ...           # → {"f1": 0.9}
@@ -81,7 +81,7 @@ LOGITS, PROBABILITIES = "logits", "probabilities"
 #: Stage at which a loop without `predict` measures validation data after each epoch, and the metrics that are kept.
 EPOCH, EPOCH_METRICS = "epoch", ("nll", "accuracy", "ece")
 
-#: Lines that a loop may print per call, because people read a sweep's log. Our choice.
+#: Maximum number of lines that a loop can print per call, because people read a sweep's log. Our choice.
 MOST_LINES = 10_000
 
 Given = TypeVar("Given")
@@ -201,7 +201,7 @@ class _Limited(io.TextIOBase):
 
 
 class LoopError(Exception):
-    """Raised when a user's training loop fails: one sentence with the place in the user's file."""
+    """Raised when a user's training loop fails: one sentence with the line in the user's file."""
 
 
 def _own_loop(target: Any, path: str, name: str) -> Component:
@@ -348,7 +348,7 @@ class LoopReplicate:
 
     def _call_measuring(self, method: str, call: Callable[[], Given]) -> Given:
         """Call user code that measures, and restore the random state so that training does not depend on it."""
-        # A DataLoader draws a number in every pass, so the times of measurements would otherwise change training.
+        # A DataLoader draws a number in every pass, so without this the times of measurements would change training.
         generators = self._host, self._randomness.state_dict()
         result = self._call(method, call)
         self._host = generators[0]
@@ -372,7 +372,8 @@ class LoopReplicate:
         own, named = {split: self._measured(split, stage) for split in settings.splits}, self._named_loss
         loss = self._part("loss") or (build_loss(**named) if named["name"] in LOSSES else None)
         if self.predicts:
-            # Curvature needs the loop's network and is measured below; shifts need inputs, which a loop does not show.
+            # Curvature needs the loop's network and is measured below; shifts need inputs, which a loop does not
+            # provide.
             plain = replace(settings, curvature=None, shifts=())
             done = evaluate(
                 nn.Identity(), loss or build_loss("cross_entropy"), self.predictions(settings), plain, stage=stage,

@@ -64,7 +64,7 @@ class _EpochByEpoch(TrainerCallback):
 
 def _without_times(state: bytes) -> bytes:
     """Return a Trainer's state without run times."""
-    # Run times differ between runs, so that equal checkpoints would have different bytes.
+    # Run times differ between runs, so with them equal checkpoints would have different bytes.
     values = json.loads(state)
     for logged in values["log_history"]:
         for name in [name for name in logged if name.endswith(("_runtime", "_per_second", "_preparation_time"))]:

@@ -1,7 +1,7 @@
-"""Checkpoints: atomic, loaded without running code, the newest sound one is used; their places and their timing.
+"""Checkpoints: atomic writes, loading the newest undamaged one without running code, paths and timing.
 
-A trial's process writes its files to folders that the driver can see, or to a store: then a file is written to a
-scratch folder of the trial's machine, uploaded as one object under its final name, and removed locally. A trial that
+A trial's process writes its files to folders that the driver can see, or to a store. For a store, a file is written to
+a scratch folder of the trial's machine, uploaded as one object under its final name, and removed locally. A trial that
 continues on another machine downloads its checkpoints from there.
 """
 
@@ -69,7 +69,8 @@ def save_state(state: State, file: IO[bytes]) -> None:
     try:
         torch.save(dict(state), file)
     except RuntimeError as error:
-        # "unexpected pos 62336 vs 62264": closing the archive hides why a part could not be written.
+        # torch's message is "unexpected pos 62336 vs 62264", because closing the archive hides why a part could not be
+        # written.
         if isinstance(error.__context__, OSError):
             raise error.__context__ from error
         raise
@@ -185,7 +186,8 @@ class TrialFiles:
         """Upload a file to the store, if there is one, and remove the local copy."""
         store = self._store
         if store is not None:
-            # As patiently as the driver uploads its journal: giving up earlier would fail a trial that can go on.
+            # Retried as long as the driver's uploads of its journal: giving up earlier would fail a trial that can
+            # continue.
             patiently(lambda: store.put(name, path))
             path.unlink()
 
@@ -208,9 +210,9 @@ class TrialFiles:
 class CheckpointWriter:
     """Writes the checkpoints of one trial in a thread, from a copy, while training continues.
 
-    A checkpoint of 100 MB or more takes seconds to write, for which a GPU would wait. So between rungs, one is written
-    every `every_seconds` from a copy in host memory, at most one at a time. Where a trial may end or wait, the
-    checkpoint is written before the report is sent.
+    A checkpoint of 100 MB or more takes seconds to write, and a GPU would wait for it. Between rungs, a checkpoint is
+    therefore written every `every_seconds` from a copy in host memory, at most one at a time. Where a trial may end or
+    wait, the checkpoint is written before the report is sent.
 
     The best interval for a process that is lost once in M seconds, with a checkpoint that delays training by C seconds,
     is √(2·C·M) (Young 1974, doi:10.1145/361147.361115, eq. 4). A spot machine that is reclaimed after five hours and a
@@ -223,7 +225,7 @@ class CheckpointWriter:
     def __init__(
         self, files: TrialFiles, every_seconds: float, keep: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Begin; the first is due `every_seconds` from now.
+        """Start; the first checkpoint is due `every_seconds` from now.
 
         Args:
             files: files of the trial.
@@ -308,7 +310,7 @@ class HostCopy:
         self._buffers: dict[tuple[object, ...], Tensor] = {}
 
     def __call__(self, state: State) -> State:
-        """Return a copy of `state` that no later step of training changes, its tensors on the CPU."""
+        """Return a copy of `state` on the CPU that later training steps do not change."""
         copied = {key: self._copied(value, (key,)) for key, value in state.items()}
         if self._buffers:
             torch.cuda.synchronize()  # the copies are asynchronous, and the next step would change their source

@@ -27,7 +27,8 @@ PRELOADED = (
     "trainables.datasets",
     "trainables.models",
     "trainables.losses",
-    # Imported by first steps, fits and tables: two seconds of processor time, here once instead of in each child.
+    # First steps, fits and tables import these modules. That takes two seconds of processor time, here once instead of
+    # in each child.
     "torch._dynamo",
     "scipy.optimize",
     "pandas",

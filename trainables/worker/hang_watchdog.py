@@ -1,13 +1,13 @@
-"""Forced ends of a trial's process: with its parent, or by its watchdog if it hangs.
+"""Force a trial's process to end: with its parent, or by its watchdog if it hangs.
 
 The watchdog ends a process that stopped working without ending, for example in a data loader's deadlock or on a storage
 that hangs.
 
 It measures the processor time of the main thread, which trains. A thread that waits for something that never comes uses
-none; one that trains, evaluates or feeds a GPU always does, so no code has to report that it works. Waiting for a lock
-does not count, since another process then downloads or prepares the data set for all. A process that hangs while it
-computes (an endless loop, a spinning wait for a GPU) looks alive. Nothing distinguishes that from a long epoch, so it
-is ended only once it has gone far beyond `trial_timeout`.
+none. A thread that trains, evaluates or feeds a GPU always uses some, so no code has to report that it works. Waiting
+for a lock does not count, since another process then downloads or prepares the data set for all. A process that hangs
+while it computes (an endless loop, a spinning wait for a GPU) looks alive. Nothing distinguishes that from a long
+epoch, so it is ended only once it has gone far beyond `trial_timeout`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from trainables.files.locks import seconds_waited
 from trainables.files.regular import read_text
 from trainables.worker.trial_reports import CRASH, HUNG, Failure, TrialEnded
 
-#: A main thread that uses a smaller share of the time hangs. A wait that wakes up every five seconds, as torch's data
-#: loader does, uses some 2e-5; 0.3 s of training in ten minutes is enough to count as alive.
+#: A main thread that uses less than this share of the time counts as hanging. A wait that wakes up every five seconds,
+#: as torch's data loader does, uses some 2e-5; 0.3 s of training in ten minutes is enough to count as alive.
 ALIVE_SHARE = 5e-4
 
 #: Multiple of `trial_timeout` that one step may take: a trial normally ends itself after its current epoch.
@@ -42,7 +42,8 @@ LOOKS = 20
 
 LONGEST_LOOK_SECONDS = 5.0
 
-#: Time for the main thread to react to the signal. One that waits outside of Python never does, and is killed.
+#: Time for the main thread to react to the signal. A thread that waits outside of Python never reacts, and its process
+#: is killed.
 INTERRUPT_SECONDS = 10.0
 
 #: File in the trial's folder of checkpoints in which a process that must be killed leaves its failure.
@@ -137,7 +138,7 @@ class Watchdog:
 
 
 def last_hang(folder: Path) -> Failure | None:
-    """Return why the last process of a trial was killed for hanging, once; `None` if it was not."""
+    """Return, once, why the last process of a trial was killed for hanging; `None` if it was not."""
     # A file that is missing, or that someone else wrote, says nothing about a hang.
     with suppress(OSError, ValueError, TypeError):
         written = read_text(folder / HUNG_FILE)
@@ -152,7 +153,7 @@ _PR_SET_PDEATHSIG = 1  # of linux/prctl.h; Python has no function for it
 def die_with_parent(parent: int) -> None:
     """Make the kernel kill this process when its parent ends."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # the parent ended before the call, of which the kernel sends no signal
+    if os.getppid() != parent:  # the parent ended before the call, so the kernel sends no signal
         os._exit(1)
 
 

@@ -88,14 +88,17 @@ class SweepTrainable(tune.Trainable):  # type: ignore[misc]  # Ray is read witho
                 self._worker = (CohortWorker if together else Worker)(settled, self._leaving)
                 self._take(config)
         except TrialEnded as error:
-            self._broken = error  # raised by the first step: of an error in `setup`, Ray keeps only the text
+            self._broken = error  # raised by the first step, because Ray keeps only the text of an error in `setup`
 
     def direct(self, command: WorkerCommand) -> None:
         """Set the command that the next step follows."""
         self._command = command
 
     def step(self) -> dict[str, object]:
-        """Train until a report is due; return it. It covers several configurations if they are short or a cohort."""
+        """Train until a report is due; return it.
+
+        It covers several configurations if they are short or form a cohort.
+        """
         if self._broken is not None:
             raise self._broken
         if self._leaving():

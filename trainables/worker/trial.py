@@ -226,10 +226,11 @@ class Trial:
         return END if self.epoch >= self.settings.max_epochs else "rung"
 
     def _chosen_packing(self, dataset: DataSet, in_cohort: bool | None) -> str:
-        """Return how the replicates share this process: as the settings ask, if possible.
+        """Return how the replicates share this process: as the settings request, if possible.
 
         Without a cohort to join, as in an export, networks whose bits do not depend on the number of lanes form their
-        own cohort and get the numbers of a large one. Other networks do so only if a number of lanes is set.
+        own cohort and get the same numbers as in a large cohort. Other networks form one only if a number of lanes is
+        set.
         """
         settings, values, asked = self.settings, self.assignment.values, self.settings.packing
         if not self.networks:
@@ -345,7 +346,7 @@ class Trial:
         """Continue from the newest sound checkpoint of these replicates, if there is one."""
         self._files.fetch_checkpoints()
         saved = (load_partial(self._folder) or load_newest_checkpoint(self._folder)) if self._folder else None
-        if saved is None or saved["seeds"] != list(self.assignment.seeds):  # other seeds: another training
+        if saved is None or saved["seeds"] != list(self.assignment.seeds):  # other seeds: a different training
             return
         for number, state in zip(self.assignment.numbers, saved["replicates"], strict=True):
             if state is None:  # the replicate has diverged

@@ -63,7 +63,7 @@ class Failure(Reason):
 class TrialEnded(Exception):  # noqa: N818 -- it may be no fault of the trial
     """Ends a trial's process for a known reason."""
 
-    interrupts = True  # optional measurements, which may fail without failing their trial, let it pass
+    interrupts = True  # measurements that may fail without failing their trial do not catch it
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure)
@@ -91,7 +91,7 @@ class TrialReport:
         gpu: GPU fraction of its process, filled in by the driver; `None` before.
         epochs: rows of `epochs`, one row per replicate and epoch.
         evaluations: rows of `evaluations`; none between rungs.
-        replicate_errors: replicates that failed while others went on, and why.
+        replicate_errors: replicates that failed while others continued, and why.
     """
 
     configuration: int
@@ -167,9 +167,9 @@ def objective_values(metric: str, epoch_rows: Sequence[Row], evaluations: Sequen
 def of_kept_weights(epoch_rows: Iterable[Row], evaluations: Iterable[Row]) -> list[Row]:
     """Return epoch rows in which evaluations at a trial's end replace the epoch's measurements.
 
-    Such an evaluation measures the weights that are kept, which with `checkpoint: best_val_nll` are those of an earlier
-    epoch; the last epoch's own measurements are of weights that are discarded. Code that judges trials by reports uses
-    this function, code that judges them by tables uses `sweeper.results.results.measured_sql`.
+    Such an evaluation measures the kept weights. With `checkpoint: best_val_nll`, these come from an earlier epoch, and
+    the last epoch's own measurements belong to weights that are discarded. Code that judges trials by reports uses this
+    function; code that judges them by tables uses `sweeper.results.results.measured_sql`.
     """
     at_the_end = [row for row in evaluations if row.get("stage") == "end"]
     ended = {(row["replicate"], row["epoch"], row.get("split")): row for row in at_the_end}
@@ -229,7 +229,7 @@ class WorkerReport:
         lost: configurations whose trial raised, with the failure.
         gave_up: whether the process dropped all other trials for lack of memory, including those not begun yet.
         most_lanes: number of lanes that memory allows; 0 if no shortage is known.
-        trained: whether the cohort was trained since the last command, so that the reports are not repeated ones.
+        trained: whether the cohort was trained since the last command, so that the reports are not repetitions.
     """
 
     reports: tuple[tuple[Sequence[TrialReport], bool], ...] = ()

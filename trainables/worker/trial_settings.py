@@ -109,7 +109,7 @@ class TrialSettings:
         return {"max_epochs": self.max_epochs, "device": self.device, "training": self.training, "bins": bins}
 
     def load_dataset(self, named: Options | None = None) -> DataSet:
-        """Load a data set onto the trial's device, or to stream to it; a data set with a key is shared on the node.
+        """Load a data set onto the trial's device, or for streaming to it. A data set with a key is shared on the node.
 
         Args:
             named: name and options that a configuration gives; by default the sweep's.
@@ -160,7 +160,7 @@ class Assignment:
         values: its components and hyperparameters.
         seeds: the seed of each replicate.
         replicate: number of the only replicate, if it has a separate process or was added; else `None`.
-        place: folder of its checkpoints below that of all trials, if it is not the trial's.
+        place: folder of its checkpoints, relative to that of all trials; `None` for the trial's folder.
         final: whether the replicate was added: it is evaluated at its last epoch only, without curvature and
             trajectory.
     """
@@ -212,7 +212,7 @@ def prepare_process(settings: TrialSettings) -> None:
         if fault is not None:
             raise ValueError(fault)
         torch.cuda.empty_cache()
-        # Shares of a GPU isolate nothing: without a limit, one trial could use up its neighbours' memory.
+        # Shares of a GPU do not isolate processes: without a limit, one trial could use up its neighbours' memory.
         total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
         torch.cuda.set_per_process_memory_fraction(memory_cap(settings.gpu, total))
 
@@ -221,7 +221,7 @@ def memory_cap(share: float, total_bytes: int) -> float:
     """Return the fraction of a GPU's memory that torch may allocate in a process with this share of the GPU.
 
     The limit applies to torch's allocator, so CUDA's context is subtracted from the share. 0 and whole GPUs have no
-    limit. A share so small that the context would take most of it keeps half for torch.
+    limit. If the context would take most of a small share, half of the share is kept for torch.
     """
     if not 0 < share < 1:
         return 1.0

@@ -43,15 +43,15 @@ RELIABILITY_SCHEMA = evaluation_schema(
 )
 
 #: The spectral density of a Hessian, one row per point of its even grid; `loss` is `cross_entropy` or `training`,
-#: `samples` how many validation samples it is taken over, `weight` the share of eigenvalues nearest to this point,
-#: `mean` that of all eigenvalues over `probes` random vectors, and `mean_se` its standard error.
+#: `samples` is the number of validation samples, `weight` the share of eigenvalues nearest to this point, `mean` the
+#: mean of all eigenvalues over `probes` random vectors, and `mean_se` its standard error.
 SPECTRA_SCHEMA = evaluation_schema(
     loss=TEXT, samples=COUNT, eigenvalue=NUMBER, density=NUMBER, weight=NUMBER, probes=COUNT, mean=NUMBER,
     mean_se=NUMBER,
 )  # fmt: skip
 
-#: Curvature layer by layer: `layer` counts from 0 at the input, `block` is its name; traces sum to the whole's. λ_max
-#: is the largest eigenvalue of the layer's diagonal block of the Hessian, `residual` its ‖Hv − λv‖/|λ|.
+#: Curvature layer by layer: `layer` counts from 0 at the input, `block` is its name; traces sum to that of the whole
+#: Hessian. λ_max is the largest eigenvalue of the layer's diagonal block of the Hessian, `residual` its ‖Hv − λv‖/|λ|.
 BLOCKS_SCHEMA = evaluation_schema(
     loss=TEXT, layer=COUNT, block=TEXT, parameters=COUNT, trace=NUMBER, trace_se=NUMBER, lambda_max=NUMBER,
     residual=NUMBER, gradient_norm=NUMBER, samples=COUNT,

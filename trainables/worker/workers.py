@@ -257,8 +257,8 @@ class CohortWorker(Worker):
     def _report(self, due: Sequence[_Slot], at_once: bool) -> WorkerReport:
         """Evaluate the trials whose report is due, and report them, in order."""
         reports, lost, written = list[tuple[list[TrialReport], bool]](), list[tuple[int, Failure]](), []
-        # Files are written while the next trial is evaluated. A trial's checkpoint follows its tables and the
-        # checkpoints of the trials before it, so that after a kill the trials that are ahead are the first ones.
+        # Files are written while the next trial is evaluated. A trial's checkpoint is written after its tables and
+        # after the checkpoints of the trials before it, so that after a kill only the first trials can be ahead.
         before: Future[None] | None = None
         curved = [slot.trial for slot in due if slot.trial.evaluates and not slot.trial.assignment.final]
         together = [(network, trial.stage) for trial in curved for network in trial.networks]
@@ -375,7 +375,7 @@ class CardProbe:
         self._dataset = self._settings.load_dataset()
 
     def measure(self, assignment: Assignment) -> CardMemory:
-        """Return the GPU memory of an assignment; all of it if that does not suffice.
+        """Return the GPU memory that an assignment needs; the memory of the whole GPU if even that is too little.
 
         All memory that is not free counts: CUDA's context, and other users' processes, which leave less for the trials.
         """

@@ -1,9 +1,10 @@
 """A cohort: up to W networks with different configurations, trained together epoch by epoch.
 
 Lanes share only the calls that compute them. On one thread, a lane's bits depend on its own configuration, seed and
-epoch, and, where convolutions are mapped, on the width. They do not depend on its place or on its neighbours'
-configurations, epochs or numbers, even if these are not finite. A lane equals the same network trained alone up to
-rounding: to 1e-8 after epochs in float64; in float32 they differ like two networks that differ in a last digit.
+epoch, and, where convolutions are mapped, on the width. They do not depend on its index, or on its neighbours'
+configurations, epochs or numbers, even if these numbers are not finite. A lane equals the same network trained alone up
+to rounding: to 1e-8 after epochs in float64; in float32 the two differ as much as two networks whose weights differ in
+a last digit.
 """
 
 from __future__ import annotations
@@ -175,8 +176,8 @@ def rule_of(recipe: Options) -> tuple[str, bool]:
 def curvature_together(lanes: Sequence[tuple[Replicate, str]], settings: EvaluationSettings) -> Iterator[None]:
     """Within this context, evaluations of replicates use curvature that is measured here for all of them together.
 
-    The replicates have one `cohort_key`. Those that cannot be measured together (see `measure_lanes`) measure their
-    own.
+    All replicates have the same `cohort_key`. Replicates that cannot be measured together (see `measure_lanes`) measure
+    their own curvature.
 
     Args:
         lanes: replicates with the stage of their evaluation.
@@ -303,13 +304,13 @@ class Cohort:
     def predict(self, split: Split) -> Tensor:
         """Return logits [L, N, K] for a whole split, in evaluation mode."""
         lanes = len(self._lanes)
-        # Independent of the number of lanes, because products round differently for other shapes.
+        # The batch size does not depend on the number of lanes, because products of other shapes round differently.
         size = PREDICTION_BATCH if self._networks.elastic else max(1, PREDICTION_BATCH // self.width)
         parts = [self._networks.predict(inputs, lanes) for inputs, _ in evaluation_batches(split, size)]
         return torch.cat(parts, 1) if len(parts) > 1 else parts[0]
 
     def _rates_by_step(self) -> Tensor | None:
-        """Return learning rates [S, L, 1] for each step of an epoch, or `None` if no lane's changes within it."""
+        """Return learning rates [S, L, 1] for each step of an epoch, or `None` if no lane's rate changes within it."""
         if not any(changes_by_step(lane.recipe) for lane in self._lanes):
             return None
         before = range(0, len(self._dataset.train), self._batch_size)
@@ -335,7 +336,8 @@ class Cohort:
         elif self._networks.elastic:
             self._networks.backward(inputs, slopes)
         else:
-            # Mapped convolutions round by the number of lanes, so idle lanes compute zeros to keep it constant.
+            # The rounding of mapped convolutions depends on the number of lanes, so idle lanes compute zeros to keep it
+            # constant.
             idle = inputs.new_zeros((self.width - len(inputs), *inputs.shape[1:]))
             self._networks.backward(torch.cat([inputs, idle]), slopes)
         with torch.no_grad():

@@ -2,7 +2,7 @@
 
 One row of a matrix holds all parameters of a lane, and each lane's own network has views into it. Perceptrons are
 written out as matrix products, in buffers whose lanes start at multiples of 64 bytes, so that a lane's bits depend
-neither on its place nor on the number of lanes. Other networks are mapped, forward and backward, over all lanes of the
+neither on its index nor on the number of lanes. Other networks are mapped, forward and backward, over all lanes of the
 cohort including idle ones, because convolutions choose their order of addition by the number of lanes. Mapping costs
 tens of microseconds per operation, as much as a small network's arithmetic. Functions that draw random numbers, and
 embeddings with a padding row, need replacements under `torch.func.vmap` to compute as they would alone.
@@ -26,7 +26,8 @@ from trainables.losses.hessian_trace import ComposedNormalisation
 from trainables.training.acceleration import BFLOAT16, CannotCompileError, TrainingSettings, training_forward
 
 #: Multiple of elements at which each parameter starts in its row. The rounding of a matrix product also depends on the
-#: operands' addresses modulo 64 bytes; with this, they are equal for all lanes, so bits do not depend on the place.
+#: operands' addresses modulo 64 bytes; with this, they are equal for all lanes, so bits do not depend on the lane's
+#: index.
 ALIGNMENT = 64
 
 
@@ -70,7 +71,7 @@ class LaneStore:
 
     def take(self, lane: int, model: nn.Module) -> None:
         """Copy a network's parameters and buffers into row `lane` and make them views of that row."""
-        # The row may hold a lane that left; also the padding must be 0, because gradient norms include it.
+        # The row can still hold a lane that left. Its padding must be 0, too, because gradient norms include it.
         self.values[lane] = self.gradients[lane] = 0
         for memory in self.memories.values():
             memory[lane] = 0
@@ -130,7 +131,9 @@ _WRITTEN_OUT = (nn.Flatten, nn.Linear, nn.ReLU)
 
 
 def lane_forward(network: nn.Module, turns: Turns) -> Callable[[Weights, Tensor, bool], Tensor]:
-    """Return a function from weights, inputs and whether inputs differ by lane to logits, for an architecture.
+    """Return an architecture's function from weights, inputs and a flag to logits.
+
+    The flag says if inputs differ by lane.
 
     Args:
         network: network with the architecture, called in its current mode (training or evaluation).

@@ -1,12 +1,12 @@
 """Packing: which configurations can be lanes, and whether replicates and trials train in sequence or as lanes.
 
-Tests show which of the project's own networks and losses can be lanes. A user's own are tried where they train, because
-a loss that inspects its values in Python cannot be mapped, and one with state outside of `state_dict` would be mapped
-wrongly.
+Tests show which of the project's own networks and losses can be lanes. User-defined networks and losses are tried on
+the machine where they train: a loss that inspects its values in Python cannot be mapped, and a loss with state outside
+of `state_dict` would be mapped wrongly.
 
 `sequential`, `fused` and a number of lanes are fixed choices; `auto` measures. Lanes save the cost of calling many
-small operations. They lose if an operation on stacked networks is slower than one network after the other, as grouped
-convolutions often are on a CPU, and wide cohorts take more memory and cache.
+small operations. They are slower if an operation on stacked networks takes longer than on one network after the other,
+as grouped convolutions often do on a CPU. Wide cohorts also take more memory and cache.
 """
 
 from __future__ import annotations
@@ -171,8 +171,8 @@ ROUNDS = 3
 #: Largest accepted ratio of times per lane, of a wider cohort to a narrower one and of a cohort to training alone.
 GAIN = 0.95
 
-#: If the first width takes this many times as long per lane as training alone, the search ends: wider cohorts only
-#: share a step's fixed cost further, which would have to be most of the step for them to win.
+#: If the first width takes this many times as long per lane as training alone, the search ends. Wider cohorts only
+#: divide a step's fixed cost among more lanes, so they would win only if that cost were most of the step.
 HOPELESS = 1.1
 
 #: Copies of a lane's parameters in a cohort: values, gradients, two optimiser memories, and two temporaries.
@@ -194,7 +194,7 @@ def measured_width(build: Callable[[int], Replicate], device: str, most: int, pr
 def seconds_of_widths(build: Callable[[int], Replicate], device: str, widths: Iterable[int]) -> dict[int, float]:
     """Return width → seconds of an epoch per lane, with width 0 for training alone.
 
-    Wider cohorts are tried while they gain, and until one cannot be mapped or does not fit in memory.
+    Wider cohorts are tried as long as each is faster, can be mapped and fits in memory.
     """
     seconds = {0: _fastest(build(0).train_epoch, device)}
     for width in widths:
@@ -327,7 +327,7 @@ def chosen_packing(
 ) -> str:
     """Return `fused`, `sequential` or `trials`: the requested one, or for `auto` the faster of the first two.
 
-    `auto` never chooses `trials`, which pays if one network fills a GPU: a process sees only its own share of the
+    `auto` never chooses `trials`, which is faster if one network fills a GPU. A process sees only its own share of the
     machine, so it cannot measure the gain from separate processes.
 
     The answer is kept per network, loss, optimiser, batch size, number of replicates, data shape, device and
