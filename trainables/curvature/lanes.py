@@ -3,8 +3,8 @@
 A small network's product takes as long as calling its operations. Networks measured together, called lanes, share these
 calls. Losses may differ between lanes: if a loss does not couple samples, a product needs only its first two
 derivatives by each sample's logits. The traversals, forwards and backwards, are written out as matrix products with a
-lane dimension. Each lane has its own Lanczos run, which stops where it would stop alone; the lane is then left out.
-Convolutions gain almost nothing: four resnet8 on one core took 0.94 of the time that they take one by one.
+lane dimension. Each lane has its own Lanczos run, which stops after as many steps as it would alone. The lane is then
+left out. Convolutions gain almost nothing: four resnet8 on one core took 0.94 of the time that they take one by one.
 """
 
 from __future__ import annotations

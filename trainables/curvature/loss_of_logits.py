@@ -29,8 +29,8 @@ class Freezable(Protocol):
 def loss_of_logits(loss: LossFunction, logits: Tensor, targets: Tensor, at: Tensor) -> Tensor:
     """Return `loss` at logits [N, K], with the values that it treats as constant fixed at logits `at` [N, K].
 
-    The loss receives copies, which it may change in place. A loss with float32 tensors of its own that refuses float64
-    receives the logits in their own dtype.
+    The loss receives copies, which it may change in place. If a loss has float32 tensors and refuses float64, it
+    receives the logits in their original dtype.
 
     Example:
         >>> logits, targets = torch.tensor([[0.0, 0.0]]), torch.tensor([1])

@@ -1,7 +1,7 @@
 """The base of all data sets: named splits of tensors that move to a device as a whole, and the registry by name.
 
 To add a data set, write a file in this folder with a function of options that returns a `DataSet`, under the decorator
-that describes it; no other file lists data sets.
+that describes it. No other file lists data sets.
 
     @DATASETS.add("parity", "is a sum of bits odd?")
     def parity(samples: Annotated[int, "[30, inf)"] = 1000) -> DataSet:

@@ -96,7 +96,7 @@ def arrays_of(
 
 @functools.lru_cache(maxsize=OPEN_FILES)
 def _opened(path: Path, process: int) -> BinaryIO:
-    """Return an open file, which is closed when the cache drops it; a forked process opens its own."""
+    """Return an open file, which is closed when the cache drops it. A forked process opens the file again."""
     return path.open("rb", buffering=0)
 
 

@@ -71,8 +71,8 @@ def _constants(mean: tuple[float, ...], std: tuple[float, ...], device: torch.de
 class CropAndFlip:
     """Shift each image by up to `padding` pixels in both directions, then mirror half of them.
 
-    The distribution is that of padding with black, random crops of the original size and horizontal flips: the CIFAR
-    augmentation of all five papers (He et al. 2016, section 4.2; padding 4).
+    The result has the same distribution as padding with black, random crops of the original size and horizontal flips.
+    This is the CIFAR augmentation of all five papers (He et al. 2016, section 4.2; padding 4).
 
     Attributes:
         padding: largest shift in pixels.

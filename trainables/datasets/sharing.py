@@ -1,10 +1,10 @@
-"""One copy of a data set per node: arrays on disk, named by a digest of their contents, that every process maps.
+"""One copy of a data set per node: arrays on disk, which every process maps. A digest of their contents is their name.
 
 A copy is plain data: arrays, and JSON of numbers and texts. If another user could have written it, its contents are
 compared with the digest in its name before it is used.
 
 Mapped pages belong to the operating system's file cache: all processes share them, and they are freed first when memory
-is short. A process that changes an entry gets its own copy of that page.
+is short. A process that changes a value in a page gets its own copy of that page.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def shared_dataset(key: str, load: Callable[[], DataSet]) -> DataSet:
         load: function that loads the data.
 
     Raises:
-        DataSetUnavailableError: as `load`, or the data on this node differ from those that the sweep was started with.
+        DataSetUnavailableError: as `load`, or the data on this node differ from the data at the start of the sweep.
     """
     folder = data_folder() / "shared" / key
 

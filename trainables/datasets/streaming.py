@@ -1,8 +1,8 @@
 """Data that stay on the host: a batch is gathered and sent to the device while the previous one trains.
 
 On a GPU three things run at once: a thread gathers batch i + 2 into page-locked memory, a separate stream copies batch
-i + 1, and the network's stream computes on batch i. Two rules make this safe: torch reuses page-locked memory only
-after the copies from it are done, and `sent` makes the network's stream wait for the copy that it reads.
+i + 1, and the network's stream computes on batch i. Two rules make this safe. torch reuses page-locked memory only
+after the copies from it are done. `sent` makes the network's stream wait for the copy of the batch that it reads.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def copying_stream(device: torch.device) -> torch.cuda.Stream:
 
 
 def sent(take: Callable[[Item], Tensor], items: Iterable[Item], device: torch.device) -> Iterator[Tensor]:
-    """Yield `take(item)` on `device` for each item; for a GPU, tensors are taken and sent ahead of their use.
+    """Yield `take(item)` on `device` for each item. For a GPU, `take` runs and tensors are sent ahead of their use.
 
     Args:
         take: function that returns a tensor on the host, which nothing else writes to.

@@ -1,8 +1,8 @@
 """User-defined losses, networks, data sets, metrics and post-hoc methods, without a change to this project.
 
-A search space names one by its import path, `{name: "my_losses:Tilted", tilt: {uniform: [0, 2]}}`, where `my_losses.py`
-is next to the file, in the working directory or among the installed packages; or by a plain name that an installed
-package registers:
+A search space names one by its import path, `{name: "my_losses:Tilted", tilt: {uniform: [0, 2]}}`. `my_losses.py` is
+next to the search space's file, in the working directory or among the installed packages. A search space can also use a
+plain name that an installed package registers:
 
     [project.entry-points."calibration_sweeper.losses"]     # or architectures, datasets, metrics, posthoc
     tilted = "my_package.losses:Tilted"
@@ -10,7 +10,7 @@ package registers:
 * a loss, in `space.loss`: a subclass of `trainables.losses.Loss`, a `torch.nn.Module` without parameters, or a function
   of (logits [N, K], targets int64 [N], …) that returns [N] values or their mean;
 * an architecture, in `space.architecture`: a function or class of (input_shape, classes, …) that returns a
-  `torch.nn.Module` from inputs [N, *input_shape] to logits [N, K]; one for texts has `TAGS = ("text",)` and takes
+  `torch.nn.Module` from inputs [N, *input_shape] to logits [N, K]. A network for texts has `TAGS = ("text",)` and takes
   `vocabulary: int`, the number of token ids;
 * a data set, `dataset`: a function of options that returns a `trainables.datasets.DataSet`;
 * a metric, in `evaluation.metrics`: a function of (probabilities float64 [N, K], targets int64 [N], …) that returns a
@@ -23,8 +23,8 @@ package registers:
 A column is named after the part behind the colon: `my_metrics:WorstClass` fills `worst_class`.
 
 Hyperparameters are the arguments that follow, each with a type (`float`, `int`, `bool`, `str`, a `Literal` of texts, or
-a list of numbers or texts) or a default that implies it; one without a default is required. `Annotated[float,
-"[0, 1]: it is a share"]` adds a range and the reason for it; `HYPERPARAMETERS`, a tuple of
+a list of numbers or texts) or a default that implies the type. An argument without a default is required.
+`Annotated[float, "[0, 1]: it is a share"]` adds a range and the reason for it; `HYPERPARAMETERS`, a tuple of
 `trainables.registry.Hyperparameter`, can also give sources. The name can also refer to a complete
 `trainables.registry.Component`.
 

@@ -1,7 +1,8 @@
 """The code of user-defined components as one archive, which a sweep keeps and its processes import from.
 
-An archive contains the modules that import paths name, every module they import from the same folders, and the entry
-points of installed packages, so that plain names mean the same everywhere. Equal code gives equal bytes.
+An archive contains the modules that import paths name, and every module that these import from the same folders. It
+also contains the entry points of installed packages, so that plain names mean the same everywhere. Equal code gives
+equal bytes.
 """
 
 from __future__ import annotations

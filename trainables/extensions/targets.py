@@ -33,7 +33,7 @@ _archived: _Archived | None = None
 class _Archived:
     """Finds the modules of a sweep's user-defined code in its unpacked archive, before all other places.
 
-    The folder comes last in `sys.path`, like every folder of user code: if it came first, a `torch.py` in it would be
+    The folder comes last in `sys.path`, like every folder of user code. If it came first, a `torch.py` in it would be
     imported instead of PyTorch. So the top-level modules that take precedence are listed by name.
     """
 

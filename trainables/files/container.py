@@ -52,7 +52,7 @@ def _memories(cgroups: Path, membership: Path) -> Iterator[tuple[int, int]]:
 
 
 def _groups(controller: str, cgroups: Path, membership: Path) -> Iterator[Path]:
-    """Yield the folders of the groups whose limits apply to this process, from its own upwards, in either version."""
+    """Yield the folders of the groups whose limits apply to this process, from its own group upwards, for v1 and v2."""
     try:
         lines = membership.read_text().splitlines()
     except OSError:  # no Linux, or no /proc

@@ -3,8 +3,8 @@
 A lock belongs to an open file, not to its name. So a lock file is never removed, and its content has no meaning.
 
 Some file systems have no locks: Lustre without `-o flock` and NFS without a lock service refuse `flock`. There, a file
-that its owner keeps renewing replaces the lock, by the library filelock. A process that finds the file watches it: if
-it changes, its owner is alive; if it has not changed for `SILENCE_SECONDS`, its owner counts as dead. Clocks of
+that its owner keeps renewing replaces the lock, by the library filelock. A process that finds the file watches it. If
+the file changes, its owner is alive. If it has not changed for `SILENCE_SECONDS`, its owner counts as dead. Clocks of
 machines are never compared. A process that was suspended for longer notices the loss of its lock up to two renewals
 after it wakes. Until then, work that must not be done twice needs a protection of its own.
 """

@@ -1,8 +1,8 @@
 """Parquet files with a checksum over every byte, which reveals damage anywhere.
 
-Parquet's own checksums cover pages only: a flipped bit in the header of a page or in the footer silently changes names,
-counts and values, and DuckDB checks none of them. The footer says where pages begin, so readers ignore bytes between
-the last page and the footer. The seal is stored there: a mark and the CRC-32 of all other bytes.
+Parquet's own checksums cover pages only, so a flipped bit in the header of a page or in the footer silently changes
+names, counts and values. DuckDB does not even check these checksums. The footer says where pages begin, so readers
+ignore bytes between the last page and the footer. The seal is stored there: a mark and the CRC-32 of all other bytes.
 """
 
 from __future__ import annotations

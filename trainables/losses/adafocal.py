@@ -18,7 +18,7 @@ LOWEST, HIGHEST = -2.0, 20.0  # limits of γ (Ghosh et al. 2022)
 
 @dataclass(eq=False)
 class SignedFocal(FocalTypeLoss):
-    """Focal loss with given γ [N], negative ones included: AdaFocal with the γ of every sample fixed."""
+    """Focal loss with given γ [N], which can be negative: AdaFocal with the γ of every sample fixed."""
 
     name = "signed_focal"
 

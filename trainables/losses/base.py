@@ -1,6 +1,6 @@
 """The base class of training losses, and the registry of losses by their names in a search space.
 
-To add a loss, write a file in this folder with a subclass of `Loss` under the decorator that describes it; no other
+To add a loss, write a file in this folder with a subclass of `Loss` under the decorator that describes it. No other
 file lists losses. The arguments of its constructor are its hyperparameters, see `trainables.registry.hyperparameters`.
 
     @LOSSES.add("quarter", "a quarter of the Brier score", "Brier 1950")
@@ -39,8 +39,8 @@ Number = float | Tensor
 def true_class_logs(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """Return log p_y and log(1 − p_y), each [N].
 
-    With the log-odds m = z_y − logsumexp_{k≠y} z_k these are log σ(m) and log σ(−m): both keep full relative
-    accuracy as p_y → 0 and p_y → 1, and are finite for every finite logit.
+    With the log-odds m = z_y − logsumexp_{k≠y} z_k, these are log σ(m) and log σ(−m). Both keep full relative accuracy
+    as p_y → 0 and as p_y → 1, and are finite for all finite logits.
 
     Example:
         >>> log_p, log_rest = true_class_logs(torch.tensor([[50.0, 0.0]], dtype=torch.float64), torch.tensor([0]))
@@ -61,8 +61,8 @@ def true_class(values: Tensor, targets: Tensor) -> Tensor:
 def log_complements(log_probabilities: Tensor) -> Tensor:
     """Return log(1 − p_k) [N, K] in O(K).
 
-    A class that is not the largest has p_k ≤ 1/2, where log1p(−p_k) is accurate; for the largest, 1 − p is the
-    sum of the others.
+    For all classes except the largest, p_k ≤ 1/2, where log1p(−p_k) is accurate. For the largest class, 1 − p is the
+    sum of the other probabilities.
     """
     # For p near 1, log1p(−p) would lose all digits of 1 − p; the sum of the other classes keeps them.
     top = log_probabilities.argmax(-1, keepdim=True)
@@ -166,8 +166,8 @@ class Loss:
     """Base class of training losses on logits: the mean over a batch, per-sample values, and the hooks a trial calls.
 
     Hyperparameters can be Python numbers or tensors, so `torch.func.vmap` can map over logits and hyperparameters at
-    once. Values and gradients are finite for logits up to ±1e4. They are computed in float32 or wider, whatever the
-    type of the logits and under autocast, too.
+    once. Values and gradients are finite for logits up to ±1e4. They are computed in float32 or wider for logits of any
+    type, and under autocast, too.
 
     Attributes:
         name: key in the registry.
@@ -395,7 +395,7 @@ class LossComponent(Component):
 
     Attributes:
         lanes: reason why it cannot be trained as lanes (replicates side by side); empty if it can.
-        constant_gamma: function that returns, for hyperparameters of the loss, the γ whose focal map Ψ^γ turns the
+        constant_gamma: function from hyperparameters of the loss to γ. The focal map Ψ^γ with this γ turns the loss's
             risk minimiser back into the posterior. `None` if there is no such γ, e.g. if it changes by sample or epoch.
     """
 

@@ -1,7 +1,7 @@
 """Cross-entropy and its variants, and the Brier score.
 
 The variants smooth labels, weight samples, normalise the length of the logits, or penalise logits that trail the
-largest one by more than a margin, with one weight (MbLS) or one per class (CALS).
+largest logit by more than a margin, with one weight (MbLS) or one weight per class (CALS).
 """
 
 from __future__ import annotations
@@ -99,9 +99,9 @@ class Brier(Loss):
 
     Σ_k (p_k − 1[k = y])², a value in [0, 2]: summed over classes, not averaged (Brier 1950; mukhoti §5.1).
 
-    `form="released"` divides the mean over a batch by the size of the batch. The focal_calibration code sums every loss
-    over the batch before it clips gradients, but averages the Brier score: with the recipe's `reduction: sum`, this
-    form has the gradients of that code. Per-sample values and curvature are those of the paper's form.
+    `form="released"` divides the mean over a batch by the size of the batch. The focal_calibration code sums every
+    other loss over the batch before it clips gradients, but averages the Brier score. This form has the gradients of
+    that code if the recipe sets `reduction: sum`. Per-sample values and curvature are those of the paper's form.
 
     Source: Brier 1950; mukhoti §5.1; `Losses/brier_score.py` of github.com/torrvision/focal_calibration.
 

@@ -23,9 +23,9 @@ class DualFocal(FocalTypeLoss):
     - `variant="ranked_below"`: p_j is the largest probability strictly below p_y, 0 if there is none (Tao et al. 2023
       and its released code).
     - `variant="competitor"`: p_j is the largest probability of the other classes (selective Eq. 24).
-    - `variant="conditional"`: as `competitor` where p_y ≥ p_j, else 0 (the released code as selective Eqs. 25 and 26
-      print it, "the competing probability is abruptly discarded"). With two classes it equals `ranked_below` except at
-      ties.
+    - `variant="conditional"`: as `competitor` where p_y ≥ p_j, else 0. This is the released code as selective Eqs. 25
+      and 26 print it ("the competing probability is abruptly discarded"). With two classes it equals `ranked_below`
+      except at ties.
 
     Source: Tao et al. 2023; selective App. C.3.
 

@@ -29,13 +29,13 @@ class MaximumMeanCalibrationError(Loss):
     CE + λ·√(aᵀK a) with K_ij = exp(−|c_i − c_j|/0.4) over the top confidences c (Kumar et al. 2018).
 
     With `variant="plain"`, a_i = (r_i − c_i)/N. With `variant="weighted"`, a_i is (1 − c_i)/|C| for the correct samples
-    C and −c_i/|W| for the wrong ones W, so both groups have equal weight; an empty group has no terms. Correctness is
-    treated as a constant. The root has gradient 0 at 0. The cost is O(N²) in the batch.
+    C and −c_i/|W| for the wrong samples W, so both groups have equal weight. An empty group has no terms. Correctness
+    is treated as a constant. The root has gradient 0 at 0. The cost is O(N²) in the batch.
 
     `form="released"` is the penalty of the focal_calibration code, which produced mukhoti's tables. Its weighted
-    variant divides by |C|², |W|² and |C||W| twice, so a_i is (1 − c_i)/|C|² or −c_i/|W|², and is 0 if a group is empty:
-    it is 64 times weaker on a batch of 128 with half of the samples correct, and 4 to 20 times weaker with nine tenths
-    correct. Its plain variant is aᵀK a, without the root.
+    variant divides by |C|², |W|² and |C||W| twice, so a_i is (1 − c_i)/|C|² or −c_i/|W|², and is 0 if a group is empty.
+    This penalty is 64 times weaker on a batch of 128 with half of the samples correct, and 4 to 20 times weaker with
+    nine tenths correct. Its plain variant is aᵀK a, without the root.
 
     Source: Kumar et al. 2018; mukhoti §5.1; `Losses/mmce.py` of github.com/torrvision/focal_calibration.
 

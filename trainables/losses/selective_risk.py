@@ -45,7 +45,8 @@ class SelectiveRisk(Loss):
     The mean weight is about `coverage`, because Eq. 12 drops the 1/P(g < τ) of Eq. 9; `normalise=True` divides by
     `coverage`. This holds while the scores spread over many bins and over many times ν. In a saturated network most
     scores share the last bin and τ has no effect: at `coverage` .8 the mean weight is 1.0 with ν .01 and .75 with ν .1
-    (logits with standard deviations 10 and 30, ten classes), and in the limit it is the same at every coverage.
+    (logits with standard deviations 10 and 30, ten classes). In the limit, the mean weight is the same at every
+    coverage.
 
     `history="epoch"` adds up the counts of the epoch's batches: a call with gradients enabled adds its batch;
     `per_sample` and `frozen` do not. Nothing is stored under `torch.func` transforms; `observe` adds a batch from
@@ -190,7 +191,7 @@ def survival(points: Tensor, counts: Tensor, nu: Tensor) -> Tensor:
 def quantile(values: Tensor, level: Number) -> Tensor:
     """Return the `level`-quantile of values [N], interpolated linearly between order statistics.
 
-    A plain level costs two selections in O(N); a tensor level (one per lane) costs a sort.
+    A plain level needs two selections in O(N); a tensor with one level per lane needs a sort.
 
     Example:
         >>> quantile(torch.tensor([3.0, 1.0, 2.0]), 0.25)

@@ -1,7 +1,7 @@
 """The base of all metrics: the registry of metrics by name, checks of predictions, and metrics named in a search space.
 
 To add a metric, write a file in this folder with a function of (probabilities float64 [N, K], targets int64 [N], …)
-that returns a number, under the decorator that describes it; no other file lists metrics. Objectives, tables and
+that returns a number, under the decorator that describes it. No other file lists metrics. Objectives, tables and
 reports follow the declaration in `Metric`.
 
     @METRICS.add("f1", "harmonic mean of precision and recall of class 1", mode="max", range=(0, 1))

@@ -1,8 +1,8 @@
 """Bootstrap standard errors of metrics: draw samples with replacement, compute the metric again, take its spread.
 
-A binned error is a sum of |Σ gap| over bins and a resample is a vector of counts, so one sparse product of each bin's
-gaps with these counts computes all resamples. Equal-mass bins keep the bounds of the original samples. Binned errors
-are biased upward at small n, which a standard error does not show: report n with them.
+A binned error is a sum of |Σ gap| over bins, and a resample is a vector of counts per sample. One sparse product of
+each bin's gaps with these counts therefore computes all resamples. Equal-mass bins keep the bounds of the original
+samples. Binned errors are biased upward at small n, which a standard error does not show: report n with them.
 """
 
 from __future__ import annotations

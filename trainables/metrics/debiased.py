@@ -5,12 +5,12 @@ its expectation. The bias of a squared error can be subtracted per bin. The bias
 cannot, so `ece_bias` estimates it.
 
 The tests of the hypothesis that top confidences are calibrated have an exact p. Under the hypothesis, outcomes are
-independent draws with the confidences as probabilities. They are drawn `repetitions` times, and
-p = (1 + number of draws with a statistic at least as large)/(1 + repetitions), which is at most α with probability at
-most α at every sample size (Besag & Clifford 1989, Generalized Monte Carlo significance tests).
+independent draws with the confidences as probabilities. They are drawn `repetitions` times, and p = (1 + number of
+draws with a statistic at least as large)/(1 + repetitions). At every sample size, p is at most α with probability at
+most α (Besag & Clifford 1989, Generalized Monte Carlo significance tests).
 
-- Cutoff calibration error, sup over intervals I of |E[(r − c)·1[c ∈ I]]|: it can be estimated at rate n^−1/2 without
-  bins, and bounds the loss of a decision by thresholds of c (Rossellini, Soloff, Barber, Ren & Willett 2025, Can a
+- Cutoff calibration error, sup over intervals I of |E[(r − c)·1[c ∈ I]]|: it can be estimated without bins at rate
+  n^−1/2. It bounds the loss of a decision by thresholds of c (Rossellini, Soloff, Barber, Ren & Willett 2025, Can a
   calibration metric be both testable and actionable?, arXiv:2502.19851).
 - T-Cal: the largest of the debiased squared errors of 2, 4, 8 … bins, each divided by its standard deviation under the
   hypothesis (Lee, Huang, Hassani & Dobriban 2023, T-Cal: An optimal test for the calibration of predictive models,
@@ -247,7 +247,8 @@ def cutoff_error(probabilities: Floats, targets: Integers) -> float:
 def cutoff_p(probabilities: Floats, targets: Integers, repetitions: Repetitions = 999, seed: Seed = 0) -> float:
     """P-value of the hypothesis that top confidences are calibrated, by cutoff_error.
 
-    Return the share of simulated calibrated outcomes whose cutoff error is at least as large; exact at every n.
+    Return the share of simulated calibrated outcomes with an equal or larger cutoff error. The p-value is exact at
+    every n.
 
     Source: Rossellini, Soloff, Barber, Ren & Willett 2025, arXiv:2502.19851; Besag & Clifford 1989.
 
@@ -268,8 +269,9 @@ def cutoff_p(probabilities: Floats, targets: Integers, repetitions: Repetitions 
 def t_cal_p(probabilities: Floats, targets: Integers, repetitions: Repetitions = 999, seed: Seed = 0) -> float:
     """P-value of the hypothesis that top confidences are calibrated, by debiased errors of 2 to 1,024 bins.
 
-    Return the share of simulated calibrated outcomes whose largest standardised debiased error, over numbers of bins,
-    is at least as large; exact at every n. It detects errors that change sign quickly, which cutoff_p averages out.
+    Return the share of simulated calibrated outcomes with an equal or larger statistic: the largest standardised
+    debiased error over all numbers of bins. The p-value is exact at every n. The test detects errors that change sign
+    quickly, which cutoff_p averages out.
 
     Source: Lee, Huang, Hassani & Dobriban 2023, arXiv:2203.01850; Besag & Clifford 1989.
 

@@ -19,7 +19,7 @@ within constant factors of the distance to the nearest calibrated predictor and,
 predictions.
 
 Smoothing with a reflected Gaussian kernel is diffusion on [0, 1] between walls. A cosine transform turns it into a
-product, so the search for σ takes a few transforms of a grid of CELLS, whatever the number of samples.
+product, so the search for σ takes a few transforms of a grid of `CELLS` cells for any number of samples.
 """
 
 from __future__ import annotations

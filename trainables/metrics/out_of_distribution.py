@@ -228,9 +228,9 @@ def area_under_generalised_risk_coverage(probabilities: Floats, targets: Integer
     """Share of samples both accepted and wrong, averaged over coverages.
 
     Return AUGRC = (1 − AUROC)·a·(1 − a) + (1 − a)²/2, with a the accuracy and AUROC that of confidence against
-    correctness, for probabilities [N, K] and targets [N]. Unlike AURC, it does not give the most confident errors more
-    weight because few samples are accepted with them (Traub et al. 2024, Overcoming common flaws in the evaluation of
-    selective classification systems, arXiv:2407.01032, Eq. 8).
+    correctness, for probabilities [N, K] and targets [N]. AURC gives the most confident errors more weight, because few
+    samples are accepted together with them. AUGRC does not (Traub et al. 2024, Overcoming common flaws in the
+    evaluation of selective classification systems, arXiv:2407.01032, Eq. 8).
 
     Source: Traub et al. 2024, arXiv:2407.01032, Eq. 8.
 

@@ -5,7 +5,7 @@ Refinement is the score after temperature scaling, cross-fitted on the same samp
     score = refinement + calibration
 
 Each of K = 5 folds is scaled by the temperature with the smallest NLL on the other folds, and mixed with the uniform
-distribution at weight 1/(n + 1), with n the number of samples that the temperature was fitted on. Perfectly separated
+distribution at weight 1/(n + 1), where n is the number of samples used to fit the temperature. Perfectly separated
 samples, whose temperature goes to 0, therefore cost at most log((n + 1)·classes) each. The mean is over all samples,
 each held out once. Folds depend on the labels alone: the samples of each class, in order, are dealt to the folds in
 turn. This is the definition of Berta, Holzmüller, Jordan & Bach 2025 (Rethinking Early Stopping: Refine, Then

@@ -1,7 +1,7 @@
 """The base of all networks: the registry by name, building one for a data set, and shared layers.
 
 To add a network, write a file in this folder with a function or class of (input_shape, classes, …) that returns a
-`torch.nn.Module` from inputs [N, *input_shape] to logits [N, classes], under the decorator that describes it; no other
+`torch.nn.Module` from inputs [N, *input_shape] to logits [N, classes], under the decorator that describes it. No other
 file lists networks.
 
     @ARCHITECTURES.add("linear", "multinomial logistic regression")

@@ -1,9 +1,9 @@
 """Residual networks with a stem for small images: ResNet-18 to ResNet-152, and ResNet-8 to ResNet-110 of depth 6n+2.
 
-He et al., "Deep Residual Learning for Image Recognition", 2016. ResNet-18 to ResNet-152 are those of Table 1, with one
-3x3 convolution of stride 1 instead of the 7x7 stride-2 convolution and the max-pool, as all five papers train them on
-32x32 images. The networks of depth 6n+2 are those of section 4.2: a 3x3 stem without pooling, three stages of n basic
-blocks with 16, 32 and 64 channels, global average pooling and one linear layer. The posterior paper trains these.
+He et al., "Deep Residual Learning for Image Recognition", 2016. ResNet-18 to ResNet-152 follow Table 1, but one 3x3
+convolution of stride 1 replaces the 7x7 stride-2 convolution and the max-pool. All five papers train them in this form
+on 32x32 images. The networks of depth 6n+2 are those of section 4.2: a 3x3 stem without pooling, three stages of n
+basic blocks with 16, 32 and 64 channels, global average pooling and one linear layer. The posterior paper trains these.
 
 mukhoti's released code calls Bottleneck [3, 4, 26, 3] "ResNet-110"; here it is `resnet110_bottleneck`, because
 ResNet-110 is the 6n+2 network of basic blocks.

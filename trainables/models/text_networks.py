@@ -189,8 +189,8 @@ class TreeLSTM(nn.Module):
     The leaves are words, inner nodes compose their two children, and the root is classified: [N, M, 4] -> [N, K].
 
     On annotated trees [N, M, 5] there is an additional class, neutral, which roots do not have. In training, the output
-    is the logits of all nodes [nodes, K + 1], whose classes `supervised` returns; in evaluation, it is the logits of
-    the roots without neutral.
+    is the logits of all nodes [nodes, K + 1]; `supervised` returns the classes of these nodes. In evaluation, the
+    output is the logits of the roots, without the class neutral.
 
     Source: mukhoti App. D; Tai et al. 2015.
 

@@ -6,8 +6,8 @@ validation data, and a set contains every class whose score does not exceed it (
 with probability at least 1 − α for any network. With p sorted descending and r the rank of k, the scores are:
 
 - `thr`: 1 − p_k (Sadinle, Lei & Wasserman 2019), the smallest sets on average;
-- `aps`: p_(1) + … + p_(r) − u·p_(r), u uniform on [0, 1] (Romano, Sesia & Candès 2020, arXiv:2006.02544), whose set
-  sizes follow the sample's difficulty;
+- `aps`: p_(1) + … + p_(r) − u·p_(r), u uniform on [0, 1] (Romano, Sesia & Candès 2020, arXiv:2006.02544); the sizes of
+  its sets follow the sample's difficulty;
 - `raps`: aps + λ·max(0, r − k_reg) (Angelopoulos, Bates, Jordan & Malik 2021, arXiv:2009.14193), which cuts off the
   long tails of aps sets.
 
@@ -17,9 +17,9 @@ each class.
 A post-hoc method fits the samples it was fitted on better than new ones. If the same samples also give the threshold,
 the guarantee breaks: with 360 validation samples of ten classes, sets after `matrix` contain .81 of the true classes
 instead of .9. There are two remedies. `fit_split` fits the method on one half and the threshold on the other, which
-keeps the guarantee. Cross-fitting uses all samples for both, each scored by a fit to the other folds (CV+: Barber,
-Candès, Ramdas & Tibshirani 2021, arXiv:1905.02928; for classes Romano, Sesia & Candès 2020). It guarantees less
-(`promised_coverage`), but covers about 1 − α in simulations.
+keeps the guarantee. Cross-fitting uses all samples for both purposes; each sample is scored by a fit to the other folds
+(CV+: Barber, Candès, Ramdas & Tibshirani 2021, arXiv:1905.02928; for classes Romano, Sesia & Candès 2020). It
+guarantees less (`promised_coverage`), but covers about 1 − α in simulations.
 """
 
 from __future__ import annotations

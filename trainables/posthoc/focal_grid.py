@@ -1,10 +1,10 @@
 """ECE and NLL of Ψ^γ(softmax(z/T)) over a whole grid of (γ, T): the search behind focal temperature scaling.
 
 A direct double loop would map all N·K probabilities for every cell. This module visits each temperature once for all γ
-(`log_masses`), and interpolates where temperatures are dense: ln mass_γ is an analytic function of ln T, so on an
-octave of T with many grid points it is computed at 25 Chebyshev points. Its Chebyshev coefficients fall geometrically.
-Samples whose last coefficients exceed 1e-11 are computed directly, so every ln mass, and with it every confidence, is
-accurate to about 1e-11.
+(`log_masses`), and interpolates where temperatures are dense. ln mass_γ is an analytic function of ln T, so in an
+octave of T with many grid points it is computed at 25 Chebyshev points only. Its Chebyshev coefficients fall
+geometrically. Samples whose last coefficients exceed 1e-11 are computed directly, so every ln mass, and with it every
+confidence, is accurate to about 1e-11.
 
 The argmax of Ψ^γ(softmax(z/T)) is that of z in every cell, so the top class is taken out once for the whole grid. With
 

@@ -105,8 +105,8 @@ def line_search(
 ) -> tuple[FocalTemperature, Line]:
     """Return the best cell on the line T(γ), and the line (properness §5.2).
 
-    The search costs 3m cells for m temperatures. The best T among m cells at γ = 0 and among m cells at γ = 1 fix the
-    line; then m values of γ, evenly spaced in [−.5, 5], are tried on it.
+    The search costs 3m cells for m temperatures. The best T among m cells at γ = 0 and the best T among m cells at γ =
+    1 determine the line. Then m values of γ, evenly spaced in [−.5, 5], are tried on it.
 
     Example:
         >>> logits, targets = np.array([[2.0, 0.0], [0.0, 1.0], [1.0, 0.0]]), np.array([0, 1, 1])

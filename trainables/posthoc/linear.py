@@ -11,9 +11,9 @@ The features x depend on the method:
   with the number of classes.
 
 All fits are convex. Without penalties on W and b there is no minimum if W x + b separates some classes from the others
-without an error, or if a class has no sample: probabilities go to 0 (Albert & Anderson 1984, On the existence of
-maximum likelihood estimates in logistic regression models). Then `at_bound` is 1, and W and b are fitted to targets
-smoothed by a pseudo-count (`trainables.posthoc.temperature.pseudo_count`).
+without an error, or if a class has no sample. Some probabilities go to 0 in these cases (Albert & Anderson 1984, On the
+existence of maximum likelihood estimates in logistic regression models). Then `at_bound` is 1, and W and b are fitted
+to targets smoothed by a pseudo-count (`trainables.posthoc.temperature.pseudo_count`).
 
 W has K² entries, so matrix scaling without penalties memorises 100 classes with a few hundred samples each. That is the
 published method; the penalties of the other methods prevent it.

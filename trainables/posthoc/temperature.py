@@ -116,10 +116,10 @@ def temperatures_by_nll(logits: Floats, targets: Integers) -> list[dict[str, flo
     """Return `temperature`, `converged` and `at_bound` for the T that minimises the NLL of each of E networks.
 
     The NLL is convex in β = 1/T, so its slope has one sign change. Newton's method in log T finds it for all E at once,
-    bisects the bracket if a step would leave it, and stops when steps are below 1e-8, whose squares are below rounding.
-    The NLL falls all the way to T → 0 if every sample is right, and to T → ∞ if the logits point the wrong way;
-    `at_bound` flags both. The T returned then minimises the NLL on smoothed targets (`pseudo_count`), or is the bound
-    if these have no minimum either.
+    and bisects the bracket if a step would leave it. It stops when steps are below 1e-8, because the squares of such
+    steps are below rounding. The NLL falls all the way to T → 0 if every sample is right, and to T → ∞ if the logits
+    point the wrong way; `at_bound` flags both. The T returned then minimises the NLL on smoothed targets
+    (`pseudo_count`), or is the bound if these have no minimum either.
 
     Source: Guo et al. 2017, arXiv:1706.04599, §4.2.
 

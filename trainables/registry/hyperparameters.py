@@ -2,10 +2,10 @@
 
     def mlp(input_shape, classes: int, width: Annotated[int, "[1, inf)"] = 256, form: Literal["a", "b"] = "a"): ...
 
-A type gives the kind of a value and, if `Annotated`, its valid values: a text is a range, with an optional reason after
-a colon; a tuple lists choices; a `Hyperparameter` declares everything. For the project's own components, `Args:` in the
-docstring gives the reason of a range without one and, in brackets at the end, the source of the default. User code can
-declare `HYPERPARAMETERS` instead.
+A type gives the kind of a value and, if `Annotated`, its valid values. In an annotation, a text is a range, with an
+optional reason after a colon, a tuple lists choices, and a `Hyperparameter` declares everything. For the project's own
+components, `Args:` in the docstring gives the reason of a range, unless the range has one, and, in brackets at the end,
+the source of the default. User code can declare `HYPERPARAMETERS` instead.
 """
 
 from __future__ import annotations

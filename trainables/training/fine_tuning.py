@@ -321,8 +321,8 @@ class Mixing:
     * the Brier score at v is lower by 2λ(1 − λ) where y ≠ y', independently of the network: gradients are equal;
     * the weights of `aurc` and `selective_risk` depend on the scores alone.
 
-    Losses that need to know which samples are correct (`mmce`, `kde_xe`), that count the samples they saw, or that take
-    the network itself have no such form and are refused.
+    Three kinds of losses have no such form and are refused: losses that depend on the correctness of samples (`mmce`,
+    `kde_xe`), losses that count samples, and losses that take the network itself.
     """
 
     def __init__(self, configuration: Configuration, seed: int, loss: Loss, dataset: DataSet) -> None:

@@ -147,7 +147,7 @@ class LightningLoop(TrainingLoop):
 
 
 def _listed(given: Any) -> list[Any]:
-    """Return an option that Lightning accepts alone or as a list, as a list."""
+    """Return an option as a list; Lightning accepts a list or a single value."""
     return [*given] if isinstance(given, list | tuple) else [given]
 
 

@@ -139,7 +139,7 @@ class Replicate:
     """A network with its optimiser and loss, trained from epoch 0 to `max_epochs`.
 
     All randomness comes from `seed`: initial weights, order of the data, dropout. Replicates in one process do not
-    disturb each other, because each has its own state of torch's global generators and installs it only while it works.
+    disturb each other. Each has its own state of torch's global generators, and installs it only while it works.
 
     Example:
         >>> from trainables.datasets import load_dataset
@@ -171,7 +171,7 @@ class Replicate:
             max_epochs: last epoch, which schedules use as their horizon.
             device: device of the network.
             training: arithmetic of training steps.
-            bins: bins for the epochs' calibration error, equal to those of evaluations so that both agree.
+            bins: number of bins for the epochs' calibration error; the same as in evaluations, so that both agree.
         """
         self.dataset = dataset
         self.training = training
@@ -222,7 +222,7 @@ class Replicate:
 
     @property
     def measured(self) -> torch.nn.Module:
-        """The network to measure: the one in training, or the average of its weights."""
+        """The network to measure: the network in training, or a copy with the average of its weights."""
         return self.model if self._averaged is None else self._averaged.module
 
     def train_epoch(self, after_step: Callable[[], None] | None = None) -> EpochRow:

@@ -9,9 +9,9 @@
         def load_state_dict(self, state): ...
 
 A search space names it, `loop: "my_code:Loop"`; any names under `space:` are then its hyperparameters. The constructor
-takes all of them as `configuration`, or each by its own name, in which case names and types are checked. If it has
-arguments named `seed`, `device`, `max_epochs`, `dataset` (if the search space names one) or `evaluation` (settings), it
-receives these, too.
+takes all hyperparameters as `configuration`, or each by its own name. In the second case, names and types are checked.
+If it has arguments named `seed`, `device`, `max_epochs`, `dataset` (if the search space names one) or `evaluation`
+(settings), it receives these, too.
 
 An evaluation measures the loop's predictions as if its logits were the inputs of a data set and its network were the
 identity. Only curvature needs the network itself. A loop can add its own measurements:
@@ -93,7 +93,8 @@ class TrainingLoop:
     `state_dict` must return all state that training depends on.
 
     Attributes:
-        predicts: kind of predictions: `logits`, or `probabilities`, whose logarithms then serve as logits.
+        predicts: kind of predictions: `logits`, or `probabilities`; the logarithms of probabilities are then used as
+            logits.
         measures: columns that `measure` fills.
 
     Example:
@@ -273,8 +274,8 @@ def own_values(configuration: Mapping[str, Any]) -> dict[str, Any]:
 class LoopReplicate:
     """A user's own training loop with one seed, as a trial trains it.
 
-    While it works, the global generators of torch, numpy and Python have its own state, which starts from its seed and
-    is saved.
+    While a replicate works, the global generators of torch, numpy and Python have that replicate's state. The state
+    starts from its seed and is saved.
 
     Attributes:
         epoch: number of completed epochs.

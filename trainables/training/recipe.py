@@ -82,7 +82,7 @@ def build_optimizer(model: nn.Module, settings: Options) -> torch.optim.Optimize
 
     Args:
         model: network.
-        settings: `name` and hyperparameters of the optimiser; missing ones take their defaults.
+        settings: `name` and hyperparameters of the optimiser; missing hyperparameters have their defaults.
 
     Raises:
         ValueError: unknown name, or invalid hyperparameters; the message lists every fault.
@@ -118,8 +118,8 @@ def learning_rate_factor(settings: Options, epoch: float, max_epochs: int) -> fl
     """Return the schedule's factor on the learning rate.
 
     * `constant`: 1;
-    * `step`: `decay` to the power of the number of milestones reached; an epoch counted from 0 that equals a milestone
-      has reached it, as in the papers ("150 epochs at 0.1, the next 100 at 0.01");
+    * `step`: `decay` to the power of the number of milestones reached. A milestone is reached in the epoch of that
+      number, counted from 0, as in the papers ("150 epochs at 0.1, the next 100 at 0.01");
     * `cosine`: from 1 at the end of the warm-up to `final_factor` at `max_epochs` (Loshchilov & Hutter 2017, Eq. 5);
     * `inverse_sqrt`: the square root of `warmup_epochs` / epoch, after a warm-up (Vaswani et al. 2017, Eq. 3); it
       changes with every step instead of every epoch.

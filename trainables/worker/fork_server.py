@@ -1,8 +1,8 @@
 """A process that has imported torch and forks trial processes on request, for sweeps on this machine without Ray.
 
-It starts with the command, so torch is imported while the driver still reads the search space, and a trial process
-costs a fork instead of an import. It never runs a torch operation itself, because a fork after one would inherit the
-locks of thread pools without their threads.
+It starts with the command, so torch is imported while the driver still reads the search space. Starting a trial process
+then takes a fork instead of an import. It never runs a torch operation itself, because a fork after one would inherit
+the locks of thread pools without their threads.
 
 The driver holds the other end of the control connection. When that closes, however the driver died, the server ends,
 and the kernel ends its children with it (`PR_SET_PDEATHSIG`).

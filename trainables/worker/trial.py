@@ -228,9 +228,9 @@ class Trial:
     def _chosen_packing(self, dataset: DataSet, in_cohort: bool | None) -> str:
         """Return how the replicates share this process: as the settings request, if possible.
 
-        Without a cohort to join, as in an export, networks whose bits do not depend on the number of lanes form their
-        own cohort and get the same numbers as in a large cohort. Other networks form one only if a number of lanes is
-        set.
+        In an export, for example, there is no cohort to join. Networks whose bits do not depend on the number of lanes
+        then form their own cohort, with the same numbers as in a large cohort. Other networks form one only if a number
+        of lanes is set.
         """
         settings, values, asked = self.settings, self.assignment.values, self.settings.packing
         if not self.networks:

@@ -50,7 +50,7 @@ class TrialSettings:
             process; `cohort` if the replicates of several configurations train together.
         lanes: number of lanes of a cohort; 0 measures the best number.
         own_lanes: smallest number of lanes in a trial's own cohort, since convolutions round differently by width.
-        most_lanes: largest number of lanes that a measurement tries: what the sweep can fill.
+        most_lanes: largest number of lanes that a measurement tries, because the sweep can fill no more.
         training: arithmetic of training steps.
         choices: folder in which the sweep's processes store the choices of `auto`; `None` if no folder is shared.
         data_key: key of the data set's contents, under which a node's processes share one copy; `None`: no sharing.

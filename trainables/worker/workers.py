@@ -1,7 +1,8 @@
 """The work of a trial process under any executor: training configurations in turn, or as lanes of one cohort.
 
-A cohort changes only between two epochs. When one of its trials reports, all wait for the driver's command, which ends
-it or lets it continue, and assigns free lanes to others. A trial that cannot be a lane trains alone.
+A cohort changes only between two epochs. When one of its trials reports, all trials wait for the driver's command. The
+command ends the trial or lets it continue, and assigns free lanes to other trials. A trial that cannot be a lane trains
+alone.
 """
 
 from __future__ import annotations
@@ -377,7 +378,8 @@ class CardProbe:
     def measure(self, assignment: Assignment) -> CardMemory:
         """Return the GPU memory that an assignment needs; the memory of the whole GPU if even that is too little.
 
-        All memory that is not free counts: CUDA's context, and other users' processes, which leave less for the trials.
+        All memory that is not free counts, including CUDA's context and other users' processes, because these leave
+        less memory for the trials.
         """
         torch.cuda.empty_cache()
         try:

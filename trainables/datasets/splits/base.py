@@ -1,7 +1,7 @@
 """The base of evaluation splits beyond a data set's own: additional data on which finished networks are evaluated.
 
 To add one, write a file in this folder with a class that is an `EvaluationSplit`, under the decorator that describes
-it; the arguments of its constructor are the options, and no other file lists splits. A search space asks for it in
+it. The arguments of its constructor are the options. No other file lists splits. A search space asks for it in
 `evaluation.splits`, `[val, test, {mirrored: {}}]`.
 
     @EVALUATION_SPLITS.add("mirrored", "the test images mirrored")
@@ -38,7 +38,7 @@ class EvaluationSplit(Protocol):
     """An entry of `evaluation.splits` that is not the data set's own; each of `names` is a row of an evaluation.
 
     Attributes:
-        names: names of its splits in the tables: lower-case letters, digits and _.
+        names: names of its splits in the tables; they consist of lower-case letters, digits and _.
         same_classes: whether its targets are classes of the data set; if not, only its distribution is compared.
         detected: whether it is compared with the test split as another distribution (columns `ood_…`).
         samples: maximum number of samples to evaluate; `None` for all.

@@ -120,8 +120,9 @@ class Store:
         """Write an object unless one of that name exists; return whether this call wrote it. Raises StoreError.
 
         With conditional writes (all three clouds, and most compatible servers), exactly one of several concurrent calls
-        returns true. Without them, the object is looked up before and read back after a pause: two calls can return
-        true if one of them is delayed for longer than the pause, and only the object shows whose content stayed.
+        returns true. Without conditional writes, this call looks the object up first, and reads it back after a pause.
+        If another call is delayed for longer than the pause, both can return true, and only the object shows which
+        content was kept.
         """
         from obstore.exceptions import AlreadyExistsError, BaseError
 

@@ -1,10 +1,10 @@
 """A cohort: up to W networks with different configurations, trained together epoch by epoch.
 
 Lanes share only the calls that compute them. On one thread, a lane's bits depend on its own configuration, seed and
-epoch, and, where convolutions are mapped, on the width. They do not depend on its index, or on its neighbours'
-configurations, epochs or numbers, even if these numbers are not finite. A lane equals the same network trained alone up
-to rounding: to 1e-8 after epochs in float64; in float32 the two differ as much as two networks whose weights differ in
-a last digit.
+epoch. If convolutions are mapped, the bits also depend on the width. They do not depend on the lane's index, or on its
+neighbours' configurations, epochs or numbers, even if these numbers are not finite. Up to rounding, a lane equals the
+same network trained alone. In float64 the two agree to 1e-8 after epochs. In float32 they differ as much as two
+networks whose weights differ in a last digit.
 """
 
 from __future__ import annotations
@@ -232,7 +232,7 @@ class Cohort:
         return self.width - len(self._lanes)
 
     def join(self, replicate: Replicate) -> None:
-        """Add a replicate between two epochs, whatever its own epoch. Raises IndexError if the cohort is full."""
+        """Add a replicate between two epochs; it can be at any epoch. Raises IndexError if the cohort is full."""
         if not self.room:
             raise IndexError(f"the cohort is full: all {self.width} lanes are taken")
         lane = len(self._lanes)
@@ -356,7 +356,10 @@ class Cohort:
         return values.detach()
 
     def _batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the lanes' next batches, inputs [L, B, ...] and targets [L, B], each lane in its own order."""
+        """Yield the lanes' next batches, inputs [L, B, ...] and targets [L, B].
+
+        Every lane has its own order of samples.
+        """
         split = self._dataset.train
         # One reordered copy of a small data set per epoch replaces an index operation per batch and lane.
         whole = split.inputs.nbytes * len(self._lanes) <= WHOLE_COPY_BYTES * self.width
@@ -373,11 +376,11 @@ class Cohort:
 
 
 class Lanes(Cohort):
-    """A cohort of replicates with one configuration; each takes the same steps as alone.
+    """A cohort of replicates with one configuration; each replicate takes the same steps as when trained alone.
 
-    In float64 the weights agree after epochs. In float32 only one step agrees up to rounding: batch normalisation
-    amplifies a last digit to about 1e-2 of the weights within three epochs, just as between two networks that are
-    trained alone and differ in a last digit. Compare distributions over seeds, not weights.
+    In float64 the weights agree after epochs. In float32 only one step agrees up to rounding. Within three epochs,
+    batch normalisation amplifies a difference in a last digit to about 1e-2 of the weights. The same happens between
+    two networks that are trained alone. Compare distributions over seeds, not weights.
     """
 
     def __init__(self, replicates: Sequence[Replicate], width: int = 0) -> None:

@@ -1,9 +1,9 @@
 """The losses of all lanes. Losses of one family share one computation, with separate hyperparameters per lane.
 
-A family is a kind of loss with the settings that determine its computation: texts, flags, counts, and which numbers are
-0, because losses skip work for a zero. Its other numbers (γ, coverage, ν, smoothing, a weight) are vectors with a value
-per lane. A user's own loss keeps plain numbers, because it may compare them in Python. Its lanes share a family only if
-they are replicates of one configuration.
+A family is a kind of loss with the settings that determine its computation: texts, flags, counts, and the set of
+numbers that are 0, because losses skip work for a zero. Its other numbers (γ, coverage, ν, smoothing, a weight) are
+vectors with a value per lane. A user's own loss keeps plain numbers, because it may compare them in Python. Its lanes
+share a family only if they are replicates of one configuration.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """The lanes' networks: parameters, forward pass, training step and prediction for all lanes together.
 
-One row of a matrix holds all parameters of a lane, and each lane's own network has views into it. Perceptrons are
-written out as matrix products, in buffers whose lanes start at multiples of 64 bytes, so that a lane's bits depend
-neither on its index nor on the number of lanes. Other networks are mapped, forward and backward, over all lanes of the
-cohort including idle ones, because convolutions choose their order of addition by the number of lanes. Mapping costs
-tens of microseconds per operation, as much as a small network's arithmetic. Functions that draw random numbers, and
-embeddings with a padding row, need replacements under `torch.func.vmap` to compute as they would alone.
+One row of a matrix holds all parameters of a lane. The parameters of the lane's network are views into this row.
+Perceptrons are written out as matrix products. Each lane starts at a multiple of 64 bytes in their buffers, so a lane's
+bits depend neither on its index nor on the number of lanes. Other networks are mapped, forward and backward, over all
+lanes of the cohort. Idle lanes are included, because the number of lanes determines the order of addition in
+convolutions. Mapping costs tens of microseconds per operation, as much as a small network's arithmetic. Functions that
+draw random numbers, and embeddings with a padding row, need replacements under `torch.func.vmap` to compute as they
+would alone.
 """
 
 from __future__ import annotations

@@ -331,8 +331,8 @@ def chosen_packing(
     machine, so it cannot measure the gain from separate processes.
 
     The answer is kept per network, loss, optimiser, batch size, number of replicates, data shape, device and
-    arithmetic: in this process, and in `choices` for all processes of the sweep, where the first answer counts.
-    Measuring trains temporary replicates, which draw only from their own generators.
+    arithmetic. It is kept in this process and, for all processes of the sweep, in `choices`, where the first answer
+    counts. Measuring trains temporary replicates, which draw only from their own generators.
 
     Replicates with a user's own network or loss are fused only if a check shows that lanes train equally.
 
@@ -373,7 +373,7 @@ def chosen_packing(
 
 
 def _mappable_here(build: Build, configuration: Configuration, seeds: Sequence[int], dataset: DataSet) -> bool:
-    """Return whether lanes train as their replicates do alone; tried once per process and kind of configuration."""
+    """Return whether lanes train like replicates alone; tried once per process and kind of configuration."""
     # A floating-point number hardly changes whether a loss can be mapped; a text, a flag or a count may.
     parts = [{k: v for k, v in configuration[part].items() if not isinstance(v, float)} for part in configuration]
     key = json.dumps([parts, dataset.input_shape, dataset.classes], sort_keys=True, default=str)
