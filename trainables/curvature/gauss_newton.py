@@ -62,8 +62,8 @@ _PROBE_SAMPLES = 3  # enough to see whether samples mix
 def affine_in_each_parameter(network: nn.Module, inputs: Tensor) -> bool:
     """Return whether the logits of `network` (eval mode, not folded) are piecewise affine in each parameter alone.
 
-    This is true only if every operation between parameters and logits is known, every trainable parameter is the weight
-    or bias of a linear, convolution or batch-norm layer and is used once, and samples do not mix.
+    This is true only under three conditions. Every operation between parameters and logits is known. Every trainable
+    parameter is the weight or bias of a linear, convolution or batch-norm layer and is used once. Samples do not mix.
 
     Args:
         network: network in eval mode.
@@ -174,9 +174,9 @@ def normalisation_scale(norm: BatchNorm) -> tuple[Tensor, Tensor]:
 def fold_batch_norm(network: nn.Module, example: Tensor) -> Sequence[tuple[nn.Module, BatchNorm]]:
     """Fold each batch-norm that directly follows a convolution into it, in place, and return the folded pairs.
 
-    One forward pass over `example` finds the pairs: the convolution's output goes only to that batch-norm, and both are
-    called once. Nothing is folded if the logits would change, for example because a forward method reads a batch-norm's
-    attributes itself.
+    One forward pass over `example` finds the pairs. In a pair, the convolution's output goes only to the batch-norm,
+    and both are called once. Nothing is folded if the logits would change, for example because a forward method reads a
+    batch-norm's attributes itself.
 
     Args:
         network: private copy in eval mode.
@@ -215,7 +215,7 @@ def _identity(inputs: Tensor) -> Tensor:
 
 
 def _adjacent_pairs(network: nn.Module, example: Tensor) -> list[tuple[nn.Conv2d, BatchNorm]]:
-    """Return convolutions whose output is used only by one batch-norm with fixed statistics, with that batch-norm."""
+    """Return pairs of a convolution and the only user of its output, a batch-norm with fixed statistics."""
     watched = [m for m in network.modules() if type(m) is nn.Conv2d or isinstance(m, BATCH_NORMS)]
     calls, logits = _recorded(network, example, watched)
     times = Counter(module for module, _, _ in calls)
@@ -290,7 +290,7 @@ def logit_gram(
 
     Args:
         network: network that passed `affine_in_each_parameter` before folding.
-        folded: convolution → the batch-norm folded into it, whose parameters J includes.
+        folded: convolution → the batch-norm folded into it; J includes the batch-norm's parameters.
         inputs: inputs [N, …].
         directions: W_i [N, K, m]; if given, return W_iᵀ J_i J_iᵀ W_i [N, m, m] from m backward passes instead of K.
         shares: filled with each layer's contribution, one entry per slice of samples.
@@ -349,7 +349,7 @@ def _slice_gram(
 def _layer_grams(layer: nn.Module, norm: BatchNorm | None, features: Tensor, gradients: Tensor) -> list[Share]:
     """Return a layer's contribution to J_i J_iᵀ, from its input and the logits' gradients by its output.
 
-    A batch-norm folded into the layer contributes an entry of its own, listed first.
+    A batch-norm folded into the layer has a separate entry, which comes first.
     """
     if isinstance(layer, nn.Linear):
         columns = features.reshape(len(features), 1, -1, layer.in_features).transpose(2, 3)

@@ -304,7 +304,7 @@ def hessian_vector_product(
         parameters: the parameters of these gradients.
         vectors: v, shaped like the parameters.
         training: keep the graph of the result, as the `hessian_trace` loss needs (curvature Eq. 33).
-        batched: treat the leading dimension m of each vector as a batch: m products in one traversal.
+        batched: treat the leading dimension m of each vector as a batch, so that one traversal computes m products.
 
     Returns:
         H·v per parameter; `None` if it does not depend on that parameter.
@@ -338,7 +338,7 @@ class HessianOperator:
     def __init__(
         self, surface: Surface, loss: LossFunction, vectors_per_pass: int = 1, gradient: Tensor | None = None
     ) -> None:
-        """Compute the gradient unless `gradient` is given; the loss's constants are fixed batch by batch.
+        """Compute the gradient unless `gradient` is given. The loss's constants are fixed separately for each batch.
 
         Raises CurvatureUnavailable if the gradient is not finite or cannot be differentiated.
         """

@@ -121,8 +121,8 @@ def lanczos_run(
 ) -> LanczosRun:
     """Run Lanczos with at most `steps` products from `start` [P]; stop early once both ends have converged.
 
-    Yields each vector whose product it needs and receives that product, so that several runs can share a traversal.
-    Converged means ‖Hv − λv‖ ≤ tolerance·|λ| for λ_max and ≤ tolerance·‖H‖ for λ_min.
+    The generator yields each vector whose product it needs, and receives that product. Several runs can thus share a
+    traversal. Converged means ‖Hv − λv‖ ≤ tolerance·|λ| for λ_max and ≤ tolerance·‖H‖ for λ_min.
 
     Args:
         start: start vector [P]. The basis has its dtype; the tridiagonal matrix is in double precision.

@@ -1,10 +1,11 @@
 """Curvature of several perceptrons with one architecture at once: one traversal gives all Hessian-vector products.
 
 A small network's product takes as long as calling its operations. Networks measured together, called lanes, share these
-calls. Losses may differ between lanes: if a loss does not couple samples, a product needs only its first two
-derivatives by each sample's logits. The traversals, forwards and backwards, are written out as matrix products with a
-lane dimension. Each lane has its own Lanczos run, which stops after as many steps as it would alone. The lane is then
-left out. Convolutions gain almost nothing: four resnet8 on one core took 0.94 of the time that they take one by one.
+calls. Losses may differ between lanes, because a product needs only a loss's first two derivatives by each sample's
+logits if the loss does not couple samples. The traversals, forwards and backwards, are written out as matrix products
+with a lane dimension. Each lane has its own Lanczos run, which stops after as many steps as it would alone. The lane is
+then left out. Convolutions gain almost nothing: four resnet8 on one core took 0.94 of the time that they take one by
+one.
 """
 
 from __future__ import annotations
@@ -135,10 +136,10 @@ class _Layer:
 
 
 class _Stacked:
-    """Perceptrons on the data of a surface as one network with a lane dimension, differentiated by hand.
+    """Several perceptrons on the same data as one network with a lane dimension, differentiated by hand.
 
     Attributes:
-        surface: surface of one network with their architecture.
+        surface: `Surface` of one network with the same architecture.
         targets: class indices [N].
         layers: layers from first to last.
         logits: logits [L, N, K].

@@ -2,7 +2,7 @@
 
 A sample's curvature by its logits consists of terms p_y(1 − p_y). From a margin of 17 on, p_y is 1 in float32, and
 torch's second derivative of a softmax can be wrong by any factor. Logits are therefore converted to float64 if the loss
-accepts it, and softmaxes are computed from the classes other than the largest, where nothing cancels.
+accepts it, and softmaxes are computed from all classes except the largest, so that nothing cancels.
 """
 
 from __future__ import annotations

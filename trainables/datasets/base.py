@@ -117,7 +117,7 @@ class Split:
     """The samples of one split.
 
     Attributes:
-        inputs: stored inputs [N, ...]: network inputs without `preprocessing`, else e.g. raw uint8.
+        inputs: stored inputs [N, ...]. Without `preprocessing` they are network inputs, else for example raw uint8.
         targets: classes, int64 [N].
         preprocessing: function from stored to network inputs, applied to each batch on the device; `None` for none.
         augmentation: random changes of training batches; `None` for validation and test.
@@ -174,7 +174,7 @@ class Split:
         return self.source.read(indices)
 
     def read_ahead(self, places: Sequence[Tensor], seeds: Sequence[Tensor] | None = None) -> Iterator[Tensor]:
-        """Yield the stored inputs at each of `places` on the targets' device, reading or sending the next ones ahead.
+        """Yield the stored inputs at each of `places` on the targets' device; the next ones are read or sent ahead.
 
         Args:
             places: indices on the CPU, int64 [B] each.
@@ -252,7 +252,7 @@ class DataSet:
 
     @property
     def splits(self) -> Mapping[str, Split]:
-        """All splits by name: train, val, test, and the further ones."""
+        """All splits by name: train, val, test, and the further splits."""
         return {"train": self.train, "val": self.val, "test": self.test, **self.further}
 
     def with_splits(self, change: Callable[[Split], Split]) -> DataSet:

@@ -55,7 +55,7 @@ def refused(path: object, rule: str, remedy: str, *errors: type[Exception], type
         rule: broken rule.
         remedy: what the user can do.
         errors: types of errors to convert.
-        typed: whether to add the type of the error: the message of a KeyError is only a key.
+        typed: whether to add the type of the error; without it, the message of a KeyError is only a key.
     """
     try:
         yield
@@ -292,7 +292,8 @@ def prepared_arrays(
 
     Args:
         name: name of the data set, for the name of the folder.
-        files: files that the arrays are built from; a changed size or modification time rebuilds them.
+        files: files from which the arrays are built. If a file's size or modification time changes, the arrays are
+            built again.
         settings: everything else that the arrays depend on, as text.
         build: function that builds them.
 

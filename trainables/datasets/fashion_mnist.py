@@ -94,8 +94,8 @@ def load_fashion_mnist(
         download: download missing files.
         augment: crop and flip training images.
         image_size: resize batches to this side; `None` keeps 28.
-        samples: images to train on, the same share of each class; validation and test stay complete [all that are not
-            held out for validation].
+        samples: number of training images, drawn as the same share of each class; validation and test stay complete
+            [all that are not held out for validation].
         label_noise: share of training labels that are flipped; validation and test labels stay correct.
         sources: the four files; `None` for the published ones.
 

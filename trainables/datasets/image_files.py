@@ -1,4 +1,4 @@
-"""Image files on disk: an index of their bytes, decoding them once per node, and listing folders of them.
+"""Image files on disk: an index of their bytes, decoding once per node, and lists of the images in folders.
 
 A `StoredImages` has the file, offset and length of each image, in arrays that the processes of a node share. The images
 are in folders, one per class or one for all with a table of classes, or in tar shards (`trainables.datasets.shards`).

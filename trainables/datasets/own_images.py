@@ -48,8 +48,8 @@ def labelled_images(folder: Path, names: Sequence[str], size: int) -> ImageArray
 def split_folders(root: Path) -> tuple[dict[str, Path], list[str]]:
     """Return split → the folder of its class folders, and the names of the classes.
 
-    Sub-folders named after splits are splits if they have sub-folders themselves; otherwise each is a class, and `root`
-    is `train`.
+    Sub-folders named after splits are splits if they have sub-folders themselves. Otherwise each sub-folder is a class,
+    and `root` is `train`.
 
     Raises:
         DataSetUnavailableError: there is no `train`, there are images outside the splits, or classes differ.

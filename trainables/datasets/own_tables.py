@@ -1,9 +1,9 @@
 """Your own arrays, in `.npz` or Parquet, and tables, in CSV, Parquet or JSON Lines.
 
 One column of a table is the target; the others are features, or one is text. Numbers are standardised; texts and
-booleans become one column per value. A missing number is replaced by the mean and marked in a separate column; a
-missing text is a value like others. Empty columns, and those in which pandas writes row numbers, are not features.
-Means, values and vocabularies come from the training rows alone.
+booleans become one column per value. A missing number is replaced by the mean and marked in a separate column. A
+missing text is treated like any other value. Empty columns, and columns in which pandas writes row numbers, are not
+features. Means, values and vocabularies come from the training rows alone.
 
 Rows are divided by a seeded stratified draw (`stratified_split`), by groups if `group` names a column, or by the column
 that `split` names.
@@ -423,7 +423,7 @@ def load_table(
         file: CSV, Parquet or JSON Lines.
         target: column of classes.
         drop: columns that are not features.
-        group: column; rows with the same value are in one split.
+        group: column of groups; rows with the same value are in the same split.
         split: column of `train`, `val` and `test`.
         validation_fraction: share of the rows for validation, if `split` is not given.
         test_fraction: share of the rows for testing, if `split` is not given.
@@ -474,7 +474,8 @@ def load_text_table(
     Args:
         file, target, group, split, validation_fraction, test_fraction, split_seed: as in `load_table`.
         text: column of texts.
-        vocabulary: number of token ids: padding, and the most frequent words of training texts [as newsgroups20].
+        vocabulary: number of token ids: one for padding, and one for each of the most frequent words of training texts
+            [as newsgroups20].
         length: number of words kept at the end of each text [our choice].
         tokenizer: folder of a Hugging Face tokenizer to use instead of words; the first `length` tokens are kept.
     """

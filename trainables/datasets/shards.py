@@ -56,9 +56,10 @@ def shard_paths(folder: Path) -> list[Path]:
 
 
 def shards_by_split(root: Path, paths: Sequence[Path]) -> dict[str, list[Path]]:
-    """Return split → shards, by the words of their paths below `root`; all are `train` if no path names a split.
+    """Return split → shards, according to the words in their paths below `root`.
 
-    Only whole words count: `retrieval-train-0001.tar` contains `val`, but is training data.
+    If no path names a split, all are `train`. Only whole words count: `retrieval-train-0001.tar` contains `val`, but is
+    training data.
 
     Raises:
         DataSetUnavailableError: a path names two splits, some name none, or none names training data.
@@ -153,7 +154,7 @@ def _class_of(kind: str, content: bytes) -> int | None:
 
 
 def local_folder(folder: str) -> Path:
-    """Return the path of a folder; for an object store, that of its `local_copy`."""
+    """Return the path of a folder; for an object store, the path of its `local_copy`."""
     return local_copy(folder) if "://" in folder else Path(folder).expanduser()
 
 

@@ -95,7 +95,7 @@ def node_copy(dataset: DataSet) -> DataSet:
 def shared_arrays(key: str, compute: Callable[[], dict[str, NDArray[np.generic]]]) -> dict[str, NDArray[np.generic]]:
     """Return arrays computed from other data by the first process of a node, and mapped by all.
 
-    If no folder can be written, or other users could have written it, each process computes its own.
+    If no folder can be written, or other users could have written the folder, each process computes its own arrays.
 
     Args:
         key: name of the folder, which identifies the data and the computation.

@@ -1,6 +1,6 @@
 """Data that stay on the host: a batch is gathered and sent to the device while the previous one trains.
 
-On a GPU three things run at once: a thread gathers batch i + 2 into page-locked memory, a separate stream copies batch
+On a GPU three things run at once. A thread gathers batch i + 2 into page-locked memory, a separate stream copies batch
 i + 1, and the network's stream computes on batch i. Two rules make this safe. torch reuses page-locked memory only
 after the copies from it are done. `sent` makes the network's stream wait for the copy of the batch that it reads.
 """
@@ -56,7 +56,7 @@ def sent(take: Callable[[Item], Tensor], items: Iterable[Item], device: torch.de
 
     Args:
         take: function that returns a tensor on the host, which nothing else writes to.
-        items: arguments of `take`, which is called in order in one thread.
+        items: arguments of `take`. Calls are made in order, in one thread.
         device: device of the tensors.
     """
     if device.type != "cuda":

@@ -1,4 +1,4 @@
-"""Reading a user's table from CSV, Parquet or JSON Lines as plain columns, whatever program wrote it.
+"""Reading a user's table from CSV, Parquet or JSON Lines as plain columns, written by any program.
 
 Text files are UTF-8, UTF-16 with a byte-order mark, or else Windows-1252. The separator of a CSV is `,`, `;`, tab or
 `|`, whichever gives its header the most columns. Whitespace around names and texts is removed. A text in `MISSING` is a

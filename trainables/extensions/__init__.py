@@ -29,8 +29,8 @@ a list of numbers or texts) or a default that implies the type. An argument with
 `trainables.registry.Component`.
 
 The state of a loss or network must be in its `state_dict`, as tensors and numbers: checkpoints hold nothing else. A
-metric or post-hoc method that cannot be computed raises ValueError; its columns stay empty, and the reason goes into a
-column beside them.
+metric or post-hoc method that cannot be computed raises ValueError. Its columns then stay empty, and another column has
+the reason.
 
 The sweep keeps a copy of the code in its folder (`extensions.zip`), from which every training process imports it. The
 code can be edited while a sweep runs, and `resume` continues with the code that the sweep started with. Running,

@@ -77,7 +77,7 @@ def existing_folder(folder: str, *needed: str) -> Path:
     """Return the path of a folder that has one of the files `needed`.
 
     Raises:
-        ValueError: it has none of them; the message has the command that fetches the folder.
+        ValueError: it has none of these files; the message has the command that fetches the folder.
     """
     place = Path(folder).expanduser()
     if any((place / name).is_file() for name in needed):

@@ -50,7 +50,7 @@ def look_in(folders: Sequence[Path]) -> None:
 
     Results folders and folders inside them are left out, since someone else may have written them.
 
-    Modules that import paths loaded are imported again on the next request, so that edits take effect. Any name can be
+    Modules loaded by import paths are imported again on the next request, so that edits take effect. Any name can be
     imported until `permit_only` limits the names.
     """
     global _archived
@@ -67,7 +67,7 @@ def look_in(folders: Sequence[Path]) -> None:
 
 
 def look_first_in(folder: Path, modules: Collection[str], others: Sequence[Path] = ()) -> None:
-    """Import the top-level `modules` from `folder` before all other places: it has the code the sweep started with.
+    """Import the top-level `modules` from `folder` first, because it has the code with which the sweep started.
 
     The rest of the folder, and then `others`, are searched after everything installed.
     """
@@ -101,7 +101,7 @@ def _search_last(root: str) -> None:
 
 
 def forget_loaded() -> None:
-    """Unload the modules that import paths loaded."""
+    """Unload the modules loaded by import paths."""
     for name in [name for name in sys.modules if name.partition(".")[0] in _loaded]:
         del sys.modules[name]
     _loaded.clear()
@@ -246,8 +246,8 @@ class OwnFamily:
 
     Attributes:
         group: group of their entry points, e.g. `losses`.
-        adapt: makes a component from (imported object, import path, name); raises ExtensionError for an object of the
-            wrong kind.
+        adapt: function from (imported object, import path, name) to a component. It raises ExtensionError for an object
+            of the wrong kind.
     """
 
     group: str

@@ -1,8 +1,8 @@
 """Atomic writes: a file is whole or absent, written under a temporary name and renamed in one step.
 
 A temporary name begins with `.tmp-` and contains the writer's process id and a random part. So no two writers use the
-same name, no reader's pattern matches it, and files of killed writers can be recognised. `kept_choice` uses this for
-measurements that all processes of a sweep share: the first result written counts.
+same name, no reader's pattern matches it, and files of killed writers can be recognised. `kept_choice` uses atomic
+writes for measurements that all processes of a sweep share: the first result written is used.
 """
 
 from __future__ import annotations
@@ -119,8 +119,8 @@ def clear_leftovers(folder: Path, *, shared: bool = False) -> list[Path]:
 
     Args:
         folder: the folder, without its sub-folders; may be missing.
-        shared: whether others may be writing there now; keeps the files of other living processes of this machine.
-            If false, the caller must be the only writer.
+        shared: whether others may be writing there now. If true, files of other living processes of this machine are
+            kept. If false, the caller must be the only writer.
     """
     unfinished = [folder / name for name in os.listdir(folder) if is_temporary(name)] if folder.is_dir() else []
     leftovers = [path for path in unfinished if not (shared and _writer_is_alive(path.name))]
@@ -149,7 +149,7 @@ def kept_choice(folder: Path, key: str, measure: Callable[[], str]) -> str:
     """Return the answer stored in `folder` under `key`; measure and store it if there is none.
 
     Processes that measure at the same time all return the answer stored first. If the folder cannot be written, each
-    process uses its own.
+    process uses its own answer.
 
     Args:
         folder: folder shared by the processes; made if it is missing.

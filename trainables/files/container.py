@@ -1,7 +1,7 @@
 """Cores and memory that this process may use, by its affinity and its container's limits (cgroups v1 and v2).
 
-The kernel shows the host's figures inside a container: a process that trusts `/proc/meminfo` is killed long before that
-memory is used up. The limits are those of the process's own group and of all groups above it.
+Inside a container, the kernel shows the host's figures. A process that trusts `/proc/meminfo` is killed long before
+that memory is used up. The limits of the process's own group and of all groups above it apply.
 """
 
 from __future__ import annotations

@@ -128,7 +128,8 @@ class Claim:
     """An acquired lock, which ends when its file is closed.
 
     Attributes:
-        locked: whether it is a lock of the operating system; another process can take over a heartbeat.
+        locked: whether it is a lock of the operating system. Otherwise it is a heartbeat, which another process can
+            take over.
     """
 
     locked = True
@@ -227,8 +228,8 @@ NEW_SECONDS = 60.0
 class Scratch:
     """A temporary folder of this process; removed at the context's end, by `remove`, or when nothing refers to it.
 
-    The process holds a lock on it, which ends with the process however it dies. The next process on this machine that
-    makes a folder of the same kind removes the folders without a lock.
+    The process holds a lock on the folder, which ends when the process dies in any way. The next process on this
+    machine that makes a folder of the same kind removes the folders without a lock.
 
     Example:
         >>> with Scratch("example-") as folder:

@@ -42,7 +42,7 @@ def seal(path: Path) -> None:
 
 
 def require_sound(path: Path) -> None:
-    """Verify the checksum of a Parquet file, or those of its pages if it has no seal.
+    """Verify the checksum of a Parquet file, or the checksums of its pages if it has no seal.
 
     A process reads a file once, unless its size or time changes.
 

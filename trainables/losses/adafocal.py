@@ -99,7 +99,7 @@ def bin_gaps(confidences: Tensor, right: Tensor, bins: int) -> tuple[Tensor, Ten
     """Return confidence − accuracy of equal-mass bins [bins] and the inner edges [bins − 1].
 
     The sorted confidences are split as evenly as possible; the first bins can hold one more. An inner edge is the
-    smallest confidence of the bin above it; an empty bin has gap 0 and an edge that no probability reaches.
+    smallest confidence of the bin above it. An empty bin has gap 0, and no probability reaches its edge.
     """
     # stable, so that tied confidences fall into the same bins on every device and after a resume
     order = confidences.argsort(stable=True)

@@ -14,8 +14,8 @@ line in `CASES` of `tests/trainables/losses/test_every_loss.py` tests the proper
 losses need no file here: this module adapts the functions and classes that their import paths name.
 
 This module also holds the building blocks of losses: logarithms of probabilities that stay accurate at both ends,
-targets of label smoothing, and confidence scores. Each of these functions takes logits or log-probabilities [N, K],
-keeps their type and works under `torch.func.vmap` (no shape depends on data).
+soft targets for label smoothing, and confidence scores. Each of these functions takes logits or log-probabilities [N,
+K], keeps their type and works under `torch.func.vmap` (no shape depends on data).
 """
 
 from __future__ import annotations
@@ -237,8 +237,8 @@ class Loss:
     def frozen(self, logits: Tensor, targets: Tensor) -> Loss:
         """Return the loss with all quantities that carry no gradient fixed at their values for these logits.
 
-        Ranks, weights, thresholds, bandwidths and per-sample γ keep these values, so the result is a smooth function
-        of the logits of this batch; curvature is computed from its Hessian.
+        Ranks, weights, thresholds, bandwidths and per-sample γ keep these values, so the result is a smooth function of
+        the logits of this batch. Curvature is computed from the Hessian of this function.
         """
         return self
 
@@ -264,7 +264,7 @@ class Loss:
         self.restore(state)
 
     def restore(self, state: Mapping[str, object]) -> None:
-        """Restore a state whose keys are checked already; losses with state override this."""
+        """Restore a state with checked keys. Losses with state override this method."""
 
 
 def check_batch(logits: Tensor, targets: Tensor) -> None:

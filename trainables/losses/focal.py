@@ -310,8 +310,8 @@ def lambert_gamma(p0: Number) -> Tensor:
 def lambert_w_minus_one(log_argument: Tensor) -> Tensor:
     """Return W₋₁(−e^ℓ) for ℓ ≤ −1: the root w ≤ −1 of w + ln(−w) = ℓ, by Newton's method.
 
-    The function is concave and the start, −1 − √(2u) − u with u = −1 − ℓ (Chatzigeorgiou 2013, Theorem 1), lies
-    below the root, so the iterates rise to it without overshooting.
+    The start is −1 − √(2u) − u with u = −1 − ℓ (Chatzigeorgiou 2013, Theorem 1). It lies below the root, and the
+    function is concave, so the iterates rise to the root without overshooting.
     """
     # at u = 0 (the branch point) the derivative 1 + 1/w is 0, and Newton's step is 0/0
     u = (-1 - log_argument).clamp(min=1e-300)

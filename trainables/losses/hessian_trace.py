@@ -123,7 +123,8 @@ class HessianTrace(Loss):
 
     Tr(H) is estimated without bias by M Rademacher probes, (1/M) Σ_m v_mᵀ H v_m (Hutchinson), and differentiated
     again. The probes have their own random generator, so they change no other random number. GPUs draw them from seeds
-    of this generator: equal seeds give equal probes on GPUs of the same type, but not on a GPU and a CPU.
+    of this generator: equal seeds give equal probes on GPUs of the same type, but a GPU and a CPU have different
+    probes.
 
     Raises:
         ValueError: the base loss couples samples or needs the model.

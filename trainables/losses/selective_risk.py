@@ -52,9 +52,9 @@ class SelectiveRisk(Loss):
     `per_sample` and `frozen` do not. Nothing is stored under `torch.func` transforms; `observe` adds a batch from
     outside them.
 
-    If ν is small compared with the spread of the scores, the gradient through β, of order CE/ν, dominates that of
-    cross-entropy and can hold an untrained network at uniform probabilities. If accuracy stays at chance, raise `nu`
-    (0.3 … 1 with `msp`), lower `coverage`, or use another score.
+    If ν is small compared with the spread of the scores, the gradient through β, of order CE/ν, dominates the gradient
+    of cross-entropy. It can then hold an untrained network at uniform probabilities. If accuracy stays at chance, raise
+    `nu` (0.3 … 1 with `msp`), lower `coverage`, or use another score.
 
     Source: selective Eqs. 13–17, Alg. 1.
 

@@ -1,7 +1,7 @@
 """Metrics of stored probabilities by name; `trainables.metrics.base` explains how to add one.
 
-Metrics import numpy; scipy and torch are imported inside the functions that need them, because readers of results
-import this package for labels.
+Metrics import numpy. scipy and torch are imported inside the functions that need them, because code that only reads
+results imports this package for labels.
 """
 
 from trainables.metrics.base import METRICS, SMALLEST_PROBABILITY, Metric, always_measured, softmax64

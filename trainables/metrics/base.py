@@ -221,7 +221,7 @@ class Metric(Component):
         binned: whether it depends on bins and is biased at small samples: every evaluation reports its standard error.
         recalibrated: whether it is also measured after each post-hoc method, because a changed confidence changes it.
         headline: whether trial pages and model cards show it.
-        needs: input besides probabilities and targets, without which `build` cannot compute it; empty for none.
+        needs: input that `build` needs besides probabilities and targets; empty for none.
 
     Example:
         >>> from trainables.metrics import METRICS
@@ -315,7 +315,7 @@ def larger_is_better(column: str) -> bool:
 def further_metric_columns(
     metrics: Metrics, probabilities: Floats, targets: Integers, prefix: str = ""
 ) -> dict[str, float | str]:
-    """Return the columns of `metrics`: their values, and reasons for those that could not be computed.
+    """Return the columns of `metrics`: their values, or the reasons why they could not be computed.
 
     Args:
         metrics: names and options.

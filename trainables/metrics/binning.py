@@ -285,9 +285,9 @@ def consistency_band(
 ) -> Band:
     """Return the band that contains the curve of a calibrated confidence, at each confidence with probability `level`.
 
-    Outcomes are drawn with the confidences [N] as probabilities, and the curve of each draw is computed; the band lies
-    between its percentiles. Samples with the same number in `same` [N] (one image that several networks see) share
-    their random number, so the outcomes of the networks are correlated, as they are in reality.
+    Outcomes are drawn with the confidences [N] as probabilities, and the curve of each draw is computed. The band lies
+    between percentiles of these curves. Samples with the same number in `same` [N] (one image for several networks)
+    share their random number, so the outcomes of the networks are correlated, as in reality.
     """
     order = np.argsort(confidence, kind="stable")
     ascending, starts, counts = _grouped(confidence[order])

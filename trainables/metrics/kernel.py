@@ -82,8 +82,8 @@ def kernel_calibration_p(
 
     Return p of the hypothesis that probabilities [N, K] are calibrated; it is small if SKCE exceeds 0 beyond chance.
 
-    The samples, in random order, are divided into blocks. Under the hypothesis the estimates of SKCE per block are
-    independent with mean 0; a one-sided Student's t test compares their mean with its standard error. `block` = 2 is
+    The samples, in random order, are divided into blocks. Under the hypothesis, the estimates of SKCE per block are
+    independent with mean 0. A one-sided Student's t test compares their mean with its standard error. `block` = 2 is
     the paper's linear estimator (their lemma 4), which has little power. Larger blocks have more power, take block·N·K
     operations, and are conservative: blocks of 10 of 200 samples reject in .028 of cases instead of .05. NaN below two
     blocks.

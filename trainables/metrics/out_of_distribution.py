@@ -92,14 +92,14 @@ def detection_auroc(inside: Floats, outside: Floats) -> float:
 
 
 def false_positive_rate(inside: Floats, outside: Floats, recall: float = RECALL) -> float:
-    """Return the share of own samples [N] flagged by the threshold that flags at least `recall` of the others [M]."""
+    """Return the share of own samples [N] flagged by a threshold that flags at least `recall` of other samples [M]."""
     # 0.95 times a count can exceed a whole number by rounding, and the ceiling would then take one sample more
     threshold = np.sort(outside)[int(np.ceil(recall * len(outside) - 1e-9)) - 1]
     return float((inside <= threshold).mean())
 
 
 def aupr(inside: Floats, outside: Floats) -> float:
-    """Return the average precision of detecting the others [M] among the own [N]: Σ (R_i − R_{i−1}) P_i.
+    """Return the average precision Σ (R_i − R_{i−1}) P_i of detecting other samples [M] among own samples [N].
 
     Equal scores are one threshold.
     """
@@ -227,10 +227,10 @@ def area_under_roc(score: Floats, positive: Booleans) -> float:
 def area_under_generalised_risk_coverage(probabilities: Floats, targets: Integers) -> float:
     """Share of samples both accepted and wrong, averaged over coverages.
 
-    Return AUGRC = (1 − AUROC)·a·(1 − a) + (1 − a)²/2, with a the accuracy and AUROC that of confidence against
-    correctness, for probabilities [N, K] and targets [N]. AURC gives the most confident errors more weight, because few
-    samples are accepted together with them. AUGRC does not (Traub et al. 2024, Overcoming common flaws in the
-    evaluation of selective classification systems, arXiv:2407.01032, Eq. 8).
+    Return AUGRC = (1 − AUROC)·a·(1 − a) + (1 − a)²/2, where a is the accuracy and AUROC is that of confidence as a
+    score of correctness, for probabilities [N, K] and targets [N]. AURC gives the most confident errors more weight,
+    because few samples are accepted together with them. AUGRC does not (Traub et al. 2024, Overcoming common flaws in
+    the evaluation of selective classification systems, arXiv:2407.01032, Eq. 8).
 
     Source: Traub et al. 2024, arXiv:2407.01032, Eq. 8.
 

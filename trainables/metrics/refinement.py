@@ -7,7 +7,7 @@ Refinement is the score after temperature scaling, cross-fitted on the same samp
 Each of K = 5 folds is scaled by the temperature with the smallest NLL on the other folds, and mixed with the uniform
 distribution at weight 1/(n + 1), where n is the number of samples used to fit the temperature. Perfectly separated
 samples, whose temperature goes to 0, therefore cost at most log((n + 1)·classes) each. The mean is over all samples,
-each held out once. Folds depend on the labels alone: the samples of each class, in order, are dealt to the folds in
+each held out once. Folds depend on the labels alone: the samples of each class are assigned, in order, to the folds in
 turn. This is the definition of Berta, Holzmüller, Jordan & Bach 2025 (Rethinking Early Stopping: Refine, Then
 Calibrate; arXiv:2501.19195), as their package probmetrics computes `refinement_logloss_ts-mix_cv-5`, except that the
 package shuffles the folds.
@@ -226,7 +226,7 @@ def _cumulants(values: Logits, beta: float) -> Floats:
 
 
 def _moment(weights: Logits, values: Logits, total: Floats) -> Floats:
-    """Multiply `weights` [N, K] by `values` in place and return the next moment: the row sums over `total` [N]."""
+    """Multiply `weights` [N, K] by `values` in place. Return the next moment: the row sums divided by `total` [N]."""
     weights *= values
     return _sums(weights) / total
 

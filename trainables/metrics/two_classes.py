@@ -81,7 +81,7 @@ def _fitted_line(p: Floats, happened: Floats, slope: float | None = None) -> tup
 
 @METRICS.add("calibration_slope", mode=None, range=(-math.inf, math.inf))
 def calibration_slope(probabilities: Floats, targets: Integers) -> float:
-    """Slope b of logit P(y) = a + b·logit p: 1 is calibrated, below 1 the predictions are too extreme.
+    """Slope b of logit P(y) = a + b·logit p: 1 if predictions are calibrated, below 1 if they are too extreme.
 
     NaN if the predictions separate the classes.
 
@@ -98,7 +98,7 @@ def calibration_slope(probabilities: Floats, targets: Integers) -> float:
 
 @METRICS.add("calibration_intercept", mode=None, range=(-math.inf, math.inf))
 def calibration_intercept(probabilities: Floats, targets: Integers) -> float:
-    """Intercept a of logit P(y) = a + logit p: 0 is calibrated in the large, below 0 predictions are too high.
+    """Intercept a of logit P(y) = a + logit p: 0 if predictions are right on average, below 0 if they are too high.
 
     Source: Cox 1958, Two further applications of a model for binary regression; Van Calster et al. 2019.
 

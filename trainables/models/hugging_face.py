@@ -1,7 +1,7 @@
 """Hugging Face transformers networks from a local folder, trained whole or with low-rank adapters (peft).
 
-Nothing is downloaded: the folder has `config.json`, and weights unless new ones are drawn. Texts are token ids with
-padding at the end; every batch is cut to its longest text (dynamic padding), which changes only the time.
+Nothing is downloaded: the folder has `config.json` and, unless new weights are drawn, the weights. Texts are token ids
+with padding at the end; every batch is cut to its longest text (dynamic padding). This changes computing time only.
 """
 
 from __future__ import annotations

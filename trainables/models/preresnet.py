@@ -1,10 +1,10 @@
-"""Pre-activation residual networks for small images: PreResNet-56 of basic blocks and of bottlenecks, and wide ones.
+"""Pre-activation residual networks for small images: PreResNet-56 of basic blocks and of bottlenecks; wide networks.
 
 He et al., "Identity Mappings in Deep Residual Networks", 2016: normalisation and activation come before each
 convolution. Depth counts 6n+2 layers of basic blocks. The selective paper's released code gives the name "PreResNet-56"
 to a network with n = (56 - 2) / 6 = 9 *bottlenecks* a stage (9n+2 = 83 layers by its authors' rule); here it is
 `preresnet56_bottleneck`. Its shortcuts that change the shape project the block's raw input; He et al. project the
-activated one (section 4.1). `shortcut: raw` builds the former; the default is that of He et al.
+activated one (section 4.1). `shortcut: raw` builds the shortcuts of that code; the default is those of He et al.
 
 Wide residual networks (Zagoruyko and Komodakis, "Wide Residual Networks", 2016) are pre-activation networks with k
 times 16, 32, 64 channels after a stem of 16, of depth 6n+4. mukhoti's released WRN-26-10 has post-activation blocks and

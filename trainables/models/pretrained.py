@@ -7,7 +7,7 @@ Vision transformers for 32x32 images: ViT-Small and ViT-Base.
 
 Dosovitskiy et al., "An Image is Worth 16x16 Words", 2021, Table 1 (Base: 12 layers, width 768, 12 heads) and Touvron
 et al. 2021, Table 1 (Small: width 384, 6 heads), built from timm's `VisionTransformer` with smaller patches. The
-curvature paper trains both on CIFAR-100 and does not print the patch size: 4, which gives 64 patches, is our choice.
+curvature paper trains both on CIFAR-100 and does not print the patch size. Our choice is 4, which gives 64 patches.
 """
 
 from __future__ import annotations
@@ -83,7 +83,10 @@ def timm_network(
 
 
 def _timm_from_file(model: str, classes: int, path: str, arguments: Mapping[str, int | tuple[int, int]]) -> nn.Module:
-    """Load local weights strictly: with a head of `classes`, else with their own head, which is then replaced."""
+    """Load local weights strictly.
+
+    If they do not fit a head of `classes`, load them with their own head and replace it.
+    """
     # If the number of classes differs from that of the weights, timm loads only the keys that fit, possibly none.
     import timm
 

@@ -205,7 +205,7 @@ class TreeLSTM(nn.Module):
         width: size of the memory cell [Tai et al. 2015, Table 1].
         dropout: rate before the classifier [Tai et al. 2015, section 5.3].
         output_gate: whether inner nodes have an output gate, as in the model that mukhoti App. D names (Tai et al.
-            2015, Eq. 11); the code that mukhoti builds on omits it [Tai et al. 2015, Eq. 11].
+            2015, Eq. 11); the code that mukhoti uses omits it [Tai et al. 2015, Eq. 11].
 
     Raises:
         ValueError: the inputs are not trees, or the word vectors do not fit.
@@ -277,7 +277,7 @@ class TreeLSTM(nn.Module):
     def compose(
         self, left_cell: Tensor, left_hidden: Tensor, right_cell: Tensor, right_hidden: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return cell and hidden state [B, width] of parents from those of their children (Eqs. 9-14)."""
+        """Return cell and hidden state [B, width] of parents from the states of their children (Eqs. 9-14)."""
         gates = (self.left(left_hidden) + self.right(right_hidden)).chunk(5 if self.output_gate else 4, 1)
         kept = torch.sigmoid(gates[1]) * left_cell + torch.sigmoid(gates[2]) * right_cell
         cell = torch.sigmoid(gates[0]) * torch.tanh(gates[3]) + kept

@@ -171,8 +171,8 @@ class TemperatureBounds:
 def simplex_logits(classes: int, reach: float | None = None, step: float | None = None) -> Floats:
     """Return a grid of logits [N, classes] in descending order, the first always 0.
 
-    Both maps depend only on differences of logits and treat classes alike, so this grid represents all logits in
-    [−reach, reach], whose differences reach −2·reach.
+    Both maps depend only on differences of logits and treat classes alike. This grid, whose differences reach −2·reach,
+    therefore represents all logits in [−reach, reach].
 
     Example:
         >>> simplex_logits(2, reach=1.0, step=1.0)

@@ -49,7 +49,7 @@ class ConformalSets:
         score: one of `SCORES`.
         alpha: share of samples whose set may miss the true class.
         thresholds: thresholds [K], all equal unless fitted per class; infinite if there are too few samples for α.
-        randomised: whether `aps` and `raps` draw u, without which their sets are larger than necessary.
+        randomised: whether `aps` and `raps` draw u; without u, their sets are larger than necessary.
         options: `penalty` and `free_ranks` for `raps`.
         seed: seed for u.
     """

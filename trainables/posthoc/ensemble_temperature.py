@@ -60,8 +60,8 @@ def fit_ensemble_temperature(
 
     Fit ensemble temperature scaling on logits [N, K] and targets [N].
 
-    T minimises the NLL as in temperature scaling; the weights then minimise `objective`, which is convex in them. If T
-    is at its bound, both fits use smoothed targets.
+    T minimises the NLL as in temperature scaling. The weights then minimise `objective`, which is convex in the
+    weights. If T is at its bound, both fits use smoothed targets.
 
     Example:
         >>> logits = [[2.0, 0.0], [3.0, 0.0], [0.0, 1.0], [0.0, 2.0], [1.0, 0.0]]

@@ -197,7 +197,8 @@ def with_training_gamma(
 ) -> dict[str, HyperparameterValue]:
     """Return `options` with the training loss's γ added if the method takes one and `options` has none.
 
-    The focal map and temperature scaling by the focal loss take it: TS_FL uses each network's own γ (posterior §6.1).
+    The focal map takes γ, and so does temperature scaling by the focal loss: TS_FL uses each network's own γ (posterior
+    §6.1).
 
     Example:
         >>> with_training_gamma("focal_map", {}, {"name": "focal", "gamma": 2})

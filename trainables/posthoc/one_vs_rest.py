@@ -8,11 +8,11 @@ wrong label makes the NLL infinite. By default, a share of 1/(N + 1) of the unif
 Venn–Abers calibration brackets each class's frequency by two isotonic regressions, one per possible label. A sample
 with score s joins the validation samples once with label 0 and once with label 1, and the two regressions give p⁰ and
 p¹ at s. If samples are exchangeable, the regression with the true label is calibrated (Vovk & Petej 2014, Venn–Abers
-predictors, arXiv:1211.0025). For the log loss they are merged as p = p¹/(1 − p⁰ + p¹) (Vovk, Petej & Fedorova 2015,
-Large-scale probabilistic predictors, arXiv:1511.00213). With more than two classes, each is calibrated against the rest
-and rows are normalised. The guarantee then no longer holds, but predictions stay cautious: no p is 0, and few samples
-pull p towards 1/2. Scores are log-odds on a fixed grid, which bounds the number of regressions and preserves the
-guarantee.
+predictors, arXiv:1211.0025). For the log loss, p⁰ and p¹ are merged as p = p¹/(1 − p⁰ + p¹) (Vovk, Petej & Fedorova
+2015, Large-scale probabilistic predictors, arXiv:1511.00213). With more than two classes, each is calibrated against
+the rest and rows are normalised. The guarantee then no longer holds, but predictions stay cautious: no p is 0, and few
+samples pull p towards 1/2. Scores are log-odds on a fixed grid, which bounds the number of regressions and preserves
+the guarantee.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ HISTOGRAM_PARAMETERS = ("filled_bins", "uniform", "at_bound")
 
 
 class OneVsRestCalibrator(Calibrator):
-    """Maps each class's softmax probability by its own function, normalises rows, mixes in the uniform distribution."""
+    """Maps each class's probability by a separate function, normalises rows, and mixes in the uniform distribution."""
 
     def _probabilities(self, logits: Floats) -> Floats:
         mapped = self._mapped(softmax64(logits))

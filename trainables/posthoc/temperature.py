@@ -157,7 +157,7 @@ def _least_nll(margins: Floats, largest: Floats, scale: Floats, pull: Floats) ->
         margins: margins [E, N, K] as in `_nll_slopes`.
         largest: largest margins [E, N] as in `_nll_slopes`.
         scale: logarithm of `logit_scale` [E].
-        pull: amount that smoothed targets subtract from the slope [E]; 0 without smoothing.
+        pull: amount subtracted from the slope because of smoothed targets [E]; 0 without smoothing.
     """
     low, high = (scale + side * math.log(BOUND_RATIO) for side in (-1, 1))
     every = np.arange(len(margins))
@@ -284,7 +284,7 @@ def _root_between(slope: Callable[[float], float], low: float, high: float) -> d
 def fit_temperatures(
     data: Sequence[tuple[ArrayLike, ArrayLike]], **options: Any
 ) -> list[Calibrator | PosthocUnavailable]:
-    """Fit temperature scaling on several networks; those with logits of one shape are fitted at once.
+    """Fit temperature scaling on several networks; networks with logits of one shape are fitted at once.
 
     Returns a calibrator or the error per network, in order.
 

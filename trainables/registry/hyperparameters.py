@@ -68,12 +68,12 @@ class Hyperparameter:
     Attributes:
         name: key in a search space; omitted in an annotation, where the argument's name is used.
         kind: `number` (float), `integer`, `text`, `boolean`, `numbers` or `texts` (lists of them).
-        default: value if a search space gives none. A `Component` takes it from the signature of `build` unless it is
-            given here; `None` means the component decides.
+        default: value if a search space gives none. By default, a `Component` takes this value from the signature of
+            `build`; `None` means the component decides.
         minimum, maximum: valid range, ends included unless `open_minimum` / `open_maximum`.
         range: the valid range as one text, e.g. `(0, 1]` or `[0, inf)`, instead of those four attributes.
         choices: valid values of a `text`, or of the members of `texts`; empty means any.
-        reason: one sentence that says why the range ends there.
+        reason: one sentence with the reason for the limits of the range.
         source: paper and section of the default.
         required: whether a search space must give it.
         names: kind of component that its value names, e.g. `loss`, as text or as a mapping with a `name`; empty for
@@ -229,7 +229,10 @@ def hyperparameters_of(
 
 
 def catalogue_words(target: Callable[..., object]) -> tuple[str, str]:
-    """Return a docstring's first paragraph as summary, and the text after its `Source:`; each may be empty."""
+    """Return a docstring's summary, which is its first paragraph, and the text after its `Source:`.
+
+    Each can be empty.
+    """
     text = inspect.getdoc(target.func if isinstance(target, partial) else target) or ""
     source = re.search(r"^Source: (.*?)\.?(?:\n\n|\Z)", text, re.MULTILINE | re.DOTALL)
     summary, source_words = text.partition("\n\n")[0], source[1] if source else ""

@@ -80,11 +80,11 @@ class Component:
 
     Attributes:
         name: name in a search space.
-        build: makes the component from the arguments of its kind and its hyperparameters.
+        build: function that makes the component from the arguments of its kind and its hyperparameters.
         hyperparameters: descriptions of its hyperparameters.
         summary: one line for `sweeper spaces`.
         source: paper and section, or the package of a user-defined component.
-        check: returns the rule that several hyperparameters together break, or None.
+        check: function that returns the rule that several hyperparameters together break, or None.
         tags: keys of `TAGS`.
 
     Example:
@@ -102,7 +102,7 @@ class Component:
     tags: frozenset[str] = field(default_factory=frozenset)
 
     def __post_init__(self) -> None:
-        """Take defaults from the signature of `build`, the only place that states them; an empty list means none."""
+        """Take defaults from the signature of `build`, which alone states them; an empty list means none."""
         try:
             arguments = inspect.signature(self.build).parameters
         except ValueError:  # a builtin such as `dict` has no signature
@@ -228,7 +228,7 @@ class Registry(Mapping[str, Family], Generic[Family]):
 
         Args:
             kind: noun used in messages, e.g. `loss`.
-            own: finds user-defined components; None if there can be none.
+            own: finder of user-defined components; None if there can be none.
             component: type of the components.
             leading: names of the arguments before the hyperparameters.
         """
@@ -287,7 +287,7 @@ class Registry(Mapping[str, Family], Generic[Family]):
         """Return a decorator that registers a function or class under `name` and returns it unchanged.
 
         Signature and docstring declare the hyperparameters, see `trainables.registry.hyperparameters`. A class gets
-        every tag for which it has a true attribute of that name, and its attribute `name` is set to this name.
+        each tag that is the name of one of its attributes with a true value. Its attribute `name` is set to this name.
 
         Args:
             name: name in a search space.
@@ -334,7 +334,7 @@ class Registry(Mapping[str, Family], Generic[Family]):
         return "" if self.own is None else self.own.group
 
     def is_own(self, name: str) -> bool:
-        """Return whether a name is user-defined, that is not one of the project's components."""
+        """Return whether a name is user-defined, i.e. not a component of the project."""
         return name not in self._components
 
     def has_tag(self, name: str, tag: str) -> bool:

@@ -44,8 +44,8 @@ class TrainingSettings:
         memory_format: layout of images and convolution weights; tensor cores read `channels_last`.
         compile: whether `torch.compile` translates the network's training pass, which takes tens of seconds per
             network.
-        data: `device` keeps the whole data set on the network's device, `host` sends each batch while the previous one
-            trains, `auto` uses `device` if the set fits into half of the process's memory there.
+        data: `device` keeps the whole data set on the network's device. `host` sends each batch while the previous
+            batch trains. `auto` uses `device` if the data set fits into half of the process's memory on the device.
         deterministic: whether every run on the same GPU gives the same bits. Algorithms that add in varying order are
             replaced, or refused if there is no alternative. A CPU gives the same bits in any case.
 
@@ -211,7 +211,7 @@ def _rounded(forward: Callable[..., Tensor], device: str, *inputs: Any) -> Tenso
 
 
 class _Compiled:
-    """A compiled pass that raises instead of silently falling back to plain Python."""
+    """A compiled pass that raises an error where torch would silently run plain Python."""
 
     def __init__(self, forward: Callable[..., Tensor]) -> None:
         self._forward = forward

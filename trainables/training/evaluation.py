@@ -182,10 +182,10 @@ def evaluate(
 
     Args:
         model: network; its parameters, buffers and mode stay unchanged.
-        loss: training loss, whose Hessian is measured in addition to plain cross-entropy's.
+        loss: training loss. Its Hessian is measured in addition to the Hessian of plain cross-entropy.
         dataset: data set with the splits.
         settings: measurements to make.
-        stage: `rung` or `end`, copied into the rows; shifts are measured only at the end.
+        stage: `rung` or `end`, copied into the rows. Splits in `shifts` are measured only at stage `end`.
         seed: seed for curvature probes and the bootstrap.
         predicting: function that returns logits and norms for a network and a split.
 
@@ -402,7 +402,7 @@ def curvature_columns(
     Args:
         model: network.
         loss: training loss.
-        dataset: data set, whose validation split is used.
+        dataset: data set; its validation split is used.
         settings: settings for curvature; `None` returns nothing.
         seed: seed for probes.
         temperatures: label → T of the fitted temperature scalings.

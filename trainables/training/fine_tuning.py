@@ -318,7 +318,8 @@ class Mixing:
 
     * cross-entropy, with or without label smoothing, is linear in v;
     * focal-type losses are Σ_k v_k·L(k) (posterior §6.1), with each class's γ chosen by its own probability;
-    * the Brier score at v is lower by 2λ(1 − λ) where y ≠ y', independently of the network: gradients are equal;
+    * the Brier score at v is lower by 2λ(1 − λ) where y ≠ y'. This difference does not depend on the network, so
+      gradients are equal;
     * the weights of `aurc` and `selective_risk` depend on the scores alone.
 
     Three kinds of losses have no such form and are refused: losses that depend on the correctness of samples (`mmce`,

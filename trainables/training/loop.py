@@ -60,7 +60,7 @@ from trainables.training.recipe import (
 
 
 class OwnRandomness:
-    """Keeps the state of torch's global generators for one replicate, as if it were alone in its process."""
+    """Keeps the state of torch's global generators for one replicate, as if no other replicate ran in its process."""
 
     def __init__(self, seed: int, device: torch.device) -> None:
         """Start with the state that seeding would give, without seeding the process."""
@@ -168,7 +168,7 @@ class Replicate:
             configuration: `loss`, `architecture` and `optimizer`, each with a `name` and its hyperparameters.
             seed: seed for all randomness in this replicate.
             dataset: data set, already on `device`.
-            max_epochs: last epoch, which schedules use as their horizon.
+            max_epochs: last epoch, at which schedules end.
             device: device of the network.
             training: arithmetic of training steps.
             bins: number of bins for the epochs' calibration error; the same as in evaluations, so that both agree.
@@ -305,7 +305,7 @@ class Replicate:
         return {"epoch": self.epoch, "train_loss": train_loss, **metrics, "lr": lr}
 
     def evaluate(self, settings: EvaluationSettings, stage: str) -> Evaluation:
-        """Measure the current weights at stage `rung`, or the weights that the recipe keeps at stage `end`."""
+        """At stage `rung`, measure the current weights; at stage `end`, the weights that the recipe keeps."""
         network = self.measured
         with self.weights_of(stage):
             measured = (network, self.loss, self.dataset, settings)

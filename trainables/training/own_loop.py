@@ -136,8 +136,8 @@ class TrainingLoop:
     def measure(self, split: str, stage: str) -> Mapping[str, float]:
         """Return the loop's own measurements on a split, with names from `measures`, at `stage` `rung` or `end`.
 
-        A loop without `predict` is also called for `val` after each epoch, at stage `epoch`, and must then return
-        `nll`, and may return `accuracy` and `ece`.
+        A loop without `predict` is also called for `val` after each epoch, at stage `epoch`. It must then return `nll`,
+        and can return `accuracy` and `ece`.
         """
         return {}
 
@@ -304,7 +304,7 @@ class LoopReplicate:
             dataset: data set of the search space, or the placeholder named `OWN`.
             max_epochs: last epoch.
             device: device for training.
-            evaluation: settings of evaluations, whose bins also apply to an epoch's calibration error.
+            evaluation: settings of evaluations; their number of bins also applies to an epoch's calibration error.
             columns: metrics that an epoch may return; `None` for any.
         """
         self.epoch = 0
@@ -401,7 +401,7 @@ class LoopReplicate:
         return DataSet(OWN, train, val, test, self._classes or 2, (self._classes or 2,), digest, further=splits)
 
     def trajectory_row(self, settings: TrajectorySettings) -> EpochRow:
-        """Return no columns: a loop's own metrics are its curves against the epoch."""
+        """Return no columns, because a loop's own metrics per epoch replace these curves."""
         return {}
 
     def state_dict(self) -> State:

@@ -307,8 +307,8 @@ def trajectory_row(
 ) -> EpochRow:
     """Return the requested measurements after `epoch` completed epochs; `{}` if none is due.
 
-    The network's parameters, buffers and mode stay unchanged. A split with outputs that are not finite has no values;
-    a network without a linear layer has no norms of features, weights and gradients.
+    The network's parameters, buffers and mode stay unchanged. A split has no values if an output is not finite. A
+    network without a linear layer has no norms of features, weights and gradients.
     """
     gradients = epoch in settings.gradient_norms
     if epoch % settings.every and not gradients:

@@ -2,7 +2,8 @@
 
 A recipe is the `optimizer` part of a configuration, e.g. `{name: sgd, lr: 0.1, momentum: 0.9, schedule: step,
 milestones: [150, 250], recipe_epochs: 350}`. With `recipe_epochs`, every epoch in the recipe is scaled by
-`max_epochs / recipe_epochs`: a 350-epoch recipe rehearsed in 7 epochs drops its learning rate at epochs 3 and 5.
+`max_epochs / recipe_epochs`. For example, a 350-epoch recipe rehearsed in 7 epochs drops its learning rate at epochs 3
+and 5.
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ def learning_rate_factor(settings: Options, epoch: float, max_epochs: int) -> fl
 
     Args:
         settings: recipe.
-        epoch: completed epochs; fractional for a schedule by step.
+        epoch: completed epochs; fractional for a schedule that changes with every step.
         max_epochs: length of the run.
 
     Example:
@@ -189,8 +190,8 @@ def scaled_epoch(settings: Options, point: float, max_epochs: int) -> float:
 def prepare_gradients(parameters: Iterable[nn.Parameter], settings: Options, batch: int) -> None:
     """Scale and clip the gradients of a mean loss in place, before the optimiser's step.
 
-    `reduction: sum` multiplies gradients by `batch`, which gives those of the summed loss. `gradient_clip` then limits
-    their joint Euclidean norm (mukhoti's released code: sum, clip 2).
+    `reduction: sum` multiplies gradients by `batch`, which gives the gradients of the summed loss. `gradient_clip` then
+    limits their joint Euclidean norm (mukhoti's released code: sum, clip 2).
     """
     clip = setting(settings, "gradient_clip")
     summed = setting(settings, "reduction") == "sum"

@@ -75,7 +75,7 @@ def _without_times(state: bytes) -> bytes:
 class TrainerLoop(TrainingLoop):
     """Trains a Trainer's model one epoch at a time; subclasses implement `trainer` and `data` (see the module).
 
-    There is no `network` for curvature, which needs one input tensor: a Trainer's model takes named inputs.
+    There is no `network` for curvature: curvature needs one input tensor, but a Trainer's model takes named inputs.
     """
 
     def __init__(self, configuration: Mapping[str, Any], *, seed: int, device: torch.device, max_epochs: int) -> None:

@@ -1,1 +1,1 @@
-"""One trial in a separate process: its settings, its turns, its checkpoints and what it writes."""
+"""One trial in a separate process: its settings, its training, its checkpoints and its output."""

@@ -79,7 +79,7 @@ def save_state(state: State, file: IO[bytes]) -> None:
 def load_newest_checkpoint(folder: Path) -> State | None:
     """Return the newest sound checkpoint, or `None`. Damaged ones are renamed to `.damaged`.
 
-    Tensors are loaded to the CPU, and `load_state_dict` moves them: an optimiser keeps its step count on the CPU, where
+    Tensors are loaded to the CPU, and `load_state_dict` moves them: an optimiser's step count stays on the CPU, where
     reading it does not synchronise with a GPU. Only tensors and plain values are loaded (`weights_only=True`).
     """
     for epoch in checkpoint_epochs(folder):
@@ -144,7 +144,8 @@ class TrialFiles:
             place: folder of its checkpoints, relative to that of all trials.
             tables: folder of the tables; `None` to write none.
             checkpoints: folder of the checkpoints; `None` to keep none.
-            store: address of the sweep in a store; the two folders above are then the driver's and are not used.
+            store: address of the sweep in a store; the two folders above are then on the driver's machine and are not
+                used.
         """
         self._place = f"{CHECKPOINTS}/{place.as_posix()}"
         self._store = store_at(store) if store is not None else None
@@ -219,7 +220,7 @@ class CheckpointWriter:
     copy of 0.1 s give 60 s.
 
     Attributes:
-        epoch: epoch of the newest checkpoint begun; -1 before the first.
+        epoch: epoch of the newest checkpoint that was started; -1 before the first.
     """
 
     def __init__(
@@ -229,7 +230,7 @@ class CheckpointWriter:
 
         Args:
             files: files of the trial.
-            every_seconds: time between two checkpoints; at 0 every report has one.
+            every_seconds: time between two checkpoints; at 0 every report has a checkpoint.
             keep: number of checkpoints kept, so that an older one exists if the newest is damaged.
             clock: time in seconds.
         """

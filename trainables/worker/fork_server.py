@@ -4,8 +4,8 @@ It starts with the command, so torch is imported while the driver still reads th
 then takes a fork instead of an import. It never runs a torch operation itself, because a fork after one would inherit
 the locks of thread pools without their threads.
 
-The driver holds the other end of the control connection. When that closes, however the driver died, the server ends,
-and the kernel ends its children with it (`PR_SET_PDEATHSIG`).
+The driver holds the other end of the control connection, which closes when the driver dies in any way. Then the
+server ends, and the kernel ends its children with it (`PR_SET_PDEATHSIG`).
 """
 
 from __future__ import annotations

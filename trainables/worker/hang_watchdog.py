@@ -57,7 +57,7 @@ class Watchdog:
         """Set the limits.
 
         Args:
-            silence_seconds: time without work of the main thread after which it hangs; `None` for no limit.
+            silence_seconds: time without work after which the main thread counts as hanging; `None` for no limit.
             timeout_seconds: the trial's time limit; a step may take `OVERTIME` times as long. `None` for no limit.
         """
         self._silence = silence_seconds

@@ -2,7 +2,7 @@
 
 Its processes are reused: a new trial costs hundredths of a second, a new process seconds. One Tune trial trains one
 configuration, or several if no scheduler can stop them. If trials train together as lanes of a cohort, a Tune trial is
-a process that the driver keeps supplied with configurations.
+a process to which the driver keeps sending configurations.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class TuneConfig(TypedDict):
 
 
 class SweepTrainable(tune.Trainable):  # type: ignore[misc]  # Ray is read without its types
-    """Trains the configurations of its assignment in turn, or a cohort that the driver's commands fill.
+    """Trains the configurations of its assignment one after another, or a cohort that the driver's commands fill.
 
     A step ends with a `WorkerReport`; `direct` sets the command for the next step.
 

@@ -2,8 +2,8 @@
 
 `Trial.advance` trains to the next rung, or until enough time has passed since the last report. It writes predictions
 and, if due, a checkpoint, and returns a report of plain values that the driver journals. A checkpoint contains the
-report that was sent with it. So a trial resumed from its newest checkpoint repeats a report that may have been lost,
-and the driver ignores reports and rows that it already has.
+report that was sent with it. A trial that resumes from its newest checkpoint therefore repeats this report, which may
+have been lost. The driver ignores reports and rows that it already has.
 
 If the replicates are lanes of a cohort, the cohort's worker calls `begin`, then `take` after each epoch until a report
 is due, then `report`.

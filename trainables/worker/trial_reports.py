@@ -54,7 +54,7 @@ class Failure(Reason):
     """Why a trial, one of its replicates or its process cannot continue.
 
     Attributes:
-        counts: whether it counts against the trial's retries; a preempted node does not.
+        counts: whether the failure counts against the trial's retries. Preemption of a node does not.
     """
 
     counts: bool = True
@@ -208,7 +208,7 @@ class WorkerCommand:
 
     Attributes:
         over: configurations that have ended or pause.
-        new: assignments to train in turn; one trial each if trials train together.
+        new: assignments to train one after another; if trials train together, each is one trial.
         most_lanes: largest number of lanes of a cohort from now on; 0 for no limit.
         report_all: whether every trial reports after the next epoch.
     """
@@ -226,8 +226,8 @@ class WorkerReport:
     Attributes:
         reports: (reports, whether they are the last) of each assignment that has any, in the order of configurations.
         room: number of further trials of the same kind that the process could take.
-        lost: configurations whose trial raised, with the failure.
-        gave_up: whether the process dropped all other trials for lack of memory, including those not begun yet.
+        lost: configurations whose trial raised an exception, with the failure.
+        gave_up: whether the process dropped all other trials for lack of memory, including trials not started yet.
         most_lanes: number of lanes that memory allows; 0 if no shortage is known.
         trained: whether the cohort was trained since the last command, so that the reports are not repetitions.
     """

@@ -42,26 +42,28 @@ class TrialSettings:
         checkpoint_seconds: time between checkpoints; every rung has one. At 0 every report has one, written before the
             report is sent.
         checkpoints_kept: number of checkpoints kept per trial.
-        batch_seconds: time for which reports of short configurations that no scheduler can stop are collected.
+        batch_seconds: if no scheduler can stop configurations, reports of short ones are collected for this time.
         threads: number of torch threads in this process.
         device: `cpu` or `cuda`.
         gpu: GPU fraction of this process; memory beyond it is refused. 0 or whole GPUs: no limit.
         packing: how replicates share this process: `sequential`, `fused` or `auto`; `trials` if each has its own
             process; `cohort` if the replicates of several configurations train together.
         lanes: number of lanes of a cohort; 0 measures the best number.
-        own_lanes: smallest number of lanes in a trial's own cohort, since convolutions round differently by width.
+        own_lanes: smallest number of lanes in a trial's own cohort. It is fixed, because the rounding of convolutions
+            depends on the width.
         most_lanes: largest number of lanes that a measurement tries, because the sweep can fill no more.
         training: arithmetic of training steps.
         choices: folder in which the sweep's processes store the choices of `auto`; `None` if no folder is shared.
-        data_key: key of the data set's contents, under which a node's processes share one copy; `None`: no sharing.
-        data_keys: the same for every data set that configurations name, by `variant_key`; `None` if they name none.
-        timeout_seconds: a trial that trains longer in one process fails after its current epoch; `None` for no limit.
-        hang_seconds: a process without any work for this long is ended, see `trainables.worker.hang_watchdog`; `None`
-            for no limit.
+        data_key: key of the data set's contents; a node's processes share one copy with this key; `None`: no sharing.
+        data_keys: such a key for every data set that configurations name, by `variant_key`; `None` if they name none.
+        timeout_seconds: time limit: a trial that trains longer in one process fails after its current epoch; `None` for
+            no limit.
+        hang_seconds: time without any work after which a process is ended, see `trainables.worker.hang_watchdog`;
+            `None` for no limit.
         extensions: archive with the user-defined code of the sweep, see `trainables.extensions.code`.
-        own_names: names in it that may be imported, because the user has approved them; `None` for any.
+        own_names: names in the archive that may be imported, because the user has approved them; `None` for any.
         loop: import path of a user's training loop; `None` for the built-in one.
-        loop_columns: columns that its epochs measured before the sweep; `None` if unknown.
+        loop_columns: columns that the loop's epochs measured before the sweep; `None` if unknown.
     """
 
     dataset: Options
@@ -95,7 +97,7 @@ class TrialSettings:
     loop_columns: Sequence[str] | None = None
 
     def suited(self, assignment: Assignment) -> TrialSettings:
-        """Return the settings for an assignment; those of an added replicate differ."""
+        """Return the settings for an assignment; an added replicate has different settings."""
         if not assignment.final:
             return self
         # Added seeds serve to compare the objective; curvature and trajectories would only add to their cost.
@@ -112,7 +114,7 @@ class TrialSettings:
         """Load a data set onto the trial's device, or for streaming to it. A data set with a key is shared on the node.
 
         Args:
-            named: name and options that a configuration gives; by default the sweep's.
+            named: name and options of the data set in a configuration; by default, those of the sweep.
         """
         if named is None and self.dataset["name"] == OWN:
             return own_data()
@@ -159,9 +161,9 @@ class Assignment:
         trial: its name.
         values: its components and hyperparameters.
         seeds: the seed of each replicate.
-        replicate: number of the only replicate, if it has a separate process or was added; else `None`.
+        replicate: number of the replicate, if it has a separate process or was added later; else `None`.
         place: folder of its checkpoints, relative to that of all trials; `None` for the trial's folder.
-        final: whether the replicate was added: it is evaluated at its last epoch only, without curvature and
+        final: whether the replicate was added later; it is then evaluated at its last epoch only, without curvature and
             trajectory.
     """
 

@@ -1,4 +1,4 @@
-"""The large tables that a trial's process writes: `predictions`, `reliability`; on request `spectra` and `blocks`.
+"""The large tables that a trial's process writes: `predictions`, `reliability`, and optionally `spectra` and `blocks`.
 
 A trial writes one file per table and evaluation, named after (trial, replicate, epoch), so writing an evaluation twice
 leaves one file. A file is written under a temporary name and renamed, so under its final name it is whole.
@@ -104,7 +104,7 @@ def write_rows(folder: Path, place: Place, table: str, rows: Iterable[Mapping[st
         folder: folder of the tables.
         place: the evaluation.
         table: `reliability`, or one of `CURVATURE_SCHEMAS`.
-        rows: column → value, without the key columns; no rows if it was unavailable.
+        rows: column → value, without the key columns; no rows if the measurement was unavailable.
     """
     schema = CURVATURE_SCHEMAS.get(table, RELIABILITY_SCHEMA)
     key = dict(zip(EVALUATION, place, strict=True))
@@ -118,7 +118,8 @@ def write_parquet(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatc
     Args:
         path: the file, replaced in one step; its folder is created if missing.
         schema: the table's schema.
-        batches: batches, consumed one at a time, so that a large table never has to fit in memory; may be empty.
+        batches: record batches, possibly none. They are consumed one at a time, so a large table need not fit in
+            memory.
         durable: flush the file to disk before the rename, for data that cannot be restored from elsewhere.
 
     Raises:

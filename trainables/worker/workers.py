@@ -1,4 +1,4 @@
-"""The work of a trial process under any executor: training configurations in turn, or as lanes of one cohort.
+"""The work of a trial process under any executor: train configurations one after another, or as lanes of a cohort.
 
 A cohort changes only between two epochs. When one of its trials reports, all trials wait for the driver's command. The
 command ends the trial or lets it continue, and assigns free lanes to other trials. A trial that cannot be a lane trains
@@ -57,7 +57,7 @@ class Worker:
 
         Args:
             settings: settings of all trials.
-            leaving: returns whether the node is being drained, so that a trial reports early.
+            leaving: function that returns whether the node is being drained; if it is, a trial reports early.
         """
         self.settings, self._leaving = settings, leaving
         self._watchdog = Watchdog(settings.hang_seconds, settings.timeout_seconds)
@@ -113,7 +113,7 @@ class Worker:
             return self._trial.advance(leaving=self._leaving)
 
     def _hung_folder(self, assignment: Assignment) -> Path | None:
-        """Return the folder in which a killed process leaves its reason: the trial's, which the driver sees."""
+        """Return the folder in which a killed process leaves its reason: the trial's folder, which the driver reads."""
         # With a store there is no such folder: the driver then knows only that the process died.
         shared = self.settings.checkpoints if self.settings.store is None else None
         return assignment.checkpoints(shared) if shared is not None else None

@@ -2,7 +2,7 @@
 
 To add a statistic, write a file in this folder with a function of a `Measurement` and the `STATISTICS.add` decorator.
 No other file lists the statistics. The table `evaluations` gets the columns `hessian_<loss>_<name>`; leaderboard, trial
-pages, model cards and reports show those declared a `headline`.
+pages, model cards and reports show the statistics declared as `headline`.
 
     @STATISTICS.add("condition", "largest eigenvalue over the smallest", label="κ", headline=True)
     def condition(measurement: Measurement) -> float:
@@ -65,10 +65,10 @@ class Statistic(Component):
 
     Attributes:
         label: name in tables and figures.
-        headline: whether leaderboard, trial pages, model cards and reports show it; other statistics document the
-            measurement.
+        headline: whether leaderboard, trial pages, model cards and reports show the statistic. Other statistics
+            document the measurement.
         counted: whether it is a whole number.
-        group: name in `evaluation.curvature.statistics` that requests it; empty if it is always measured.
+        group: name that requests the statistic in `evaluation.curvature.statistics`; empty if it is always measured.
     """
 
     label: str = ""
@@ -135,7 +135,7 @@ def temperature_labels(posthoc: Iterable[Options]) -> list[str]:
 
 
 def further_columns(curvature: object, posthoc: Iterable[Options]) -> list[str]:
-    """Return the columns that `evaluation.curvature` adds to those of every sweep.
+    """Return the columns that `evaluation.curvature` adds to the columns of every sweep.
 
     Args:
         curvature: settings; anything but a mapping adds no columns.
@@ -184,8 +184,8 @@ class CurvatureSettings:
         spectrum_steps: Hessian-vector products per probe and loss for the spectrum; 32 resolve the edges and the gap
             next to the bulk at a third of the cost in Ghorbani, Krishnan & Xiao 2019 (§2: about 90).
         weights: treatment of the training loss's sample weights that depend on the network (selective risk's β):
-            `differentiated`, as in training, or `fixed` at the current network. Values that a loss itself holds
-            constant (ranks, counts, τ, a bandwidth) are constant either way.
+            `differentiated`, as in training, or `fixed` at the current network. Values that a loss itself treats as
+            constant (ranks, counts, τ, a bandwidth) are constant in both cases.
         batch_size: batch size of the fixed partition for batch-coupled losses, and the fewest samples per pass.
         vectors_per_pass: number of probes that share a traversal of the graph (by vmap). On a CPU it gains nothing
             (23 to 28 ms per product on resnet8 compared with 24 ms) and multiplies the products' memory.

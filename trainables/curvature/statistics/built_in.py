@@ -1,4 +1,4 @@
-"""The built-in statistics: those always measured, then one group after the other.
+"""The built-in statistics: first the statistics that are always measured, then the groups.
 
 `trainables.curvature.further` computes the groups.
 """

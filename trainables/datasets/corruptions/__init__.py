@@ -56,7 +56,7 @@ def corrupted(
         images: uint8 [N, H, W, C], with H = W of at least `LEAST_SIDE` and C of 1 or 3.
         kind: name in `KINDS`.
         severity: 1 to 5.
-        draws: random generator; by default one seeded by kind and severity, so that all networks of all sweeps see the
+        draws: random generator. By default, kind and severity are its seed, so that all networks of all sweeps see the
             same images.
         report: callback after each part, to show progress.
 

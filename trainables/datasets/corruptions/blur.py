@@ -104,7 +104,7 @@ def enlargement(side: int, factor: float, centred: bool) -> NDArray[np.float64]:
     Args:
         side: number of values S.
         factor: factor of at least 1.
-        centred: whether to crop around the middle; if false, at the beginning, as ImageNet-C does.
+        centred: whether to crop around the middle. If false, the crop is at the beginning, as in ImageNet-C.
     """
     kept = math.ceil(side / factor)
     first, size = (side - kept) // 2, round(kept * factor)

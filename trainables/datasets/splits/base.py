@@ -1,7 +1,7 @@
 """The base of evaluation splits beyond a data set's own: additional data on which finished networks are evaluated.
 
 To add one, write a file in this folder with a class that is an `EvaluationSplit`, under the decorator that describes
-it. The arguments of its constructor are the options. No other file lists splits. A search space asks for it in
+it. The arguments of its constructor are the options. No other file lists splits. A search space requests it in
 `evaluation.splits`, `[val, test, {mirrored: {}}]`.
 
     @EVALUATION_SPLITS.add("mirrored", "the test images mirrored")
@@ -35,7 +35,9 @@ SUBSET_SEED = 0
 
 
 class EvaluationSplit(Protocol):
-    """An entry of `evaluation.splits` that is not the data set's own; each of `names` is a row of an evaluation.
+    """An entry of `evaluation.splits` that is not a split of the data set itself.
+
+    An evaluation has a row for each of its `names`.
 
     Attributes:
         names: names of its splits in the tables; they consist of lower-case letters, digits and _.

@@ -30,7 +30,7 @@ class Other:
         dataset: name and options of the other data set.
         taken: name of the other data set's split.
         label: part of the split's name after `other_`.
-        same_classes: whether its classes are those of the data set, in the same order, so that all metrics apply.
+        same_classes: whether it has the same classes as the data set, in the same order, so that all metrics apply.
         samples: number of samples; `None` for all.
         logits: whether logits are kept.
     """

@@ -49,7 +49,8 @@ class StoreKind:
     Attributes:
         scheme: scheme of its addresses.
         example: example of an address.
-        bucket: opens a bucket from its name, the address's options and the client's settings, without sending anything.
+        bucket: function that opens a bucket from its name, the address's options and the client's settings; it sends
+            nothing.
         remedy: what to do if it refuses the credentials.
         options: names of the options that an address can have after `?`.
     """

@@ -103,7 +103,7 @@ class Store:
         return Store(f"{address}/{name}" + (f"?{query}" if query else ""))
 
     def put(self, name: str, content: bytes | Path) -> str:
-        """Write an object from bytes or a file, replacing one of that name; return its tag. Raises StoreError.
+        """Write an object from bytes or a file, replacing an existing object; return its tag. Raises StoreError.
 
         If the file cannot be read or the upload fails, the object stays unchanged.
         """
@@ -117,7 +117,7 @@ class Store:
         return self._each(lambda name: self.put(name, contents[name]), contents)
 
     def create(self, name: str, content: bytes) -> bool:
-        """Write an object unless one of that name exists; return whether this call wrote it. Raises StoreError.
+        """Write an object unless it exists already; return whether this call wrote it. Raises StoreError.
 
         With conditional writes (all three clouds, and most compatible servers), exactly one of several concurrent calls
         returns true. Without conditional writes, this call looks the object up first, and reads it back after a pause.
@@ -152,7 +152,7 @@ class Store:
         return None
 
     def move_all(self, targets: Mapping[str, str]) -> set[str]:
-        """Rename objects within the store; return those that did not exist. Raises StoreError.
+        """Rename objects within the store; return the names that did not exist. Raises StoreError.
 
         An interruption between an object's copy and its removal leaves both.
         """
@@ -215,7 +215,7 @@ class Store:
         return sorted(path.removeprefix(self._prefix).strip("/") for path in prefixes)
 
     def delete(self, names: Iterable[str]) -> None:
-        """Delete objects; missing ones are not an error. Raises StoreError."""
+        """Delete objects; a missing object is not an error. Raises StoreError."""
         listed = [*names]
         try:
             with self._errors():

@@ -41,7 +41,7 @@ class Rule(ABC):
     """The update rule of one kind of optimiser, for all lanes.
 
     Attributes:
-        memories: names of the tensors that torch's optimiser keeps per parameter, shaped like it.
+        memories: names of the tensors that torch's optimiser keeps for each parameter, with the parameter's shape.
         hyperparameters: names of the optimiser's hyperparameters besides the learning rate.
         counts: whether torch's optimiser counts its steps.
     """
@@ -246,7 +246,7 @@ class Cohort:
         self._turns[lane] = replicate.own_randomness
 
     def leave(self, replicate: Replicate) -> None:
-        """Remove a replicate, which can continue alone exactly as it would here."""
+        """Remove a replicate. It can continue alone, exactly as it would here."""
         # The last lane moves into the gap: computations run over the first lanes only.
         self.settle(replicate)
         lane, last = self._lanes.index(replicate), len(self._lanes) - 1

@@ -26,9 +26,10 @@ class LaneLosses:
     """Computes the losses of all lanes and their gradients by the logits."""
 
     def __init__(self, losses: Sequence[Loss], device: torch.device | str) -> None:
-        """Group the lanes' losses into families; call it after `begin_epoch`, which can change a loss's numbers.
+        """Group the lanes' losses into families.
 
-        Numbers move to `device` here, so that no training step waits for a transfer.
+        Create it after `begin_epoch`, because that can change a loss's numbers. Numbers move to `device` here, so that
+        no training step waits for a transfer.
         """
         by_family: dict[object, list[int]] = {}
         for lane, loss in enumerate(losses):

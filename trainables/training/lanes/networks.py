@@ -364,7 +364,10 @@ class Perceptrons(LaneNetworks):
         return place if last else place.relu_()
 
     def _buffer(self, name: object, shape: torch.Size) -> Tensor:
-        """Return a buffer [L, B, D] whose lanes start at multiples of 64 bytes, reused for equal arguments."""
+        """Return a buffer [L, B, D] whose lanes start at multiples of 64 bytes.
+
+        Equal arguments return the same buffer.
+        """
         key = (name, *shape)
         if key not in self._buffers:
             size = prod(shape[1:])

@@ -86,10 +86,10 @@ def cohort_fault(configuration: Configuration, training: TrainingSettings = PLAI
 
 
 def cohort_key(configuration: Configuration, training: TrainingSettings = PLAIN) -> str | None:
-    """Return a key that is equal for configurations that can share a cohort, or `None` if one cannot be a lane.
+    """Return a key, equal for configurations that can share a cohort; `None` for a configuration that cannot be a lane.
 
-    The key contains what determines shapes: the data set, the network with all hyperparameters, the batch size and the
-    kind of optimiser. Losses that differentiate three times share a cohort only with each other.
+    The key contains everything that determines shapes: the data set, the network with all hyperparameters, the batch
+    size and the kind of optimiser. Losses that differentiate three times share a cohort only with each other.
 
     Example:
         >>> configuration = {"architecture": {"name": "mlp"}, "loss": {"name": "focal"}, "optimizer": {"name": "sgd"}}
@@ -118,7 +118,7 @@ def lane_fault(
 
     Args:
         build: function from a seed and a data set to a replicate.
-        seeds: seeds of at least two replicates, of which two are tried.
+        seeds: seeds of at least two replicates; two of them are tried.
         dataset: data set on the device.
         batch_size: batch size of the recipe.
     """
@@ -344,7 +344,7 @@ def chosen_packing(
         dataset: data set on the device.
         device: `cpu` or `cuda`.
         training: arithmetic of training steps.
-        choices: folder of the sweep for answers; `None` if no folder is shared.
+        choices: folder in which the sweep keeps answers; `None` if no folder is shared.
 
     Raises:
         ValueError: the configuration cannot be packed as requested.
@@ -405,7 +405,7 @@ def chosen_width(
         training: arithmetic of training steps.
         most: maximum number of lanes that the sweep can fill.
         processes: number of processes with cohorts on this machine.
-        choices: folder of the sweep for answers; `None` if no folder is shared.
+        choices: folder in which the sweep keeps answers; `None` if no folder is shared.
     """
     key = json.dumps(["cohort", cohort_key(configuration), most, *_computed_by(device, training)])
 
