@@ -12,10 +12,10 @@ and β inside the graph, so gradients and Hessian over the original parameters s
 derivative then skip an elementwise pass over every activation.
 
 The trace is Σ_i ⟨H_z,i, J_i J_iᵀ⟩ over samples i. It needs the K×K inner products of each sample's logit gradients.
-They depend on the network alone, so a second loss needs no further ones. For a layer with input columns u_t and output
-gradients d_t, the weight's gradient is Σ_t d_t u_tᵀ. With few positions t, the inner products are cheaper as Σ_tt'
-(d_t·d'_t')(u_t·u_t'), without forming that gradient (Goodfellow 2015, arXiv:1510.01799; for convolutions Rochette et
-al. 2019, arXiv:1912.06015).
+They depend on the network alone, so they are computed once for all losses. For a layer with input columns u_t and
+output gradients d_t, the weight's gradient is Σ_t d_t u_tᵀ. With few positions t, the inner products are cheaper as
+Σ_tt' (d_t·d'_t')(u_t·u_t'), without forming that gradient (Goodfellow 2015, arXiv:1510.01799; for convolutions Rochette
+et al. 2019, arXiv:1912.06015).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def affine_in_each_parameter(network: nn.Module, inputs: Tensor) -> bool:
 
     Args:
         network: network in eval mode.
-        inputs: inputs [N, …], of which the first three are used.
+        inputs: inputs [N, …]; the first three are used.
 
     Example:
         >>> network = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2)).eval()

@@ -51,7 +51,7 @@ _CUDA_SHARE = 0.6  # share of the unused part of this process's GPU fraction
 def second_order(device: torch.device) -> Iterator[None]:
     """Within this context graphs can be differentiated twice, and the caller's random state is preserved.
 
-    Gradients are enabled whatever the caller's mode. Autocast, TF32 and cuDNN's non-deterministic kernels are off.
+    Gradients are enabled in any mode of the caller. Autocast, TF32 and cuDNN's non-deterministic kernels are off.
     Attention runs as plain matrix products, because the fused kernels have no second derivative.
     """
     devices = [device] if device.type == "cuda" else []

@@ -312,7 +312,7 @@ def divided(
         targets: classes [N].
         parts: indices of the three splits.
         classes: number of classes K.
-        split_hash: hash of the splits; `None` for that of the indices.
+        split_hash: hash of the splits; `None` for the hash of the indices.
         facts: other attributes of the `DataSet`.
 
     Example:

@@ -169,7 +169,7 @@ def _receive(url: str, part: Path) -> None:
 
 
 def checksum_of(path: Path, algorithm: str) -> str:
-    """Return the checksum of a file, in hex; with the prefix `unpacked `, that of a gzipped file's contents.
+    """Return the checksum of a file, in hex; with the prefix `unpacked `, the checksum of a gzipped file's contents.
 
     Raises:
         DataSetUnavailableError: a file to unpack is not a complete gzip file.
@@ -312,6 +312,6 @@ def prepared_arrays(
                 complete.mkdir()
                 for key, array in build().items():
                     np.save(complete / f"{key}.npy", array, allow_pickle=False)
-                # renamed when complete: a process killed before leaves no folder that looks finished
+                # renamed when complete, so that a killed process leaves no folder that looks finished
                 complete.rename(folder)
     return {file.stem: np.load(file, mmap_mode="r", allow_pickle=False) for file in sorted(folder.glob("*.npy"))}

@@ -314,7 +314,7 @@ class ImageStream:
 
     Attributes:
         pool: number of `images` among the pools of `decoders`.
-        images: stored images, of which the split takes `rows`.
+        images: stored images; the split consists of `rows` of them.
         rows: indices in `images`, int64 [N], in the order of the split.
         view: transformation for evaluations.
         decoders: decoders that all splits of the data set share.

@@ -108,7 +108,7 @@ def load_image_folder(
     groups = {part: labelled_images(path, names, image_size) for part, path in folders.items()}
     parts = _parts(groups, {"val": validation_fraction, "test": test_fraction})
     arrays, (train, val) = groups["train"], (parts[part][1] for part in ("train", "val"))
-    # a class without training images would never be predicted; small classes can lose all of theirs to the draw
+    # a class without training images would never be predicted; the draw can take all images of a small class
     if lacking := sorted(set(range(len(names))) - set(arrays.targets[train].tolist())):
         rule, remedy = "has too few images to train on", "add images, or lower the fractions held out"
         raise DataSetUnavailableError(folders["train"] / names[lacking[0]], rule, remedy)

@@ -211,7 +211,7 @@ class _Rows:
         if numbers is not None and not pa.types.is_boolean(values.type):
             self._require_classes(target, [float(number) for number in numbers.to_pylist()], is_kind["integer"])
         order = sorted(range(len(names)), key=lambda number: names[number])
-        places: NDArray[np.int64] = np.argsort(order)[kept.indices.to_numpy()]  # each name's place in the order
+        places: NDArray[np.int64] = np.argsort(order)[kept.indices.to_numpy()]  # each name's index in the order
         whole = is_kind["floating"] or is_kind["decimal"]
         return places, tuple(str(int(names[number]) if whole else names[number]) for number in order)
 
@@ -223,7 +223,7 @@ class _Rows:
         """
         fraction = next((number for number in numbers if not number.is_integer()), None)
         low, high = min(numbers), max(numbers)
-        # consecutive whole numbers from 0 or 1 are classes, however many there are
+        # any number of consecutive whole numbers from 0 or 1 are classes
         counted = integers and low in (0, 1) and high - low + 1 == len(numbers)
         if fraction is not None or (len(numbers) > MOST_NUMBERS and not counted):
             shown = f", such as {fraction:g}" if fraction is not None else f" from {low:g} to {high:g}"
@@ -445,7 +445,7 @@ def tokenized(texts: Sequence[str], folder: str, length: int) -> tuple[NDArray[n
     """
     try:
         place = existing_folder(folder, "tokenizer.json", "tokenizer_config.json")
-        # right padding, whatever the tokenizer's default: positions then begin at 0 for every text
+        # right padding for every tokenizer, so that positions begin at 0 for every text
         tokenizer = required_library().AutoTokenizer.from_pretrained(place, **LOCAL, padding_side="right")
         ids = tokenizer([*texts], truncation=True, max_length=length, padding=True, return_tensors="np")["input_ids"]
     except (ValueError, OSError) as error:

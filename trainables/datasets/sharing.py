@@ -176,7 +176,7 @@ def _publish(folder: Path, arrays: Mapping[str, NDArray[np.generic]], facts: Map
         for written in (
             complete,
             *complete.iterdir(),
-        ):  # whatever the umask: files that a group can write are not trusted
+        ):  # for any umask, because files that a group can write are not trusted
             written.chmod(written.stat().st_mode & ~0o022)
         if folder.is_dir():
             folder.rename(temporary / "unreadable")

@@ -41,7 +41,7 @@ class _Archived:
         self.folder, self._modules = folder, frozenset(modules)
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: object = None) -> ModuleSpec | None:
-        """Return the spec of a module of the archive; `None` for others, which the next finder then looks for."""
+        """Return the spec of a module of the archive; `None` for other modules, which the next finder looks for."""
         return PathFinder.find_spec(name, [str(self.folder)]) if path is None and name in self._modules else None
 
 

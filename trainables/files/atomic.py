@@ -110,7 +110,7 @@ def write_text(path: Path, text: str, *, durable: bool = False) -> None:
 
 
 def is_temporary(name: str) -> bool:
-    """Return whether a name is that of an unfinished file."""
+    """Return whether `name` is the name of an unfinished file."""
     return _NAME.fullmatch(name) is not None
 
 

@@ -256,7 +256,7 @@ class Loss:
         """Restore a `state_dict`.
 
         Raises:
-            ValueError: the keys are not those of this loss.
+            ValueError: the keys are not those of this loss's state.
         """
         expected = set(self.state_dict())
         if set(state) != expected:

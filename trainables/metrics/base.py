@@ -84,7 +84,8 @@ def softmax64(logits: ArrayLike) -> Floats:
 def finite_logits(logits: ArrayLike) -> NDArray[Any]:
     """Return `logits` [..., K] with −inf replaced by log `SMALLEST_PROBABILITY` plus the largest logit of its row.
 
-    −inf is the logarithm of a probability of exactly 0, as forests and masks produce it. Rows of −inf alone stay.
+    −inf is the logarithm of a probability of exactly 0, as forests and masks produce it. Rows that contain only −inf
+    are returned unchanged.
     """
     values = np.asarray(logits)
     # `min` finds −inf without an array of booleans; almost all logits are finite

@@ -28,7 +28,7 @@ import numpy as np
 from trainables.metrics.base import METRICS, Floats, Integers, of_each_class, top_confidence
 from trainables.metrics.binning import Bins, Scheme, bin_of_each, sums_by_bin
 
-_BLOCK_ELEMENTS = 4_000_000  # repetitions × samples drawn at once: 32 MB in float64, whatever the sample size
+_BLOCK_ELEMENTS = 4_000_000  # repetitions × samples drawn at once: 32 MB in float64 for any sample size
 
 
 def debiased_squared_error(

@@ -45,7 +45,7 @@ def evaluate_probabilities(
     names: Sequence[str] | None = None,
     logits: ArrayLike | None = None,
 ) -> dict[str, float]:
-    """Return the metrics `names`, in that order, as plain floats; undefined ones (no wrong samples) are NaN.
+    """Return the metrics `names`, in that order, as plain floats; undefined metrics (no wrong samples) are NaN.
 
     - `accuracy` and `top5` take the first of tied classes.
     - `nll` and entropies are in nats; `brier` is Σ_k (p_k − 1[k=y])² averaged over samples.
@@ -142,7 +142,7 @@ def confidence_metrics(confidence: Floats, correct: Booleans, bins: int) -> dict
     """Return the metrics that depend on the top confidence [N] and its correctness [N] alone, sharing one sort."""
     samples = len(confidence)
     right = correct.astype(np.float64)
-    # stable: tied confidences fall into equal-mass bins in the order of the samples, whatever numpy's version
+    # stable: tied confidences fall into equal-mass bins in the order of the samples in every version of numpy
     order = stable_order(confidence)
     ascending, wrong = confidence[order], ~correct[order]
     aurc = float(tied_rank_weights(ascending) @ wrong / samples)

@@ -112,7 +112,7 @@ def calibration_intercept(probabilities: Floats, targets: Integers) -> float:
 
 @METRICS.add("spiegelhalter_z", label="Spiegelhalter’s Z", mode=None, range=(-math.inf, math.inf))
 def spiegelhalter_z(probabilities: Floats, targets: Integers) -> float:
-    """Spiegelhalter's Z: standard normal if the probabilities are calibrated, whatever they are; |Z| > 1.96 is not.
+    """Spiegelhalter's Z: standard normal if the probabilities are calibrated; |Z| > 1.96 shows that they are not.
 
     Return Σ (y − p)(1 − 2p) / √(Σ (1 − 2p)² p(1 − p)); NaN where every p is 0, 1/2 or 1.
 

@@ -35,7 +35,7 @@ def dual_gain(predicted: Floats, recalibrated: Floats, outcome: Floats, norm: fl
         >>> dual_gain(np.array([[0.9]]), np.array([[0.7]]), np.array([[0.0]])).tolist()  # −1·(0 − 0.9)
         [0.9]
     """
-    # a sample that g does not move gains 0, and 0/0 would be NaN
+    # the gain of a sample that g does not move is 0; 0/0 would be NaN
     moved = recalibrated - predicted
     length = np.linalg.norm(moved, norm, axis=1, keepdims=True)
     share = np.abs(moved) / np.where(length > 0, length, 1.0)

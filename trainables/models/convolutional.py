@@ -74,7 +74,7 @@ def convolution(in_channels: int, channels: int, kernel: int, stride: int = 1, g
 
 
 class InvertedResidual(nn.Module):
-    """Expand by 1x1, filter each channel by 3x3, project by 1x1; a shortcut if the shape stays (Fig. 3b)."""
+    """Expand by 1x1, filter each channel by 3x3, project by 1x1; a shortcut if the shape is unchanged (Fig. 3b)."""
 
     def __init__(self, in_channels: int, channels: int, stride: int, expansion: int) -> None:
         """Create a block from `in_channels` to `channels`."""

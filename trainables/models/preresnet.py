@@ -150,7 +150,7 @@ ARCHITECTURES.add(
 )(partial(preresnet, depth=56, bottleneck=True))
 
 
-STEM_CHANNELS = 16  # whatever the width (Zagoruyko & Komodakis 2016, Table 1)
+STEM_CHANNELS = 16  # for every width (Zagoruyko & Komodakis 2016, Table 1)
 
 #: Stand-in for these networks in a rehearsal.
 SMALL_WIDE = {"name": "wide_resnet", "depth": 10, "width": 0.25}

@@ -140,7 +140,7 @@ for _name, _blocks, _bottleneck, _summary, _source in (
     ARCHITECTURES.add(_name, _summary, _source, stand_in=SMALL_RESNET)(_build)
 
 
-# those of the papers: 8 is the posterior paper's, the others are He et al.'s Table 6
+# the depths in the papers: 8 in the posterior paper, the others in He et al.'s Table 6
 DEPTHS = (8, 20, 32, 44, 56, 110)
 
 
@@ -165,7 +165,7 @@ def _identity_block(features: int, channels: int, stride: int) -> BasicBlock:
 
 def three_stages(width: float, blocks: int) -> list[tuple[int, int]]:
     """Return channels and blocks of three stages: `width` times 16, 32 and 64 channels, `blocks` blocks each."""
-    # at least one channel, whatever the width of a rehearsal
+    # at least one channel, also for the small width of a rehearsal
     return [(max(1, round(base * width)), blocks) for base in (16, 32, 64)]
 
 

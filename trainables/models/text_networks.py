@@ -112,7 +112,7 @@ class GlobalPoolingCNN(nn.Module):
         words = self.embedding(inputs).transpose(1, 2)
         features = functional.max_pool1d(functional.relu(self.conv1(words)), POOL, stride=1)
         features = functional.max_pool1d(functional.relu(self.conv2(features)), POOL, stride=1)
-        # the maximum over all positions: one vector, however long the text
+        # the maximum over all positions: one vector for a text of any length
         text = functional.relu(self.conv3(features)).amax(2)
         logits: Tensor = self.classifier(self.dropout(functional.relu(self.hidden(text))))
         return logits

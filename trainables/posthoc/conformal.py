@@ -14,8 +14,8 @@ with probability at least 1 − α for any network. With p sorted descending and
 Class-conditional sets use a threshold per class, from that class's validation samples; the guarantee then holds for
 each class.
 
-A post-hoc method fits the samples it was fitted on better than new ones. If the same samples also give the threshold,
-the guarantee breaks: with 360 validation samples of ten classes, sets after `matrix` contain .81 of the true classes
+A post-hoc method fits its own fitting samples better than new samples. If the same samples also give the threshold, the
+guarantee breaks: with 360 validation samples of ten classes, sets after `matrix` contain .81 of the true classes
 instead of .9. There are two remedies. `fit_split` fits the method on one half and the threshold on the other, which
 keeps the guarantee. Cross-fitting uses all samples for both purposes; each sample is scored by a fit to the other folds
 (CV+: Barber, Candès, Ramdas & Tibshirani 2021, arXiv:1905.02928; for classes Romano, Sesia & Candès 2020). It

@@ -6,12 +6,14 @@ octave of T with many grid points it is computed at 25 Chebyshev points only. It
 geometrically. Samples whose last coefficients exceed 1e-11 are computed directly, so every ln mass, and with it every
 confidence, is accurate to about 1e-11.
 
-The argmax of Ψ^γ(softmax(z/T)) is that of z in every cell, so the top class is taken out once for the whole grid. With
+The argmax of Ψ^γ(softmax(z/T)) equals the argmax of z in every cell, so the top class is taken out once for the whole
+grid. With
 
     rest = Σ_{k≠top} p_k/p_top,   mass_γ = Σ_{k≠top} h(p_k)/h(p_top),   p = softmax(z/T),
 
-the mapped confidence is 1/(1 + mass_γ). A temperature costs one exp and one log per element, and each γ one more exp
-and a sum, in blocks that fit in the processor's cache. All arithmetic is float64, and no sum depends on thread order.
+the mapped confidence is 1/(1 + mass_γ). A temperature needs one exp and one log per element, and each γ needs one more
+exp and a sum. The arithmetic runs in blocks that fit in the processor's cache. All arithmetic is float64, and no sum
+depends on thread order.
 """
 
 from __future__ import annotations
@@ -119,7 +121,7 @@ def _fill(out: Floats, data: TopFirst, gammas: Floats, temperatures: Floats) -> 
 
 def _log_complement_and_w(log_rest: Floats, log_all: Floats) -> tuple[Floats, Floats]:
     """Return ln(1 − p) and w(p) = −p ln p/(1 − p) for the top class, from ln rest and ln(1 + rest)."""
-    # w tends to 1 as p does; below the smallest normal number the quotient would lose its digits.
+    # w tends to 1 as p tends to 1; below the smallest normal number, the quotient would lose its digits.
     rest = np.exp(log_rest)
     tiny = rest <= _SMALLEST_NORMAL
     return log_rest - log_all, np.where(tiny, 1.0, log_all / np.where(tiny, 1.0, rest))

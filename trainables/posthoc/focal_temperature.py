@@ -65,7 +65,7 @@ class Line:
 
 
 def best_temperatures(grid: GridValues, objective: Objective) -> list[FocalTemperature]:
-    """Return the best T for each γ of a grid, the smallest of tied ones (properness Fig. 8)."""
+    """Return the best T for each γ of a grid; of tied T, the smallest (properness Fig. 8)."""
     values = grid.ada_ece if objective == "ada_ece" else grid.nll
     chosen = [first_smallest(row) for row in values]
     return [
@@ -84,7 +84,7 @@ def full_grid_search(
 ) -> tuple[FocalTemperature, GridValues]:
     """Return the best cell of γ × T for logits [N, K], and the whole grid (properness §5.1).
 
-    Among tied cells the first γ listed wins, then the smallest T.
+    Ties are decided for the first γ listed, then for the smallest T.
 
     Example:
         >>> logits, targets = np.array([[2.0, 0.0], [0.0, 1.0], [1.0, 0.0]]), np.array([0, 1, 1])

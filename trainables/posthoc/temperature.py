@@ -135,7 +135,7 @@ def temperatures_by_nll(logits: Floats, targets: Integers) -> list[dict[str, flo
     # Subtract z_y first. Otherwise terms would cancel where all samples are right and every term is tiny.
     margins = logits - np.take_along_axis(logits, targets[:, :, None], axis=2)
     pull = margins.mean(axis=2).mean(axis=1) * pseudo_count(targets.shape[1])
-    # The largest margin is taken out of the exponent: no exp overflows, however small T becomes.
+    # The largest margin is taken out of the exponent, so that no exp overflows for small T.
     largest = margins.max(axis=2)
     margins -= largest[:, :, None]
     scales = np.array([math.log(logit_scale(network)) for network in logits])

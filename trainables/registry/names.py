@@ -64,7 +64,7 @@ CORRUPTED_PATTERN = r"^corrupted_(.+)_([1-5])$"
 
 
 def corrupted_name(kind: str, severity: int) -> str:
-    """Return e.g. `corrupted_fog_3`."""
+    """Return the name of a corrupted split, e.g. `corrupted_fog_3`."""
     return f"{CORRUPTED}{kind}_{severity}"
 
 
@@ -76,10 +76,10 @@ def corruption_of(name: str) -> tuple[str, int]:
 
 
 def is_corrupted(name: str) -> bool:
-    """Return whether a name is that of a corrupted split."""
+    """Return whether `name` is the name of a corrupted split."""
     return name.startswith(CORRUPTED) and name[-2:-1] == "_" and name[-1:].isdigit()
 
 
 def other_name(label: str) -> str:
-    """Return e.g. `other_svhn`."""
+    """Return the name of an evaluation split from another data set, e.g. `other_svhn`."""
     return f"{OTHER}{label}"

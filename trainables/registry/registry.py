@@ -61,7 +61,7 @@ class DataSetSize:
     further: Mapping[str, int] = field(default_factory=dict)
 
     def samples(self, split: str) -> int:
-        """Return the number of samples of `split`; for a split of unknown size, that of the test split."""
+        """Return the number of samples of `split`; for a split of unknown size, the number of test samples."""
         return {"train": self.train, "val": self.val, "test": self.test, **self.further}.get(split, self.test)
 
 

@@ -189,7 +189,7 @@ def data_place(settings: TrainingSettings, size: int, device: str, share: float)
     """Return where a data set of `size` bytes is kept: `device` or `host`.
 
     Args:
-        settings: requested place.
+        settings: settings with the requested place, `data`.
         size: bytes of all splits as stored.
         device: `cpu`, where all data are on the network's device, or `cuda`.
         share: this process's fraction of the GPU's memory; 0 for all of it.
@@ -247,7 +247,7 @@ _translated: list[str] = []  # network that this process compiled last
 
 
 def begin_network(described: object) -> None:
-    """Reset the compiler if the process last compiled a network other than the one `described`."""
+    """Reset the compiler if the process last compiled another network than `described`."""
     # The compiler counts variants per code object, which networks of other sizes share, and generalises over a size
     # that it has seen change. Without a reset, a network's arithmetic would depend on the networks trained before it.
     name = repr(described)

@@ -2,8 +2,8 @@
 
 Gradient descent on a quadratic diverges along an eigenvector with eigenvalue λ once ηλ > 2, and networks train at that
 edge of stability (Cohen et al. 2021, arXiv:2103.00065). The optimisers here scale steps by a diagonal D, so the
-relevant eigenvalue is that of D½HD½, and their momentum moves the edge. `sharpness_times_lr` is divided by that factor,
-so that 2 is the edge for every optimiser:
+relevant eigenvalue is that of D½HD½. Their momentum moves the edge by a factor. `sharpness_times_lr` is divided by this
+factor, so that 2 is the edge for every optimiser:
 
 | optimiser | D | divided by | source |
 |---|---|---|---|

@@ -279,7 +279,7 @@ def resolved_method(entry: Options, loss: Mapping[str, object]) -> tuple[str, di
 def _fitting_data(
     model: nn.Module, measured: Measured, settings: EvaluationSettings, dataset: DataSet, predicting: Predicting
 ) -> Measured:
-    """Return logits and targets of every split that post-hoc methods are fitted on, predicting missing ones."""
+    """Return logits and targets of every split on which post-hoc methods are fitted; missing logits are predicted."""
     known = dict(measured)
     for name in dict.fromkeys(entry.get(SPLIT_KEY, FITTED_ON) for entry in settings.posthoc):
         if name not in known:

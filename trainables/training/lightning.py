@@ -51,7 +51,7 @@ class _InMemory(CheckpointIO):
 
 
 class _OneEpoch(lightning.Callback):
-    """Ends each fit after one epoch, although `max_epochs` stays the horizon for schedules."""
+    """Ends each fit after one epoch; for schedules, `max_epochs` is still the length of training."""
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
         trainer.should_stop = True

@@ -106,7 +106,7 @@ def predict(model: nn.Module, split: Split, batch_size: int = 1024) -> Tensor:
     return torch.cat([model(inputs) for inputs, _ in evaluation_batches(split, batch_size)])
 
 
-#: Number of samples for an evaluation's mean feature norm, the first ones of the split: one batch.
+#: Number of samples for an evaluation's mean feature norm: one batch, the first of the split.
 FEATURE_SAMPLES = 1024
 
 #: Bin edges for gradient norms: ten bins [l, u) per decade from 1e-6 to 1e3, one below and one above.

@@ -207,7 +207,7 @@ def prepare_gradients(parameters: Iterable[nn.Parameter], settings: Options, bat
 
 
 def replaces_checkpoint(settings: Options, epoch: int, max_epochs: int, value: float, best: float | None) -> bool:
-    """Return whether the state after `epoch` completed epochs replaces the one to evaluate at the end.
+    """Return whether the state after `epoch` completed epochs replaces the state to evaluate at the end.
 
     The rule `last` always replaces. The `best_…` rules replace on strict improvements after `checkpoint_after`.
 

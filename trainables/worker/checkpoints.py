@@ -77,7 +77,7 @@ def save_state(state: State, file: IO[bytes]) -> None:
 
 
 def load_newest_checkpoint(folder: Path) -> State | None:
-    """Return the newest sound checkpoint, or `None`. Damaged ones are renamed to `.damaged`.
+    """Return the newest undamaged checkpoint, or `None`. Damaged checkpoints are renamed to `.damaged`.
 
     Tensors are loaded to the CPU, and `load_state_dict` moves them: an optimiser's step count stays on the CPU, where
     reading it does not synchronise with a GPU. Only tensors and plain values are loaded (`weights_only=True`).

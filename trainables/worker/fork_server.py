@@ -100,5 +100,5 @@ if __name__ == "__main__":
     # Ctrl-C is for the driver, which ends its processes cleanly.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     serve(Connection(int(sys.argv[1])))
-    # Nothing is left to flush or close, and unloading torch takes half a second, for which the driver would wait.
+    # Nothing is left to flush or close. Unloading torch takes half a second, and the driver would wait for it.
     os._exit(0)

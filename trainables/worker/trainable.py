@@ -1,8 +1,8 @@
 """The Ray Tune trainable around a trial; the only file of `trainables` that imports ray.
 
-Its processes are reused: a new trial costs hundredths of a second, a new process seconds. One Tune trial trains one
-configuration, or several if no scheduler can stop them. If trials train together as lanes of a cohort, a Tune trial is
-a process to which the driver keeps sending configurations.
+Its processes are reused: starting a new trial takes hundredths of a second, and starting a new process takes seconds.
+One Tune trial trains one configuration, or several if no scheduler can stop them. If trials train together as lanes of
+a cohort, a Tune trial is a process to which the driver keeps sending configurations.
 """
 
 from __future__ import annotations

@@ -152,8 +152,8 @@ class Trial:
 
         Args:
             rows: result of `train_epoch` of the replicates' group.
-            seconds: time spent on this trial since its last report; in a cohort, its share.
-            waited: time since its last report.
+            seconds: time spent on this trial since its last report; in a cohort, the trial's share of the time.
+            waited: time since the trial's last report.
         """
         numbers = [*self.replicates]
         numbered = [{"replicate": n, **row} for n, row in zip(numbers, rows, strict=True)]
@@ -199,8 +199,8 @@ class Trial:
     def save(self, report: TrialReport, *, at_once: bool = False) -> None:
         """Write a checkpoint with its report if one is due: at every rung, with `at_once`, or after an interval.
 
-        At a rung, with `at_once` and at interval 0 it is written before this returns, otherwise from a copy while
-        training continues.
+        At a rung, with `at_once` and at interval 0, it is written before this returns. Otherwise it is written from a
+        copy while training continues.
         """
         at_once = at_once or self.epoch in self.settings.rungs or not self.settings.checkpoint_seconds
         if self._folder is None or report.failure or not (at_once or self._writer.due):

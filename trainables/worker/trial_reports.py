@@ -116,7 +116,7 @@ class TrialReport:
 
     @staticmethod
     def from_dict(written: Mapping[str, Any]) -> TrialReport:
-        """Read the values of `to_dict`, which leaves out empty ones."""
+        """Read the values of `to_dict`, which leaves out empty values."""
         given = {field.name: written[field.name] for field in fields(TrialReport) if field.name in written}
         if given.get("failure") is not None:
             given["failure"] = Failure(**given["failure"])

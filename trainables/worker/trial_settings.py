@@ -100,7 +100,7 @@ class TrialSettings:
         """Return the settings for an assignment; an added replicate has different settings."""
         if not assignment.final:
             return self
-        # Added seeds serve to compare the objective; curvature and trajectories would only add to their cost.
+        # Added seeds are only for comparing the objective; curvature and trajectories would take additional time.
         evaluation = replace(self.evaluation, curvature=None, trajectory=None)
         return replace(self, rungs=(self.max_epochs,), evaluation=evaluation)
 
@@ -182,7 +182,7 @@ class Assignment:
         return range(first, first + len(self.seeds))
 
     def checkpoints(self, folder: Path) -> Path:
-        """Return the folder of this assignment's checkpoints below that of all trials."""
+        """Return the folder of this assignment's checkpoints below `folder`, the folder of all trials."""
         if self.place is not None:
             return folder / self.place
         trial = folder / self.trial

@@ -50,8 +50,9 @@ SPECTRA_SCHEMA = evaluation_schema(
     mean_se=NUMBER,
 )  # fmt: skip
 
-#: Curvature layer by layer: `layer` counts from 0 at the input, `block` is its name; traces sum to that of the whole
-#: Hessian. λ_max is the largest eigenvalue of the layer's diagonal block of the Hessian, `residual` its ‖Hv − λv‖/|λ|.
+#: Curvature layer by layer: `layer` counts from 0 at the input, `block` is its name; traces sum to the trace of the
+#: whole Hessian. λ_max is the largest eigenvalue of the layer's diagonal block of the Hessian, `residual` its ‖Hv −
+#: λv‖/|λ|.
 BLOCKS_SCHEMA = evaluation_schema(
     loss=TEXT, layer=COUNT, block=TEXT, parameters=COUNT, trace=NUMBER, trace_se=NUMBER, lambda_max=NUMBER,
     residual=NUMBER, gradient_norm=NUMBER, samples=COUNT,
@@ -78,7 +79,7 @@ def write_predictions(
 
     Args:
         folder: folder of the tables; the file is written to its sub-folder `predictions`.
-        place: the evaluation.
+        place: trial, replicate and epoch of the evaluation.
         logits: split → logits [N, K]; row i is sample i of the split.
         targets: split → class indices [N].
 
@@ -102,7 +103,7 @@ def write_rows(folder: Path, place: Place, table: str, rows: Iterable[Mapping[st
 
     Args:
         folder: folder of the tables.
-        place: the evaluation.
+        place: trial, replicate and epoch of the evaluation.
         table: `reliability`, or one of `CURVATURE_SCHEMAS`.
         rows: column → value, without the key columns; no rows if the measurement was unavailable.
     """

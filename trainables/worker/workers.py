@@ -369,7 +369,7 @@ class CardProbe:
     """Measures the GPU memory of assignments in turn, in a process with a whole GPU."""
 
     def __init__(self, settings: TrialSettings) -> None:
-        """Load the data set; `settings` are those of all trials."""
+        """Load the data set; `settings` are the settings of all trials."""
         # A whole GPU: a share would limit the memory that is to be measured.
         self._settings = replace(settings, gpu=1.0)
         prepare_process(self._settings)

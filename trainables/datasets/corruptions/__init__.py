@@ -20,7 +20,7 @@ from trainables.datasets.corruptions.base import Corruption, Images
 
 SEVERITIES = (1, 2, 3, 4, 5)
 
-#: Images with sides up to this use the constants of CIFAR-10-C, larger ones those of ImageNet-C.
+#: Images with sides of at most this use the constants of CIFAR-10-C; larger images use those of ImageNet-C.
 LARGEST_SMALL_SIDE = 64
 
 #: Smaller images would be all blur and border. Fashion-MNIST has the smallest images that can be corrupted.

@@ -94,7 +94,7 @@ class Corrupted:
         chosen = subset(len(dataset.test), self.samples)
         clean = dataset.test.stored(chosen).cpu().numpy()
         classes = dataset.test.targets[chosen.to(dataset.test.targets.device)]
-        # by contents: equal images share a copy, whatever data set or options they come from
+        # by contents, so that equal images of different data sets or options share a copy
         digest = hashlib.sha256(f"{_VERSION} {kind} {severity} {clean.shape}\0".encode())
         digest.update(clean.data if clean.flags.c_contiguous else np.ascontiguousarray(clean).data)
 

@@ -69,7 +69,7 @@ class Rule(ABC):
         }
         self.set_rates(self.columns(rates))
         self._steps = self.columns(steps)
-        # Lanes without clipping get an infinite bound, so that one computation serves all.
+        # Lanes without clipping get an infinite bound, so that one computation suffices for all lanes.
         clips = [setting(recipe, "gradient_clip") or torch.inf for recipe in recipes]
         self._clip = None if min(clips) == torch.inf else self.columns(clips)
         summed = [setting(recipe, "reduction") == "sum" for recipe in recipes]
@@ -208,7 +208,7 @@ class Cohort:
     """
 
     def __init__(self, first: Replicate, width: int) -> None:
-        """Allocate `width` lanes for networks like that of `first`, which does not join yet."""
+        """Allocate `width` lanes for networks like the network of `first`. The replicate `first` does not join yet."""
         self.width = width
         self._lanes: list[Replicate] = []
         self._dataset, self._device, self._training = first.dataset, first.device, first.training

@@ -4,9 +4,9 @@ Tests show which of the project's own networks and losses can be lanes. User-def
 the machine where they train: a loss that inspects its values in Python cannot be mapped, and a loss with state outside
 of `state_dict` would be mapped wrongly.
 
-`sequential`, `fused` and a number of lanes are fixed choices; `auto` measures. Lanes save the cost of calling many
-small operations. They are slower if an operation on stacked networks takes longer than on one network after the other,
-as grouped convolutions often do on a CPU. Wide cohorts also take more memory and cache.
+`sequential`, `fused` and a number of lanes are fixed choices; with `auto`, the choice is measured. Lanes save the time
+for calling many small operations. They are slower if an operation on stacked networks takes longer than on one network
+after the other, as grouped convolutions often do on a CPU. Wide cohorts also take more memory and cache.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ WIDTHS = (4, 8, 16, 32, 64)
 #: Widths to try on a GPU, which saturates much later: an H200 still gained 2.7 times from 64 to 256 small perceptrons.
 CARD_WIDTHS = (*WIDTHS, 128, 256)
 
-#: Timed epochs, of which the fastest counts; the first one warms up caches and kernels.
+#: Number of timed epochs. The fastest epoch counts; the first one warms up caches and kernels.
 ROUNDS = 3
 
 #: Largest accepted ratio of times per lane, of a wider cohort to a narrower one and of a cohort to training alone.
