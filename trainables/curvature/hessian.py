@@ -135,7 +135,7 @@ def kept_chunks(samples: int, size: int, bytes_per_sample: float, budget: int) -
 
 @dataclass
 class Chunk:
-    """Samples that pass through the network together; `logits` holds their graph if `kept`."""
+    """Samples that pass through the network together. If `kept`, `logits` holds their graph."""
 
     inputs: Tensor
     targets: Tensor
@@ -152,12 +152,12 @@ class Surface:
         names: names of the trainable parameters, in order.
         affine: whether the network is affine in each parameter alone, so that traces are exact.
         dimension: number P of trainable parameters.
-        basis_type: dtype for vectors of that dimension.
+        basis_type: dtype for vectors with one entry per parameter.
         arithmetic: dtype of the products' factors, which limits the accuracy of residuals; bfloat16 if requested.
         samples: number of samples in the mean.
         graph_bytes: estimated memory of all samples' graphs.
         batch_size: batch size of the fixed partition for batch-coupled losses.
-        by_layer: whether each layer's contribution to J_i J_iᵀ is kept as well.
+        by_layer: whether each layer's contribution to J_i J_iᵀ is also kept.
     """
 
     def __init__(

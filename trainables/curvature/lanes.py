@@ -33,7 +33,7 @@ _LAYERS = (nn.Flatten, nn.Linear, nn.ReLU)
 
 @dataclass(frozen=True)
 class Lane:
-    """A network, its losses by label and a seed, as `measure_curvature` takes them."""
+    """A network, its losses by label and a seed: arguments of `measure_curvature`."""
 
     model: nn.Module
     losses: Mapping[str, LossFunction]

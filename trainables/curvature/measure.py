@@ -236,7 +236,7 @@ def lanczos_for_ends(operator: HessianOperator, settings: CurvatureSettings, gen
 def measurement(
     operator: HessianOperator, ends: Lanczos, trace: TraceEstimate, settings: CurvatureSettings, seed: int
 ) -> Measurement:
-    """Collect everything that statistics are computed from; expensive parts are computed on demand, once."""
+    """Collect all inputs of the statistics. Expensive inputs are computed on demand, once."""
 
     @cache
     def split() -> GaussNewton:

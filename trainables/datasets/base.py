@@ -12,7 +12,7 @@ that describes it. No other file lists data sets.
 The decorator also takes the attributes of `DataSetComponent`. Users' own data sets need no file here: this module
 adapts the functions that their import paths name.
 
-Splits are seeded, reproducible, and identified by a hash. Draws come from `numpy.random.RandomState`, whose streams are
+Splits are seeded, reproducible, and identified by a hash. Draws come from `numpy.random.RandomState`. Its streams are
 frozen permanently, so a split never changes with a numpy release.
 """
 
@@ -382,7 +382,7 @@ def batches(
     """Yield one epoch of training batches (inputs [B, ...], targets [B]) in random order, augmented.
 
     The order, then the draws of the augmentation, come from `generator` (on the CPU) once per epoch. An epoch is
-    therefore a function of the generator's state alone, and a device receives two transfers per epoch.
+    therefore a function of the generator's state alone. A device receives two transfers per epoch.
 
     Args:
         split: usually `train`, on its device.

@@ -42,7 +42,7 @@ class DataSetUnavailableError(Exception):
         super().__init__(f"{self.path}: {rule}; {remedy}")
 
     def __reduce__(self) -> tuple[type, tuple[str, str, str]]:
-        """Pickle the three parts: by default an error is rebuilt from its message, which is one argument."""
+        """Pickle the three parts. By default, an error is rebuilt from its message, which is only one argument."""
         return type(self), (self.path, self.rule, self.remedy)
 
 
@@ -295,7 +295,7 @@ def prepared_arrays(
         files: files from which the arrays are built. If a file's size or modification time changes, the arrays are
             built again.
         settings: everything else that the arrays depend on, as text.
-        build: function that builds them.
+        build: function that builds the arrays.
 
     Returns:
         name -> read-only array.

@@ -206,8 +206,8 @@ def load_streamed_images(
 
     Load images that stay on disk: shards, or folders of classes, divided as `image_folder` divides them.
 
-    Shards with the words `train`, `val` or `test` in their paths belong to these splits; without such words all are
-    training images. A missing validation or test split is a stratified share of the training images.
+    Shards with the words `train`, `val` or `test` in their paths belong to these splits; if no path has such a word,
+    all images are for training. A missing validation or test split is a stratified share of the training images.
 
     Args:
         folder: folder of shards or class folders; shards can be in an object store, `s3://…`, `gs://…` or `az://…`.

@@ -161,9 +161,9 @@ def local_folder(folder: str) -> Path:
 def local_copy(address: str) -> Path:
     """Return the folder on this node's disk with the shards that an object store has now, and no others.
 
-    Every state of the store (names, sizes and tags) has a separate folder, so a trial that reads an earlier state is
-    not disturbed. A shard is copied once, and folders link to it. Folders unused for `UNUSED_SECONDS` are removed when
-    the next one is made.
+    Every state of the store (names, sizes and tags) has a separate folder. A trial that reads an earlier state is
+    therefore not disturbed. A shard is copied once, and folders link to it. Folders unused for `UNUSED_SECONDS` are
+    removed when the next one is made.
 
     Args:
         address: `s3://bucket/folder`, `gs://bucket/folder` or `az://container/folder`.

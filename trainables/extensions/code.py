@@ -1,4 +1,4 @@
-"""The code of user-defined components as one archive, which a sweep keeps and its processes import from.
+"""The code of user-defined components as one archive: a sweep keeps it, and its processes import from it.
 
 An archive contains the modules that import paths name, and every module that these import from the same folders. It
 also contains the entry points of installed packages, so that plain names mean the same everywhere. Equal code gives

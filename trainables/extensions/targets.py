@@ -81,7 +81,7 @@ def look_first_in(folder: Path, modules: Collection[str], others: Sequence[Path]
 
 
 def looks_first_in(folder: Path) -> bool:
-    """Return whether `folder` is the one passed to `look_first_in` last."""
+    """Return whether `folder` was passed to the last call of `look_first_in`."""
     return _archived is not None and _archived.folder == folder
 
 

@@ -75,7 +75,7 @@ def _reclaimable(group: Path) -> int:
 
 
 def _words(*files: Path) -> tuple[str, ...]:
-    """Return the words of files; none if they do not exist, as in the other version and at the root."""
+    """Return the words in files. A file of the other cgroup version, or at the root, does not exist and has none."""
     return tuple(word for file in files for word in _text(file).split())
 
 

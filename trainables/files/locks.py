@@ -175,7 +175,7 @@ LOOK_SECONDS = 0.5
 
 
 class Heartbeat(Claim):
-    """A lock by a file at `path` that a thread renews: a lease of the library filelock."""
+    """A lock in the form of a file at `path` that a thread renews: a lease of the library filelock."""
 
     locked = False
 

@@ -1,4 +1,4 @@
-"""Open small files in folders that someone else may have made: regular files only, anything else is refused.
+"""Open small files in folders that someone else may have made. Only regular files are opened; anything else is refused.
 
 An ordinary `open` blocks on a pipe, reads a device without end, and follows a link out of the folder. A sweep writes
 none of these.

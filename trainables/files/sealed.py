@@ -28,7 +28,7 @@ _BLOCK = 2**20  # bytes read at once, so that a large file is never in memory as
 
 
 class DamagedFileError(ValueError):
-    """A file differs from what was written."""
+    """A file has changed since it was written."""
 
 
 def seal(path: Path) -> None:

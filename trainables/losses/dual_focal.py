@@ -72,7 +72,7 @@ class DualFocal(FocalTypeLoss):
 
 
 def log_sum(log_a: Tensor, log_b: Tensor, present: Tensor) -> Tensor:
-    """Return log(a + b) where b is present, log a elsewhere; an absent b gets no gradient."""
+    """Return log(a + b) where b is present, and log a elsewhere. An absent b gets no gradient."""
     # two `where`: the outer one alone would multiply the gradient of a masked branch by 0, and 0·inf is NaN
     return torch.where(present, torch.logaddexp(log_a, torch.where(present, log_b, log_a)), log_a)
 

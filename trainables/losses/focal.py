@@ -267,8 +267,8 @@ class FocalLambert(FocalTypeLoss):
 
     −(1 − p_y)^γ log p_y with the constant γ = γ*(p₀) of mukhoti Prop. 2.
 
-    For p_y < p₀ its gradient is larger than that of cross-entropy, for p_y > p₀ smaller. γ*(0.2) = 4.851 and
-    γ*(0.25) = 3.070, which the paper rounds to 5 and 3.
+    Its gradient is larger than cross-entropy's for p_y < p₀, and smaller for p_y > p₀. γ*(0.2) = 4.851 and γ*(0.25) =
+    3.070, which the paper rounds to 5 and 3.
 
     Source: mukhoti Prop. 2.
 

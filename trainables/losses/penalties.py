@@ -65,7 +65,7 @@ class MaximumMeanCalibrationError(Loss):
         return functional.cross_entropy(logits, targets) + as_type(self.weight, logits) * penalty
 
     def frozen(self, logits: Tensor, targets: Tensor) -> Loss:
-        """Return the loss with the correctness of the samples fixed; nothing else is treated as constant."""
+        """Return the loss with fixed correctness of the samples. Nothing else is treated as constant."""
         right = self._right(widened(logits.detach()), targets)
         return MaximumMeanCalibrationError(self.weight, self.variant, self.form, right)
 

@@ -1,4 +1,4 @@
-"""Calibration errors over bins, with the binning convention as a parameter; and reliability diagrams without bins.
+"""Calibration errors over bins, with the binning convention as a parameter, and reliability diagrams without bins.
 
 Conventions differ between packages, and so do the numbers. Here, unless a caller chooses others:
 

@@ -2,7 +2,7 @@
 
 A binned error is a sum of |Σ gap| over bins, and a resample is a vector of counts per sample. One sparse product of
 each bin's gaps with these counts therefore computes all resamples. Equal-mass bins keep the bounds of the original
-samples. Binned errors are biased upward at small n, which a standard error does not show: report n with them.
+samples. Binned errors are biased upward at small n. A standard error does not show this bias, so report n as well.
 """
 
 from __future__ import annotations

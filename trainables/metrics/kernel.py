@@ -120,7 +120,7 @@ def kernel_calibration_p(
 
 
 def bandwidth(probabilities: Floats) -> float:
-    """Return ν, the median distance between pairs of MEDIAN_OF evenly spaced predictions; 1 if that is 0."""
+    """Return ν, the median distance between pairs of `MEDIAN_OF` evenly spaced predictions; 1 if the median is 0."""
     chosen = probabilities[np.linspace(0, len(probabilities) - 1, min(MEDIAN_OF, len(probabilities))).astype(np.int64)]
     squares = np.einsum("nk,nk->n", chosen, chosen)
     distance = squares[:, None] + squares[None, :] - 2 * (chosen @ chosen.T)

@@ -17,8 +17,8 @@ def posterior_metrics(posterior: ArrayLike | None, probabilities: ArrayLike, bin
     - `kl_to_posterior` is E[Σ_k η_k ln(η_k/q_k)] in nats, where 0·ln 0 is 0 and an underflowed q_k counts as the
       smallest float64.
     - `true_calibration_error` is E|c − E[η_ŷ | c]|, with c the top confidence and ŷ the predicted class. The inner mean
-      is over `bins` equal-mass bins of c, or over single samples if there are fewer: use 100 or more samples per bin.
-      Without label noise, it has far less bias than ECE.
+      is over `bins` equal-mass bins of c, or over single samples if there are fewer samples than bins. Use 100 or more
+      samples per bin. Without label noise, it has far less bias than ECE.
     - `confidence_to_posterior_distance` is E|c − η_ŷ|. It is at least the true calibration error, because a calibrated
       model can still mix easy with hard samples.
 

@@ -208,8 +208,8 @@ MOST_TRIED = 8
 def step_fault(dataset: DataSet, architecture: Mapping[str, HyperparameterValue], batch_size: int) -> str | None:
     """Return the reason why a network cannot train on the first or the last batch of an epoch, or `None`.
 
-    It runs forward and backward in training mode, large networks on the meta device. It is meant for networks that
-    `fit_fault` accepts; the state of the global generators does not change.
+    It runs forward and backward in training mode, large networks on the meta device. It is meant for networks accepted
+    by `fit_fault`. The state of the global generators does not change.
 
     Example:
         >>> from trainables.datasets import load_dataset

@@ -115,7 +115,7 @@ def resnet(
         pool: side of the average pooling's output [mukhoti's released code pools Tiny-ImageNet to 2x2].
 
     Raises:
-        ValueError: the shape is not an image of that size.
+        ValueError: the shape is not an image of at least that size.
 
     Example:
         >>> network = resnet((3, 32, 32), 10, name="resnet18", blocks=(2, 2, 2, 2), bottleneck=False, width=0.125)

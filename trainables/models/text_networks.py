@@ -6,7 +6,7 @@ The Tree-LSTM takes parsed sentences as binary constituency trees: Tai, Socher a
 Representations From Tree-Structured Long Short-Term Memory Networks", 2015, Eqs. 9-14 with N = 2; mukhoti trains it on
 SST. A tree is a row of nodes in post-order, int64 [M, 4]: token id (0 for inner nodes), left child, right child
 (indices in the row), height (0 for a leaf, -1 for padding). An optional fifth column is the annotated class of a node
-(-1 for padding): then training uses all nodes, and evaluation the roots.
+(-1 for padding). With this column, training uses all nodes, and evaluation uses the roots.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ class PosthocMethod(Component):
     Attributes:
         columns: keys of its calibrators' `parameters`, which become table columns.
         build_many: function that fits several networks' predictions at once with the same options; `None` if that is
-            no faster than one by one.
+            not faster than fitting one by one.
         label: name in reports; empty to derive it from `name`.
         layer: function from a fitted calibrator to the torch module for an exported model; `None` if torch cannot
             compute the method.
@@ -297,8 +297,8 @@ def cross_fitted(
     """Calibrate each fold with `method` fitted on the other folds.
 
     The five folds are those of the refinement metrics (`trainables.metrics.refinement.folds_of`), which deal out each
-    class in turn. Returns probabilities [N, K] and, if one of them underflowed, logits [N, K] for an exact NLL
-    (`Calibrator.underflowed`).
+    class in turn. Returns probabilities [N, K]. If a probability underflowed, it also returns logits [N, K] for an
+    exact NLL (`Calibrator.underflowed`); otherwise `None`.
 
     Args:
         method: method name in POSTHOC.

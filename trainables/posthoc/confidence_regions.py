@@ -69,8 +69,8 @@ def region_thresholds(gamma: float) -> RegionThresholds:
 def over_confident(probabilities: ArrayLike, gamma: float) -> Booleans:
     """Return [N] True where the focal risk's minimiser `probabilities` [N, K] is over-confident (posterior Thm. 8).
 
-    Top scores up to τ_oc are over-confident and those from τ_uc are not. Between the thresholds, a top score is
-    over-confident if it exceeds the top score of Ψ^γ.
+    Top scores up to τ_oc are over-confident, and top scores from τ_uc on are not. Between the thresholds, a top score
+    is over-confident if it exceeds the top score of Ψ^γ.
 
     Example:
         >>> over_confident([[0.12] + [0.11] * 8, [0.6] + [0.05] * 8], gamma=1.0)
@@ -88,8 +88,8 @@ def over_confident(probabilities: ArrayLike, gamma: float) -> Booleans:
 def region_shares(probabilities: ArrayLike, gamma: float) -> dict[str, float]:
     """Return the share of samples per region of posterior Thm. 8.
 
-    The keys `below_tau_oc`, `ambiguous` and `above_tau_uc` sum to 1; so do `over_confident` and `under_confident`,
-    which resolve the ambiguous samples by Ψ^γ.
+    The keys `below_tau_oc`, `ambiguous` and `above_tau_uc` sum to 1. The keys `over_confident` and `under_confident`
+    also sum to 1: Ψ^γ decides on the ambiguous samples.
 
     Args:
         probabilities: uncalibrated probabilities [N, K] from a focal-trained network.
@@ -161,7 +161,10 @@ class ClosestTemperature:
 
 @dataclass(frozen=True)
 class TemperatureBounds:
-    """Temperatures that bound the binary Ψ^γ at every logit; scaling with `lower` is the sharper of the two."""
+    """Temperatures that bound the binary Ψ^γ at every logit.
+
+    Scaling with `lower` gives sharper probabilities than `upper`.
+    """
 
     gamma: float
     lower: float
@@ -269,7 +272,7 @@ def confidence_after(top: Floats, gamma: float, classes: int) -> Floats:
 
 
 def largest_overconfident_gamma(classes: int) -> float | None:
-    """Return the γ above which no prediction is over-confident with K classes, or `None` if that holds for every γ.
+    """Return the largest γ at which a prediction of K classes can be over-confident, or `None` if no γ allows it.
 
     A top confidence is at least 1/K and over-confident up to τ_oc(γ), which falls as γ grows (posterior Thm. 8).
 

@@ -223,7 +223,7 @@ def fit_split(
         crosswise: calibrate every sample by a fit to the other folds (CV+) instead of splitting into halves.
         seed: seed for the halves.
 
-    Raises ValueError as `trainables.posthoc.fit` does, also if a part has too few samples.
+    Raises ValueError like `trainables.posthoc.fit`, and if a part has too few samples.
 
     Example:
         >>> random = np.random.default_rng(0)

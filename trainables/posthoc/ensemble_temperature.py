@@ -126,7 +126,10 @@ def _weights_by_brier(parts: tuple[Floats, Floats], targets: Integers, smoothing
 
 
 def _on_simplex(loss: Callable[[Floats], tuple[float, Floats]]) -> tuple[Floats, bool]:
-    """Minimise convex `loss`, which returns value and gradient, over three weights; return them and convergence."""
+    """Minimise the convex `loss`, which returns value and gradient, over three weights.
+
+    Return weights and convergence.
+    """
     from scipy.optimize import minimize
 
     # The start is close to temperature scaling, but inside the simplex.

@@ -74,7 +74,7 @@ def log_phi(log_v: Floats, log_t: Floats, gamma: float) -> Floats:
 
 
 def library_of(values: Floats | Tensor) -> ModuleType:
-    """Return torch for tensors, else numpy: the functions used below have the same names in both."""
+    """Return torch for tensors, else numpy. The functions used below have the same names in both libraries."""
     return torch if isinstance(values, Tensor) else np
 
 
@@ -107,9 +107,9 @@ def focal_map_of_logits(logits: ArrayLike, gamma: float) -> Floats:
 def focal_map(probabilities: ArrayLike, gamma: float) -> Floats:
     """Return Ψ^γ(probabilities) [N, K] in float64; one-hot rows are fixed points and the argmax is kept.
 
-    For γ > 0 the map usually raises the top confidence, but lowers one below τ_oc (posterior Thm. 8; properness Prop. 5
-    overlooks many-class cases). For −1 ≤ γ < 0, h is not monotone, yet the argmax is kept. Raises PosthocUnavailable
-    for γ < −1 or γ not finite.
+    For γ > 0 the map usually raises the top confidence, but lowers a top confidence below τ_oc (posterior Thm. 8;
+    properness Prop. 5 overlooks cases with many classes). For −1 ≤ γ < 0, h is not monotone, yet the argmax is kept.
+    Raises PosthocUnavailable for γ < −1 or γ not finite.
 
     Source: posterior Eqs. 11-13; properness Eq. 1.
 

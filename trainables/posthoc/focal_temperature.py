@@ -162,7 +162,7 @@ def fit_focal_temperature(
             [properness Table 1].
 
     Raises:
-        PosthocUnavailable: unusable validation data, fewer samples than bins among them.
+        PosthocUnavailable: unusable validation data, including fewer samples than bins.
     """
     values, labels = validation_data(logits, targets, bins)
     # Both searches always run, whichever is applied: their columns compare the cheap search with the full one.

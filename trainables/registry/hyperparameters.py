@@ -63,7 +63,7 @@ Kind = Literal["number", "integer", "text", "boolean", "numbers", "texts"]
 
 @dataclass(frozen=True)
 class Hyperparameter:
-    """One hyperparameter: its kind, default, valid range, and where default and range come from.
+    """One hyperparameter: its kind, default and valid range, and the sources of default and range.
 
     Attributes:
         name: key in a search space; omitted in an annotation, where the argument's name is used.
@@ -76,8 +76,8 @@ class Hyperparameter:
         reason: one sentence with the reason for the limits of the range.
         source: paper and section of the default.
         required: whether a search space must give it.
-        names: kind of component that its value names, e.g. `loss`, as text or as a mapping with a `name`; empty for
-            none. It identifies values that may be user-defined code.
+        names: kind of component that the value names, e.g. `loss`. The value is a text or a mapping with a `name`.
+            Empty for none. It identifies values that may be user-defined code.
 
     Example:
         >>> gamma = Hyperparameter("gamma", range="[0, inf)", reason="the focal weight must not grow with confidence")
@@ -187,7 +187,7 @@ def hyperparameters_of(
     Args:
         target: a class or function; its `HYPERPARAMETERS`, if any, take precedence.
         path: its import path, for messages.
-        leading: names of the positional arguments that its kind is called with.
+        leading: names of the positional arguments with which its kind is called.
         apart: for the project's own components, arguments that are not hyperparameters; `**options` is never a
             hyperparameter. `None` for user-defined code.
 

@@ -338,7 +338,7 @@ class Registry(Mapping[str, Family], Generic[Family]):
         return name not in self._components
 
     def has_tag(self, name: str, tag: str) -> bool:
-        """Return whether one of the project's components has a tag of `TAGS`."""
+        """Return whether the component `name` is one of the project's and has `tag`, a key of `TAGS`."""
         return name in self._components and tag in self._components[name].tags
 
     def trusts(self, name: str) -> bool:

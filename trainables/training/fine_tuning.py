@@ -311,7 +311,8 @@ class Mixing:
 
     Each sample x gets a partner x' from a permutation of the batch. The batch gets one share λ ~ Beta(α, α), as in both
     papers' code. Mixup trains on λx + (1 − λ)x'. CutMix pastes a box of x' with 1 − λ of the image's area into x; λ is
-    then the remaining share of x. If both are requested, a fair coin chooses one per batch, as in timm.
+    then the remaining share of x. If mixup and CutMix are both requested, a fair coin chooses one per batch, as in
+    timm.
 
     The target is v = λe_y + (1 − λ)e_y', and the loss is λ·L(y) + (1 − λ)·L(y'). This agrees with the papers' losses at
     soft targets:

@@ -154,15 +154,15 @@ class TrainingLoop:
         return None
 
     def loss(self) -> Loss | None:
-        """Return the training loss; `None` uses the loss in the space, if it is one of this program's."""
+        """Return the training loss; `None` uses the loss in the space, if this program has that loss."""
         return None
 
     def batches(self, split: str) -> Iterable[tuple[Tensor, Tensor]] | None:
-        """Return a split's unaugmented (inputs, targets) as the network takes them, or `None` if not available."""
+        """Return a split's unaugmented batches (inputs, targets) for the network; `None` if they are not available."""
         return None
 
     def close(self) -> None:
-        """Release the loop's resources. Called at the end of its trial."""
+        """Release the loop's resources. It is called at the end of the loop's trial."""
 
 
 class Imported(TrainingLoop):
@@ -272,7 +272,7 @@ def own_values(configuration: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class LoopReplicate:
-    """A user's own training loop with one seed, as a trial trains it.
+    """A user's own training loop with one seed, in the form that a trial trains.
 
     While a replicate works, the global generators of torch, numpy and Python have that replicate's state. The state
     starts from its seed and is saved.

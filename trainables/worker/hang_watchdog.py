@@ -158,7 +158,7 @@ def die_with_parent(parent: int) -> None:
 
 
 def exit_code(pid: int) -> int:
-    """Wait for a child to end; return its exit code, or minus the signal that ended it."""
+    """Wait for a child to end. Return its exit code, or the negative number of the signal that ended it."""
     try:
         _, status = os.waitpid(pid, 0)
     except ChildProcessError:  # other code has waited for it, and its exit code is lost

@@ -282,7 +282,7 @@ class Trial:
         return self._group.train_epoch()
 
     def _after_step(self) -> None:
-        """Write a checkpoint in the middle of an epoch that lasts longer than the interval."""
+        """Write a checkpoint in the middle of an epoch if the epoch lasts longer than the interval."""
         if not self._writer.due_within:
             return
         assert isinstance(self._group, Sequential)
@@ -324,7 +324,7 @@ class Trial:
         return rows
 
     def _settle(self) -> None:
-        """Copy the state that lanes keep back to the networks and their optimisers."""
+        """Copy the state of the lanes back to the networks and their optimisers."""
         if self._group is not None:
             self._group.settle()
         elif self._cohort is not None:

@@ -28,7 +28,7 @@ Scalar: TypeAlias = str | int | float
 
 @dataclass(frozen=True)
 class Reason:
-    """Why something ended; `sweeper.journal.reasons` renders it as text.
+    """The reason why something ended; `sweeper.journal.reasons` converts it to text.
 
     Attributes:
         kind: kind of reason, e.g. `non_finite`.
@@ -51,7 +51,7 @@ class Reason:
 
 @dataclass(frozen=True)
 class Failure(Reason):
-    """Why a trial, one of its replicates or its process cannot continue.
+    """The reason why a trial, one of its replicates or its process cannot continue.
 
     Attributes:
         counts: whether the failure counts against the trial's retries. Preemption of a node does not.
@@ -207,7 +207,7 @@ class WorkerCommand:
     """The driver's command to a process.
 
     Attributes:
-        over: configurations that have ended or pause.
+        over: configurations that have ended or are paused.
         new: assignments to train one after another; if trials train together, each is one trial.
         most_lanes: largest number of lanes of a cohort from now on; 0 for no limit.
         report_all: whether every trial reports after the next epoch.
@@ -224,7 +224,8 @@ class WorkerReport:
     """A process's answer to a command.
 
     Attributes:
-        reports: (reports, whether they are the last) of each assignment that has any, in the order of configurations.
+        reports: for each assignment with reports, in the order of configurations: its reports, and whether they are the
+            last.
         room: number of further trials of the same kind that the process could take.
         lost: configurations whose trial raised an exception, with the failure.
         gave_up: whether the process dropped all other trials for lack of memory, including trials not started yet.

@@ -1,6 +1,6 @@
 """Inputs of a trial: the settings shared by all trials of a sweep, and its own assignment.
 
-The driver builds and pickles both; processes use them unchanged.
+The driver builds and pickles settings and assignment; processes use them unchanged.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class TrialSettings:
 
 
 class DataSets:
-    """The data sets of a process: the sweep's, and the last one that a configuration named."""
+    """The data sets of a process: the sweep's data set, and the last one that a configuration named."""
 
     def __init__(self, settings: TrialSettings) -> None:
         """Load the sweep's data set."""
@@ -200,7 +200,7 @@ def prepare_process(settings: TrialSettings) -> None:
     A reused process is set up again, since the trial before may have changed it.
 
     Raises:
-        ValueError: this GPU cannot compute as the settings say.
+        ValueError: this GPU cannot compute with these settings.
     """
     if settings.extensions is not None:
         take_up(settings.extensions, settings.own_names or ())

@@ -391,7 +391,7 @@ class CardProbe:
 
 
 def rehearse(assignment: Assignment, settings: TrialSettings, dataset: DataSet) -> TrialReport:
-    """Train a few steps, evaluate all validation and test data as a sweep does, and return the report; keep nothing.
+    """Train a few steps, evaluate all validation and test data as in a sweep, and return the report. Nothing is kept.
 
     On a GPU, torch's allocator then still holds the peak memory.
     """

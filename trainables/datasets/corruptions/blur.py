@@ -72,7 +72,7 @@ def glass_blur(images: Images, severity: int, small: bool, draws: np.random.Rand
 def motion_blurred(pixels: Floats, radius: int, deviation: float, angles: NDArray[np.float64]) -> Floats:
     """Return [N, H, W, C] averaged along lines at angles [N] in degrees, weighted by half a Gaussian; edges repeat.
 
-    Steps that would leave an image are omitted with their weight, as in the reference.
+    Steps that would leave an image are omitted, and so are their weights, as in the reference.
     """
     length = 2 * radius + 1
     weights = np.exp(-(np.arange(length) ** 2) / (2 * deviation**2))

@@ -20,7 +20,7 @@ def gaussian_noise(images: Images, severity: int, small: bool, draws: np.random.
 
 
 def shot_noise(images: Images, severity: int, small: bool, draws: np.random.RandomState) -> Floats:
-    """Count photons: a Poisson number with each value as its mean."""
+    """Count photons: draw a Poisson number for each value, with the value as its mean."""
     photons = float(constant("shot_noise", severity, small))
     return levels(draws.poisson(shares(images) * photons) / photons)
 

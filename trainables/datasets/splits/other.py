@@ -1,4 +1,4 @@
-"""Another data set as an evaluation split: other data of the same classes, or data of other classes."""
+"""Another data set as an evaluation split, with the same classes or with other classes."""
 
 from __future__ import annotations
 

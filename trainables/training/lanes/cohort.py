@@ -203,8 +203,8 @@ PREDICTION_BATCH = 1024  # samples per pass over all lanes, as many as a single 
 class Cohort:
     """Trains replicates of configurations with the same `cohort_key` as lanes of one network.
 
-    The replicates stay complete. Their networks are views of the lanes' parameters, their generators order the data and
-    draw augmentation and dropout, and their losses keep their state. Evaluate them as usual; save them after `settle`.
+    The replicates stay complete. Their networks are views of the lanes' parameters. Their generators order the data,
+    and draw augmentation and dropout. Their losses keep their state. Evaluate them as usual; save them after `settle`.
     """
 
     def __init__(self, first: Replicate, width: int) -> None:
