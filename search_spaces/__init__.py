@@ -1,6 +1,6 @@
 """The shipped search space files, one per question, and the numbers that papers print.
 
-The package itself imports only the standard library; the examples import what they extend.
+The package itself imports only the standard library; the examples import the packages that they extend.
 
 >>> from search_spaces import locate, packaged_files
 >>> packaged_files()["quickstart"].name
@@ -14,8 +14,8 @@ A file's `header` gives `question`, `source`, `expected`, `cost` and `command` i
     tables: [mukhoti-1, mukhoti-4]      # the published tables and figures whose cells this sweep can fill
     claims: [focal_temperature_beats_temperature]   # `sweeper claims NAME` judges them
 
-`rehearsal` holds what `--rehearse` changes beyond its general rules (`sweeper.space.rehearsal`): a mapping written
-like the file itself and laid over the scaled-down values, e.g.
+`rehearsal` holds the changes that `--rehearse` makes beyond its general rules (`sweeper.space.rehearsal`). It is a
+mapping written like the file itself, and its values replace the scaled-down ones, e.g.
 
     rehearsal: {samples: 6, scheduler: {max_epochs: 6, grace_epochs: 2}, evaluation: {curvature: {samples: 64}}}
 
@@ -55,7 +55,7 @@ def locate(path: str | Path) -> Path:
     `examples/NAME` is a file in `search_spaces/examples`, next to the components that it names.
     """
     given, name = Path(path), str(path).removesuffix(".yaml")
-    # An existing file goes before a shipped one: a user's quickstart.yaml is not shadowed.
+    # An existing file takes precedence over a shipped one: a user's quickstart.yaml is not shadowed.
     if _exists(given):
         return given
     example = FOLDER / f"{name}.yaml"

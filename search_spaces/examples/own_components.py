@@ -59,10 +59,10 @@ class GatedMlp(nn.Module):
 
 def spirals(samples: int = 1200, classes: int = 3, noise: float = 0.25, seed: int = 0) -> DataSet:
     """Draw spirals, 60 % of each class for training, 20 % for validation and 20 % for test."""
-    # A generator with its own seed: a draw from the global one would depend on what ran before.
+    # A generator with its own seed: a draw from the global one would depend on earlier draws.
     random = np.random.RandomState(seed)
     targets = np.arange(samples) % classes
-    # Not from 0: the arms meet in the centre, where no network could tell them apart.
+    # Not from 0: the arms meet in the centre, where no network could distinguish them.
     along = random.uniform(0.3, 1.0, samples)
     angle = 4.0 * along + 2.0 * np.pi * targets / classes + noise * random.standard_normal(samples)
     points = along[:, None] * np.stack([np.cos(angle), np.sin(angle)], 1)

@@ -3,10 +3,9 @@
     from search_spaces.papers.claims import CLAIMS
     CLAIMS["curvature_falls_with_gamma"].judge(claim_rows(results))
 
-A claim is a pure function of rows of the view `final`, or of `epochs`: it holds where a 95 % interval lies on its side
-of 0, does not hold where it lies on the other, and is undecided otherwise, or where too few configurations or
-replicates were run.
-Each judge's docstring states its rule; `sweeper claims` prints them.
+A claim is judged by a pure function of rows of the view `final`, or of `epochs`. It holds if its 95 % interval lies on
+its side of 0, and does not hold if the interval lies on the other side. Otherwise it is undecided, also if too few
+configurations or replicates were run. Each judge's docstring states its rule; `sweeper claims` prints them.
 """
 
 from search_spaces.papers.claims import curvature, losses, posthoc  # noqa: F401  (registers them)

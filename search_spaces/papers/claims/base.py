@@ -1,6 +1,7 @@
 """What a claim is: a published sentence, a rule decided before looking, and a judge of result tables.
 
-To add one, write a judge in the file of its subject; its name is the claim's, its docstring states claim and rule::
+To add a claim, write a judge, a function in the file of its subject. The function's name is the claim's name, and its
+docstring states claim and rule::
 
     @claim("mukhoti", "test")
     def focal_beats_cross_entropy(test: Rows) -> Estimates:
@@ -15,8 +16,8 @@ To add one, write a judge in the file of its subject; its name is the claim's, i
         return differences(test, "ece", is_loss("focal"), losses(["cross_entropy"]))
 
 A judge receives networks that were trained to the end, and judges network by network. `verdict_of` turns its estimates
-into one verdict, with the last two texts. A judge whose sentence depends on its estimates returns a whole verdict. The
-package imports every file of claims.
+into one verdict, with the texts after `Estimated` and `Missing`. A judge whose sentence depends on its estimates
+returns a whole `Verdict` instead. The package imports every file of claims.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ class Verdict:
 
     Attributes:
         verdict: `holds`, `does not hold` or `undecided`.
-        statistic: the rule's statistic, e.g. a rank correlation; `None` where it cannot be formed.
+        statistic: the rule's statistic, e.g. a rank correlation; `None` if it cannot be computed.
         interval: 95 % interval of the statistic, if it has one.
         n: number of independent values.
         unit: the things that `n` counts: configurations, settings, replicates of one configuration …
         sentence: statistic, interval and n in words, and their limits.
-        details: further numbers, by name, on which the verdict does not rest.
+        details: further numbers by name, which do not affect the verdict.
         claim: the claim's name.
     """
 
@@ -63,10 +64,10 @@ class Verdict:
         return {"claim": self.claim, **asdict(self)}
 
 
-#: Estimates with further numbers, by name, on which the verdict does not rest.
+#: Estimates with further numbers by name, which do not affect the verdict.
 Detailed = tuple[Estimates, Mapping[str, object]]
 
-#: Rows of trials trained to the end → estimates from them, or a whole verdict, which need not name the claim.
+#: Rows of trials trained to the end → estimates from them, or a whole verdict, whose `claim` can be empty.
 Judge = Callable[[Rows], Estimates | Detailed | Verdict]
 
 
@@ -77,9 +78,9 @@ class Claim:
     Attributes:
         name: name in headers and on the command line.
         paper: short name of the paper.
-        decide: pure function that judges. Its docstring states the claim, its rule, the estimate, and what is missing
-            where nothing can be estimated.
-        split: split of the rows that the judge receives; all splits where empty.
+        decide: pure function that judges. Its docstring states the claim, its rule, the name of the estimate, and the
+            sentence for the case that nothing can be estimated.
+        split: split of the rows that the judge receives; all splits if empty.
         form: format of the numbers.
         positive_holds: whether positive estimates support the claim.
         weights: whether the judge needs mean focal weights, which are computed from stored predictions.
@@ -98,7 +99,7 @@ class Claim:
 
     def judge(self, rows: Rows) -> Verdict:
         """Return the verdict of the rows of its table."""
-        # Here and not in each judge, so that no judge can forget it.
+        # Filtered here and not in each judge, so that no judge can forget it.
         held = trained_to_the_end(rows)
         outcome = self.decide(of_split(held, self.split) if self.split else held)
         if not isinstance(outcome, Verdict):
@@ -116,7 +117,7 @@ class Claim:
 
     @property
     def rule(self) -> str:
-        """When it holds and when it does not, fixed in advance; one line."""
+        """The conditions under which the claim holds or does not hold, fixed in advance; one line."""
         return self._texts["Rule"]
 
     @cached_property
@@ -128,7 +129,7 @@ class Claim:
 
 
 def undecided(sentence: str, n: int = 0) -> Verdict:
-    """Return the verdict for tables that lack what the claim is about."""
+    """Return the verdict for tables that lack the data for the claim."""
     return Verdict(UNDECIDED, None, None, n, "configurations", sentence, {})
 
 
@@ -157,10 +158,10 @@ def verdict_of(
 ) -> Verdict:
     """Return one verdict from an estimate for each comparison, or each network.
 
-    It holds where every 95 % interval lies on the claim's side of 0. If the claim is false for only one comparison,
-    that interval errs in 2.5 %, however many comparisons there are. It does not hold where one interval lies on the
-    other side even at 95 % for all together (Bonferroni), since some of many err. Otherwise it is undecided. The
-    verdict's statistic is the one that is worst for the claim.
+    The claim holds if every 95 % interval lies on its side of 0. If it is false for only one comparison, that interval
+    errs in 2.5 %, whatever the number of comparisons. The claim does not hold if one interval lies on the other side
+    even at 95 % for all together (Bonferroni), because some of many intervals err. Otherwise it is undecided. The
+    verdict's statistic is the estimate that is worst for the claim.
 
     Args:
         estimates: estimates by network or comparison.
@@ -177,7 +178,7 @@ def verdict_of(
     verdicts = {name: _side(estimate, sign, len(known)) for name, estimate in estimates.items()}
     kinds = set(verdicts.values())
     verdict = HOLDS if kinds == {HOLDS} else FAILS if FAILS in kinds else UNDECIDED
-    # One number has to stand for all: the worst one cannot make a claim look better than it is.
+    # One number represents all estimates: the worst one cannot make a claim look better than it is.
     worst = min(known.values(), key=lambda estimate: sign * (estimate.value or 0.0))
     words = "; ".join(f"{name} {estimate.text(form)}" for name, estimate in estimates.items())
     sentence = f"{what}: {words}; n = {_counts(known)}"

@@ -42,16 +42,15 @@ def curvature_falls_with_gamma(val: Rows) -> Verdict:
     Rule: ρ(γ, λ_max) over each network's configurations, averaged over strata that differ in nothing else. Holds where
     on every network the 95 % intervals of both readings (cross-entropy's Hessian; the training loss's λ_max over the
     mean focal weight (1 − p_y)^γ) lie below 0, does not hold where one of them lies above 0 (at 95 % for all together),
-    and is undecided otherwise. The training loss's own λ_max is reported beside them: it falls partly because the loss
-    is multiplied by weights below 1. The mean weight is that of easy samples, which most are, while curvature comes
-    from hard ones, whose weights are near 1: the second reading leans against the claim as the training loss's own
-    leans towards it.
+    and is undecided otherwise. The training loss's own λ_max is only reported, because it falls partly through the
+    multiplication by weights below 1 and so favours the claim. The second reading is biased against the claim: most
+    samples are easy and dominate the mean weight, while curvature comes from hard samples, whose weights are near 1.
     """
     held = [row for row in val if plain_gamma(row) is not None]
     cross, scaled, mechanical = (
         correlations(held, plain_gamma, reading, pool=False) for reading in (CROSS_ENTROPY, _per_weight, TRAINING)
     )
-    # Two readings that err in opposite directions: where both agree, the claim does not rest on the choice.
+    # The two readings err in opposite directions: if both agree, the verdict does not depend on the choice.
     readings = {"cross-entropy's Hessian": cross, "the training loss's over the mean focal weight": scaled}
     estimates = {f"{network}, {label}": rho for label, held in readings.items() for network, rho in held.items()}
     missing = (
@@ -76,9 +75,10 @@ def every_loss_controls_curvature(val: Rows) -> Estimates:
     """Every calibration loss lowers the curvature of cross-entropy, as focal loss does.
 
     Rule: for each family, ln λ_max minus that of cross-entropy under the same other settings (network, learning rate
-    …), each setting once; at one setting, over configurations or, of one each, replicates. Holds where every family's
-    95 % interval lies below 0, does not hold where one lies above 0 even at 95 % for all together (Bonferroni), and is
-    undecided otherwise. A family counts with all its hyperparameters pooled.
+    …), each setting counting once. With a single setting, configurations are compared, or replicates if each loss has
+    one configuration. Holds where every family's 95 % interval lies below 0, does not hold where one lies above 0 even
+    at 95 % for all together (Bonferroni), and is undecided otherwise. A family counts with all its hyperparameters
+    pooled.
 
     Estimated: ln of λ_max of cross-entropy's Hessian, minus cross-entropy training's
 
@@ -103,7 +103,7 @@ TRACE = "hessian_cross_entropy_trace"
 #: The curvature paper's Fig. 3 fits a cubic in log–log.
 DEGREE = 3
 
-#: With fewer, single configurations would determine the cubic's ends.
+#: Fewest configurations: with fewer, single ones would determine the cubic's ends.
 CONFIGURATIONS = 12
 
 #: Share of the fitted range at each end that does not count as inside.
@@ -122,7 +122,7 @@ def ece_smallest_at_intermediate_trace(val: Rows) -> Verdict:
     """Calibration error is smallest at an intermediate trace of the Hessian.
 
     Rule: a cubic of log10 ECE in log10 Tr(H), both on validation data as in the paper's Fig. 3, cross-entropy's
-    Hessian, over configurations (means over replicates; each network's means of both logarithms are taken off, because
+    Hessian, over configurations (means over replicates; each network's means of both logarithms are subtracted, because
     networks of different sizes have different traces). The statistic is the depth: the lower of the fit's two ends
     minus its minimum over the inner 80 % of the range, in decades. Holds where it is deeper than in 97.5 % of random
     orders of ECE within networks (noise alone has a depth above 0). Does not hold where the fit lies lower at one end
@@ -138,7 +138,7 @@ def ece_smallest_at_intermediate_trace(val: Rows) -> Verdict:
     labels = [p.stratum for p in points]
     networks = [np.flatnonzero([label == network for label in labels]) for network in dict.fromkeys(labels)]
     shift = data[:, 0].mean()
-    # Networks of different sizes have different traces: their means would make a curve where none is.
+    # Networks of different sizes have different traces: their means would produce a curve where there is none.
     for members in networks:
         data[members] -= data[members].mean(axis=0)
     data[:, 0] += shift  # so that traces keep their order of magnitude
@@ -162,7 +162,7 @@ class _Cubic:
     """A cubic in x [n] fitted by least squares; its values at the range's ends and inside are linear in y.
 
     Args:
-        x: places of the known values.
+        x: positions of the known values.
     """
 
     def __init__(self, x: NDArray[np.float64]) -> None:
@@ -177,7 +177,7 @@ class _Cubic:
         self._inside = np.vander(self.places - centre, DEGREE + 1)
 
     def depth(self, y: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the depth of the fit to y [n] or [n, m]: how far it dips inside below the lower end."""
+        """Return the depth of the fit to y [n] or [n, m]: how far it dips below the lower end inside the range."""
         fit = self._solved @ y
         return np.asarray((self._ends @ fit).min(axis=0) - (self._inside @ fit).min(axis=0))
 
@@ -209,7 +209,7 @@ def _depth_p(curve: _Cubic, y: NDArray[np.float64], networks: list[NDArray[np.in
         for members in networks:
             shuffled[:, members] = random.permuted(shuffled[:, members], axis=1)
         deep += int((curve.depth(shuffled.T) >= least).sum())
-    # The observed order is one of them, so that p is never 0 (Phipson & Smyth 2010).
+    # The observed order counts as one of the random orders, so that p is never 0 (Phipson & Smyth 2010).
     return (1 + deep) / (1 + PERMUTATIONS)
 
 
@@ -245,11 +245,11 @@ INTERVENTIONS = ("sharpness", "rho", "layer_decay", "freeze")
 def lower_layer_curvature_calibrates(rows: Rows) -> Detailed:
     """Lowering the curvature of a layer lowers the calibration error.
 
-    Rule: on each network, for each intervention (sharpness-aware steps with their ρ, layer-wise decay of the learning
-    rate, frozen layers) beside plain steps at the same other settings. It counts where it lowers ln Tr(H_bb) of
-    cross-entropy in at least one layer (p < .05 over all layers, Bonferroni). Of those, plain steps' test ECE minus the
-    intervention's: holds where every 95 % interval lies above 0, does not hold where one lies below even at 95 % for
-    all together (Bonferroni), else undecided; undecided, too, where none counts.
+    Rule: on each network, each intervention (sharpness-aware steps with their ρ, layer-wise decay of the learning rate,
+    frozen layers) is compared with plain steps at the same other settings. An intervention counts if it lowers ln
+    Tr(H_bb) of cross-entropy in at least one layer (p < .05 over all layers, Bonferroni). The estimate for each of
+    these is plain steps' test ECE minus the intervention's. Holds where every 95 % interval lies above 0, does not hold
+    where one lies below even at 95 % for all together (Bonferroni), else undecided, also if no intervention counts.
 
     Estimated: test ECE of plain steps minus the intervention's, where it lowers Tr(H) of cross-entropy (in layers)
 
@@ -311,7 +311,7 @@ def _network(row: Row) -> tuple[tuple[str, object], ...]:
 
 
 def _weight(row: Row) -> float | None:
-    """Return τ of a row: 0 of plain cross-entropy, that of `hessian_trace` on cross-entropy, else `None`."""
+    """Return τ of a row: 0 for plain cross-entropy, the weight of `hessian_trace` on cross-entropy, else `None`."""
     if row["config_loss_name"] == "cross_entropy":
         return 0.0
     regularised = row["config_loss_name"] == "hessian_trace" and row.get("config_loss_base") == "cross_entropy"

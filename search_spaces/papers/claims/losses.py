@@ -42,14 +42,15 @@ def coverage_and_nu_calibrate(rows: Rows) -> Verdict:
     """With coverage and ν chosen on validation data, the selective-risk loss calibrates better than cross-entropy.
 
     Rule: on each network, cross-entropy's test ECE minus selective_risk's, each with the configuration that has the
-    smallest mean validation ECE: chosen anew at every setting (learning rate …) that both have, or else in each of
-    several searches among which the configurations are dealt out; at least three. Holds where every network's 95 %
-    interval lies above 0, does not hold where one lies below even for all together (Bonferroni), else undecided. The
-    rank correlations of test ECE with coverage and with ν over all configurations say which of the two matters.
+    smallest mean validation ECE. It is chosen anew at every setting (learning rate …) that both losses have. If
+    settings differ, the configurations are dealt out to several searches, and each search chooses its own. At least
+    three settings or searches are needed. Holds where every network's 95 % interval lies above 0, does not hold where
+    one lies below even for all together (Bonferroni), else undecided. The rank correlations of test ECE with coverage
+    and with ν over all configurations say which of the two matters.
     """
     risk = is_loss("selective_risk")
     test = [row for row in of_split(rows, "test") if risk(row)]
-    # They join the sentence but not the verdict: the claim is about the tuned loss.
+    # These are reported in the sentence but do not affect the verdict: the claim is about the tuned loss.
     rho = {
         key: mean_correlation(points_of(test, f"config_loss_{key}", "ece", SELECTIVE), pool=True)
         for key in ("coverage", "nu")
@@ -70,10 +71,10 @@ def cross_entropy_overconfident_on_mistakes(test: Rows) -> Detailed:
     """Cross-entropy is over-confident in its mistakes, and FLSD-53 less so.
 
     Rule: on each network, mean confidence on wrongly classified test samples, cross-entropy minus FLSD-53 (focal losses
-    where there is none), over the settings that both have, or over each loss's configurations; at least three (of one
-    configuration each at one setting, over their replicates). Holds where every network's 95 % interval lies above 0,
-    does not hold where one lies below even for all together (Bonferroni), else undecided. Meant for training labels of
-    which a share is flipped, while test labels are right.
+    where there is none), over the settings that both have, or over each loss's configurations; at least three (or
+    replicates, with one configuration each at one setting). Holds where every network's 95 % interval lies above 0,
+    does not hold where one lies below even for all together (Bonferroni), else undecided. Meant for sweeps in which a
+    share of the training labels is flipped and test labels are right.
 
     Estimated: mean confidence on mistakes, cross-entropy minus focal loss
 
@@ -107,8 +108,8 @@ def flsd_beats_baselines(test: Rows) -> Estimates:
 
     Rule: on each network, test ECE of cross-entropy, Brier, MMCE and label smoothing (α .05) minus FLSD-53's, before
     and after temperature scaling, over the settings that both have, or over each loss's configurations; at least three
-    (of one configuration each at one setting, over their replicates). Holds where every 95 % interval lies above 0,
-    does not hold where one lies below even at 95 % for all together (Bonferroni), else undecided.
+    (or replicates, with one configuration each at one setting). Holds where every 95 % interval lies above 0, does not
+    hold where one lies below even at 95 % for all together (Bonferroni), else undecided.
 
     Estimated: test ECE minus FLSD-53's
 
@@ -129,10 +130,11 @@ def au_beats_every_baseline(rows: Rows) -> Estimates:
     """The AU loss has a smaller ECE than every other loss, on each network.
 
     Rule: on each network, test ECE of each other loss minus selective_risk's, each with the configuration that has the
-    smallest mean validation NLL, as the paper selects it (App. E): chosen anew at every setting (learning rate …) that
-    both have, or else in each of several searches among which the configurations are dealt out; at least three (of one
-    configuration each at one setting, over their replicates). Holds where every 95 % interval lies above 0, does not
-    hold where one lies below even at 95 % for all together (Bonferroni), else undecided.
+    smallest mean validation NLL, as the paper selects it (App. E). It is chosen anew at every setting (learning rate …)
+    that both losses have. If settings differ, the configurations are dealt out to several searches, and each search
+    chooses its own. At least three settings or searches are needed (or replicates, with one configuration each at one
+    setting). Holds where every 95 % interval lies above 0, does not hold where one lies below even at 95 % for all
+    together (Bonferroni), else undecided.
 
     Estimated: test ECE minus the AU loss's, hyperparameters chosen on validation data
 
@@ -149,8 +151,8 @@ def margin_is_the_best_score(rows: Rows) -> Estimates:
 
     Rule: as for au_beats_every_baseline, between selective_risk with each other score and with the margin. Holds where
     every 95 % interval lies above 0, does not hold where one lies below even at 95 % for all together (Bonferroni),
-    else undecided. The paper excepts PreResNet-56 on CIFAR-100 and Swin-Tiny on Tiny-ImageNet, which the details tell
-    apart.
+    else undecided. The paper excepts PreResNet-56 on CIFAR-100 and Swin-Tiny on Tiny-ImageNet, which the details list
+    separately.
 
     Estimated: test ECE minus the margin's
 
@@ -166,9 +168,9 @@ def focal_translates_best(test: Rows) -> Estimates:
     """In translation, focal loss has a smaller ECE and a higher BLEU than cross-entropy and label smoothing.
 
     Rule: on each network, test ECE of cross-entropy and of label smoothing minus focal loss's, and focal loss's test
-    BLEU minus theirs, over the settings that both have, or over each loss's configurations; at least three (of one
-    configuration each at one setting, over their replicates). Holds where every 95 % interval lies above 0, does not
-    hold where one lies below even at 95 % for all together (Bonferroni), else undecided.
+    BLEU minus theirs, over the settings that both have, or over each loss's configurations; at least three (or
+    replicates, with one configuration each at one setting). Holds where every 95 % interval lies above 0, does not hold
+    where one lies below even at 95 % for all together (Bonferroni), else undecided.
 
     Estimated: test ECE minus focal loss's, and its BLEU minus theirs
 
@@ -184,10 +186,10 @@ def focal_in_stage_one_helps(test: Rows) -> Estimates:
     """Focal loss in the first half of training, then cross-entropy, calibrates better than cross-entropy throughout.
 
     Rule: on each network, test ECE of cross-entropy minus two_stage's, and its test NLL after temperature scaling minus
-    two_stage's, over the settings that both have, or over each loss's configurations; at least three (of one
-    configuration each at one setting, over their replicates). Holds where every 95 % interval lies above 0, does not
-    hold where one lies below even at 95 % for all together (Bonferroni), else undecided. ECE says whether it needs less
-    repair, the NLL after a temperature whether it is better repaired.
+    two_stage's, over the settings that both have, or over each loss's configurations; at least three (or replicates,
+    with one configuration each at one setting). Holds where every 95 % interval lies above 0, does not hold where one
+    lies below even at 95 % for all together (Bonferroni), else undecided. ECE shows whether the network needs less
+    recalibration, and the NLL after a temperature whether it is better once recalibrated.
 
     Estimated: test ECE minus that of two stages
 
@@ -208,10 +210,10 @@ def weight_norm_order_reverses(rows: Rows) -> Estimates:
     """Cross-entropy's last layer has the smallest weights early in training, and the largest at the end.
 
     Rule: on each network and against each focal loss, ln of the focal loss's norm over cross-entropy's while the
-    learning rate is the first (mean over those epochs, all but the first tenth), and ln of cross-entropy's over the
-    focal loss's at the last epoch; over the settings that both have, or over each loss's configurations, at least three
-    (of one configuration each at one setting, over their replicates). Holds where every 95 % interval lies above 0,
-    does not hold where one lies below even at 95 % for all together (Bonferroni), else undecided.
+    learning rate has its first value (mean over these epochs without the first tenth of all), and ln of cross-entropy's
+    over the focal loss's at the last epoch; over the settings that both have, or over each loss's configurations, at
+    least three (or replicates, with one configuration each at one setting). Holds where every 95 % interval lies above
+    0, does not hold where one lies below even at 95 % for all together (Bonferroni), else undecided.
 
     Estimated: ln of the ratio of norms, focal loss's over cross-entropy's early and the reverse at the end
 
@@ -235,10 +237,10 @@ def weight_norm_order_reverses(rows: Rows) -> Estimates:
 def nll_rises_through_wrong_samples_only(rows: Rows) -> Estimates:
     """Late in training, cross-entropy's test NLL rises through wrongly classified samples only.
 
-    Rule: on each network, of each replicate of cross-entropy after the learning rate's first drop, ρ(epoch, NLL of
+    Rule: on each network, for each replicate of cross-entropy after the learning rate's first drop, ρ(epoch, NLL of
     wrongly classified test samples) and −ρ(epoch, NLL of correctly classified ones); the mean of each over
-    configurations, of which at least three are needed (of one alone, over its replicates). Holds where every 95 %
-    interval lies above 0, does not hold where one lies below even at 95 % for all together (Bonferroni), else
+    configurations, of which at least three are needed (if there is only one, over its replicates). Holds where every
+    95 % interval lies above 0, does not hold where one lies below even at 95 % for all together (Bonferroni), else
     undecided.
 
     Estimated: ρ(epoch, NLL of wrong samples) and −ρ(epoch, NLL of correct ones)
@@ -256,7 +258,7 @@ def nll_rises_through_wrong_samples_only(rows: Rows) -> Estimates:
 
 
 def _by_replicate(rows: Rows, read: Callable[[Rows], Row]) -> list[Row]:
-    """Return one row per replicate: its last row, with the columns that `read` makes of all its epochs in order."""
+    """Return one row per replicate: its last row, with the columns that `read` computes from its epochs in order."""
     # Tables have no order, and both trends and drops depend on it.
     in_order = sorted(rows, key=lambda row: int_of(row, "epoch"))
     replicates = grouped(in_order, itemgetter("trial", "replicate")).values()
@@ -272,7 +274,7 @@ def _loss(row: Row) -> str:
 
 def _norms(epochs: Rows) -> Row:
     """Return ln of the mean norm before the first drop of the learning rate, and ln of the last norm."""
-    # Without the first tenth of the epochs: there norms still grow from their initial values under every loss.
+    # Without the first tenth of the epochs: in it, norms still grow from their initial values under every loss.
     early, last = trial_mean(epochs[len(epochs) // 10 : _drop(epochs)], NORM), number(epochs[-1], NORM)
     return {EARLY: log(early), LAST: log(last)} if early and last else {}
 

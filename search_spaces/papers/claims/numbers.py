@@ -1,9 +1,9 @@
 """Means, differences and correlations of rows of `final`, by which claims are judged network by network.
 
-Replicates of a configuration are one cluster. They share what varies between configurations, so many replicates of few
+Replicates of a configuration are one cluster. They share the effect of their configuration, so many replicates of few
 configurations are few independent values. Each configuration counts once, with the mean of its replicates. Where losses
 were trained at the same other settings (a grid), each setting counts once, with the difference there. Replicates are
-the units only with one configuration on each side that differ in nothing but the loss. The verdict then holds for these
+the units only if each side has one configuration and the two differ only in the loss. The verdict then holds for these
 settings alone, and its sentence says so.
 """
 
@@ -19,7 +19,8 @@ from sweeper.core.cells import Row, Rows, by_trial, grouped, int_of, text_of
 from sweeper.core.statistics.basics import INTERVAL_PAIRS, correlation
 from sweeper.core.statistics.differences import Mean, difference_of, mean_of
 
-#: Fewest different values for a stratum's rank correlation: of three values, one order in six is falling by chance.
+#: Fewest different values for a stratum's rank correlation: three values are in falling order by chance in one case of
+#: six.
 STRATUM_POINTS = 4
 
 #: Fewest independent values on each side for an interval: two show next to nothing of their spread or skew.
@@ -88,7 +89,8 @@ Estimates = Mapping[str, Estimate]
 def trained_to_the_end(rows: Rows) -> list[Row]:
     """Return the rows of replicates trained to the last epoch, by trial, replicate and split.
 
-    Others cannot be compared with them. Tables have no order, and rounding of sums depends on it.
+    Unfinished replicates cannot be compared with these. Rows are sorted because tables have no order, and the rounding
+    of sums depends on it.
     """
     held = [row for row in rows if row.get("stage") == "end"]
     return sorted(held, key=lambda row: (text_of(row, "trial"), int_of(row, "replicate"), text_of(row, "split")))
@@ -102,7 +104,7 @@ def of_split(rows: Rows, split: str) -> list[Row]:
 def number(row: Row, column: str) -> float | None:
     """Return a finite number from a column, else `None`."""
     value = row.get(column)
-    # A diverged replicate has NaN; one would make every mean over it NaN.
+    # A diverged replicate has NaN, which would make every mean over it NaN.
     if value is None or isinstance(value, (str, datetime)) or not math.isfinite(value):
         return None
     return float(value)
@@ -161,7 +163,7 @@ def mean_over(groups: Sequence[Sequence[float]]) -> Estimate:
     held = [group for group in groups if len(group)]
     if not held:
         return NOTHING
-    # A single configuration has only its replicates; the unit then says how little that shows.
+    # A single configuration has only its replicates; the unit then shows that the estimate rests on it alone.
     values, unit = (held[0], REPLICATES) if len(held) == 1 else (_means(held), CONFIGURATIONS)
     return _estimate(mean_of(values), unit, len(values), len(values))
 
@@ -182,9 +184,9 @@ def clusters(rows: Rows, value: Reading, besides: Sequence[str] = ANY_LOSS) -> d
 def difference(first: Clusters, second: Clusters, unit: str | None = None) -> Estimate:
     """Return mean(first) − mean(second) over configurations.
 
-    If at least `NEEDED` settings have both sides, it is the mean of their differences. If settings differ, the sides'
-    settings are compared as independent samples. If there is one setting in all, its configurations are compared, or
-    the replicates of one against one.
+    If at least `NEEDED` settings occur on both sides, the estimate is the mean of their differences. If settings
+    differ, the two sides' settings are compared as independent samples. If there is only one setting, its
+    configurations are compared; if each side has one configuration, its replicates are compared.
     """
     if not first or not second:
         return NOTHING
@@ -197,7 +199,7 @@ def difference(first: Clusters, second: Clusters, unit: str | None = None) -> Es
         unit = unit or SETTINGS
     else:
         configurations = [next(iter(side.values())) for side in (first, second)]
-        # Replicates are units only one against one: with several configurations they would be counted as independent.
+        # Replicates are units only if each side has one configuration: else they would be counted as independent.
         alone = all(len(side) == 1 for side in configurations)
         sides = [[*next(iter(side.values()))] if alone else _means(side.values()) for side in configurations]
         unit = REPLICATES if alone else CONFIGURATIONS
@@ -207,8 +209,9 @@ def difference(first: Clusters, second: Clusters, unit: str | None = None) -> Es
 def tuned_difference(first: Rows, second: Rows, objective: str, column: str) -> Estimate:
     """Return mean(first) − mean(second) of a column on test data, each side tuned by the least validation objective.
 
-    The interval has to include the choice. So it is made anew at each setting that both sides have. If settings differ,
-    each side's configurations are dealt out to several searches, and each search makes its own choice.
+    The interval has to include the uncertainty of the choice. So the choice is made anew at each setting that both
+    sides have. If settings differ, each side's configurations are dealt out to several searches, and each search makes
+    its own choice.
     """
     sides = [_candidates(rows, objective, column) for rows in (first, second)]
     if not all(sides):
@@ -217,7 +220,7 @@ def tuned_difference(first: Rows, second: Rows, objective: str, column: str) -> 
     at_once = len(settings[0] | settings[1]) == 1 and all(len(side) == 1 for side in sides)
     if at_once or len(settings[0] & settings[1]) >= NEEDED:
         return difference(_best_of_settings(sides[0]), _best_of_settings(sides[1]))
-    # From 8 configurations on, a search has two or more to choose from; of fewer, each is a search by itself.
+    # From 8 configurations on, a search has two or more to choose from; below, each configuration is a search.
     fewest = min(map(len, sides))
     parts = fewest if fewest < SEARCH_PARTS else max(SEARCH_PARTS // 2, min(SEARCH_PARTS, fewest // 2))
     searches: list[dict[Hashable, Mapping[str, Sequence[float]]]] = [
@@ -331,7 +334,7 @@ def means(rows: Rows, reading: Reading) -> dict[str, Estimate]:
 
 
 def points_of(rows: Rows, x: Reading, column: Reading, besides: Sequence[str] = ANY_LOSS) -> list[Point]:
-    """Return a point (x, mean of a column) for each configuration with both; a stratum agrees in all but `besides`."""
+    """Return a point (x, mean of a column) for each configuration; strata agree in all settings but `besides`."""
     points = []
     for held in by_trial(rows).values():
         # x is a setting and thus equal in all replicates: the first row is enough.

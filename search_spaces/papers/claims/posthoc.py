@@ -40,11 +40,11 @@ def focal_temperature_beats_temperature(rows: Rows) -> Detailed:
     """Focal temperature scaling calibrates better than temperature scaling.
 
     Rule: equal-mass ECE (what properness fits and reports) after temperature minus after focal temperature scaling,
-    paired within each replicate, both fitted by one objective (networks of which they were not are left out); the mean
-    over each network's configurations, of which at least three are needed (of one alone, over its replicates). Holds
-    where every network's 95 % interval on test data lies above 0, does not hold where one lies below even at 95 % for
-    all together (Bonferroni), else undecided. On validation data, where both were fitted, the richer method can hardly
-    lose: reported beside, and no evidence.
+    paired within each replicate, both fitted by one objective (networks whose methods had different objectives are left
+    out); the mean over each network's configurations, of which at least three are needed (if there is only one, over
+    its replicates). Holds where every network's 95 % interval on test data lies above 0, does not hold where one lies
+    below even at 95 % for all together (Bonferroni), else undecided. On validation data, where both were fitted, the
+    richer method can hardly lose, so that gain is reported but is no evidence.
 
     Estimated: equal-mass ECE of temperature scaling minus that of focal temperature scaling, on test data
 
@@ -62,9 +62,9 @@ def temperature_falls_with_training_gamma(val: Rows) -> Estimates:
     """The optimal temperature falls as the training γ grows.
 
     Rule: ρ(γ_train, T of temperature scaling) over the configurations of each network, averaged over strata that differ
-    in nothing else, all together where no four do; cross-entropy is γ 0. Holds where every network's 95 % interval lies
-    below 0, does not hold where one lies above even at 95 % for all together
-    (Bonferroni), else undecided; at least six configurations.
+    in nothing else, or pooled if no four differ in γ alone; cross-entropy is γ 0. Holds where every network's 95 %
+    interval lies below 0, does not hold where one lies above even at 95 % for all together (Bonferroni), else
+    undecided; at least six configurations.
 
     Estimated: ρ(γ_train, T)
 
@@ -81,7 +81,7 @@ def weight_decay_hurts_calibratability(test: Rows) -> Detailed:
     Rule: ρ(weight decay, test ECE after temperature scaling) over the configurations of each network, averaged over
     strata that differ in nothing else; at least six configurations, four weight decays in a stratum. Holds where every
     network's 95 % interval lies above 0, does not hold where one lies below even at 95 % for all together (Bonferroni),
-    else undecided. Beside it ρ of the ECE before: weight decay is known to lower that.
+    else undecided. ρ of the ECE before scaling is reported, too: weight decay is known to lower that ECE.
 
     Estimated: ρ(weight decay, ECE after T)
 
@@ -113,10 +113,10 @@ def temperature_linear_in_gamma_ev(val: Rows) -> Estimates:
 def choosing_by_ece_lowers_ece(test: Rows) -> Estimates:
     """Focal temperature scaling chosen by ECE has a smaller ECE than chosen by log-loss.
 
-    Rule: 1 − equal-mass test ECE of the γ and T chosen by ECE over that of those chosen by log-loss, paired within each
-    replicate; the mean over each network's configurations, of which at least three are needed (of one alone, over its
-    replicates). Holds where every network's 95 % interval lies above 0, does not hold where one lies below even at 95 %
-    for all together (Bonferroni), else undecided. The paper finds .2 on average.
+    Rule: 1 minus the ratio of two equal-mass test ECEs, with γ and T chosen by ECE and with γ and T chosen by log-loss,
+    paired within each replicate; the mean over each network's configurations, of which at least three are needed (if
+    there is only one, over its replicates). Holds where every network's 95 % interval lies above 0, does not hold where
+    one lies below even at 95 % for all together (Bonferroni), else undecided. The paper finds .2 on average.
 
     Estimated: share of ECE that choosing by it saves
 
@@ -132,7 +132,7 @@ def _gain_by_ece(row: Row) -> float | None:
 
 def _above_straight(row: Row) -> float | None:
     """Return R² of T against γ_ev, minus STRAIGHT; `None` if T lacks a γ_ev or is constant."""
-    from trainables.posthoc.focal_temperature import GAMMAS, TEMPERATURE_AT  # which few processes need
+    from trainables.posthoc.focal_temperature import GAMMAS, TEMPERATURE_AT  # imported here: few processes need it
 
     measured = [number(row, f"posthoc_focal_temperature_{name}") for name in TEMPERATURE_AT]
     temperatures = [value for value in measured if value is not None]
@@ -147,8 +147,9 @@ def focal_map_recovers_posterior(test: Rows) -> Estimates:
 
     Rule: for focal losses of one γ > 0 on data with a known posterior, ln of the Kullback-Leibler divergence from the
     posterior, paired within each replicate: uncalibrated minus after Ψ^γ, and after temperature scaling minus after
-    Ψ^γ; means over configurations, of which at least three are needed (of one alone, over its replicates). Holds where
-    both 95 % intervals lie above 0, does not hold where one lies below even for both together, else undecided.
+    Ψ^γ; means over configurations, of which at least three are needed (if there is only one, over its replicates).
+    Holds where both 95 % intervals lie above 0, does not hold where one lies below even for both together, else
+    undecided.
 
     Estimated: ln of the divergence from the true posterior, minus that after Ψ^γ
 
@@ -203,9 +204,9 @@ def focal_map_lowers_ece(test: Rows) -> Estimates:
     """The focal map Ψ lowers the ECE of plain networks.
 
     Rule: on each network, test ECE without Ψ^γ minus with it, paired within replicates of one-hot focal losses with
-    γ > 0; the mean over configurations, of which at least three are needed (of one alone, over its replicates). Holds
-    where every network's 95 % interval lies above 0, does not hold where one lies below even at 95 % for all together
-    (Bonferroni), else undecided. The paper finds so on SVHN, and the contrary on CIFAR-10.
+    γ > 0; the mean over configurations, of which at least three are needed (if there is only one, over its replicates).
+    Holds where every network's 95 % interval lies above 0, does not hold where one lies below even at 95 % for all
+    together (Bonferroni), else undecided. The paper finds this on SVHN, and the opposite on CIFAR-10.
 
     Estimated: Ψ^γ lowers test ECE by
 
@@ -246,10 +247,10 @@ def focal_map_lowers_ece_after_ts_fl(test: Rows) -> Estimates:
 def ece_rises_with_gamma_with_label_smoothing(test: Rows) -> Estimates:
     """Under label smoothing and without Ψ, ECE rises with γ.
 
-    Rule: ρ(γ, test ECE) over the configurations of each network, γ 0 being label smoothing itself, averaged over
-    strata that differ in nothing else; all together where no four do. Holds where every network's 95 % interval lies
-    above 0, does not hold where one lies below even for all together (Bonferroni),
-    else undecided; at least six configurations.
+    Rule: ρ(γ, test ECE) over the configurations of each network, averaged over strata that differ in nothing else, or
+    pooled if no four differ in γ alone; label smoothing itself is γ 0. Holds where every network's 95 % interval lies
+    above 0, does not hold where one lies below even for all together (Bonferroni), else undecided; at least six
+    configurations.
 
     Estimated: ρ(γ, test ECE)
 
@@ -278,8 +279,8 @@ def best_gamma_grows_with_network_size(test: Rows) -> Verdict:
 
     Rule: each network's γ with the smallest mean test ECE, one-hot targets, at least three γ; the statistic is the
     rank correlation of that γ with the network's depth (the number in its name), each network counting once. Holds
-    where its 95 % interval lies above 0, does not hold where it lies below, else
-    undecided; at least five networks: of four, perfect order has a probability of one in twelve.
+    where its 95 % interval lies above 0, does not hold where it lies below, else undecided; at least five networks are
+    needed, because four are in perfect order by chance in one case of twelve.
     """
     plain = [row for row in test if plain_gamma(row) is not None]
     errors = {network: _error_by_gamma(held) for network, held in by_network(plain).items()}
