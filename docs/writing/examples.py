@@ -166,7 +166,7 @@ def statistic(component: Component, folder: Path) -> list[str]:
 
 
 def network(component: Component, folder: Path) -> list[str]:
-    """Show a network in a search space, and its size for CIFAR's shape where it takes that."""
+    """Show a network in a search space, and its size if it takes inputs of CIFAR's shape."""
     parts = [
         "## In a search space",
         space(
@@ -185,7 +185,7 @@ def network(component: Component, folder: Path) -> list[str]:
 
 
 def dataset(component: Component, folder: Path) -> list[str]:
-    """Show a data set in a search space, and its size on paper."""
+    """Show a data set in a search space, and its documented size."""
     parts = ["## In a search space", f"```yaml\ndataset: {{name: {component.name}}}\n```"]
     size = (
         component.size({h.name: h.default for h in component.hyperparameters})
@@ -208,7 +208,7 @@ def optimizer(component: Component, folder: Path) -> list[str]:
 
 
 def space(line: str, inside: str, *, check: bool = True) -> str:
-    """Return a YAML block with `line`; a whole search space with it is checked first.
+    """Return a YAML block with `line`, after checking a whole search space that contains it.
 
     Raises InvalidSearchSpace.
     """

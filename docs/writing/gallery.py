@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "build" / "gallery"
 RESULTS, PAGES = FOLDER / "results", FOLDER / "pages" / "gallery"
 LIMIT = 20 * 2**20
-"""Bytes of all pages: a site that a phone can load."""
+"""Most bytes of all pages together, so that a phone can load the site."""
 
 
 @dataclass(frozen=True)

@@ -125,7 +125,7 @@ FAMILIES = (
 
 
 def write(folder: Path) -> None:
-    """Write every page that has changed; others keep their time, by which Sphinx decides what to build."""
+    """Write every page that has changed. Others keep their modification time, so Sphinx does not build them again."""
     for family in FAMILIES:
         members = sorted(family.registry.built_in(), key=lambda member: member.name)
         rows = "\n".join(f"| [{m.name}]({m.name}.md) | {_cell(m.summary)} | {_cell(m.source)} |" for m in members)
@@ -152,7 +152,7 @@ def write_all(folder: Path) -> None:
 
 
 def glossary() -> str:
-    """Return the page of all words: those of the first screen are the report's tooltips, word for word."""
+    """Return the page of all words; those of the first screen have the texts of the report's tooltips."""
     text = (ROOT / "sweeper" / "reporting" / "glossary.yaml").read_text("utf-8")
     screen, further = yaml.safe_load_all(text)
     parts = [

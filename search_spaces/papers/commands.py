@@ -84,7 +84,7 @@ def _sweeps(output: str | Path) -> list[FinishedSweep]:
 
 def _step(recipe: Recipe, sweeps: Sequence[FinishedSweep]) -> Step:
     own = [sweep for sweep in sweeps if _is_of(recipe, sweep)]
-    # A finished sweep goes before an unfinished one: nothing is trained again that is there.
+    # A finished sweep takes precedence over an unfinished one, so that nothing is trained twice.
     for sweep in own:
         if _has_ended(sweep.results):
             return Step(recipe, sweep.name, FINISHED)
@@ -93,7 +93,7 @@ def _step(recipe: Recipe, sweeps: Sequence[FinishedSweep]) -> Step:
 
 def _is_of(recipe: Recipe, sweep: FinishedSweep) -> bool:
     tables = recipe.spec.header.tables
-    # A rehearsal departs from every recipe by design, so only its name can tell what it rehearses.
+    # A rehearsal departs from every recipe by design, so only its name identifies the experiment.
     if sweep.rehearsed or not tables:
         return recipe.named(sweep.name)
     return not sweep.departures(recipe, tables[0])
@@ -101,7 +101,7 @@ def _is_of(recipe: Recipe, sweep: FinishedSweep) -> bool:
 
 def _has_ended(results: Results) -> bool:
     """Return whether all trials of a sweep have ended without a failure; failed ones are retried."""
-    # An interrupted sweep may have no failed trial, but waiting ones: only ended states count.
+    # An interrupted sweep can have waiting trials without a failed one, so only ended states count.
     (row,) = results.rows(
         "SELECT count(*) AS n, count(*) FILTER (WHERE status NOT IN ('completed', 'early_stopped')) AS open FROM trials"
     )
@@ -182,7 +182,7 @@ def paper(
         "executor": executor,
     }  # fmt: skip
     plan = steps(name, place, rehearse=rehearse)
-    # All steps are announced, and all data checked, before the first hour of training.
+    # All steps are announced, and all data are checked, before anything is trained.
     for step in plan:
         say(step.line)
     if run:
@@ -221,7 +221,7 @@ def _figure(
     from search_spaces.papers.focal_map_figures import FIGURES, map_figure
     from sweeper.reporting.html import write_figure
 
-    # `mukhoti-4a` is also a name of the form of a table: a figure is called `mukhoti-fig4a` on the command line.
+    # `mukhoti-4a` looks like a table's name, so on the command line the figure is called `mukhoti-fig4a`.
     drawn = {named.replace("-", "-fig", 1): named for named in FIGURES}
     if name not in drawn and name not in FIGURES:
         known = [*PAPERS, *published_tables(), *drawn]

@@ -40,7 +40,7 @@ def maxwell_boltzmann(losses: Floats, mean: float) -> tuple[float, Floats]:
     """Return β and Theorem 1's distribution, shares ∝ e^(−βL) of losses [M] with this mean (Eqs. 7 to 9)."""
     from scipy.optimize import brentq
 
-    # Without a bracket relative to the spread, brentq would search where every share is 0 or 1.
+    # The bracket is relative to the spread: otherwise brentq would search where every share is 0 or 1.
     steepest = STEEPEST / (losses.std() or 1.0)
 
     def beyond(beta: float) -> float:
@@ -113,7 +113,7 @@ def evaluated(rows: Rows, samples: int) -> list[Evaluated]:
         divergence = entropy - math.log(len(test))
         # Corollary 1 bounds the expected error by the error on samples that chose no weights: validation data.
         wrong, right = (1 - (trial_mean(held, "accuracy") or 0.0) for held in (val, test))
-        # Rounding can leave a divergence of 0 slightly below it.
+        # Rounding can make a divergence of 0 slightly negative.
         bound = pac_bayes(wrong, max(0.0, divergence), samples)[1]
         traces = trial_mean(val, "hessian_training_trace"), trial_mean(val, _weighted_trace)
         by_gamma.append(Evaluated(gamma, len(test), entropy, divergence, bound, wrong, right, *traces))
@@ -142,7 +142,7 @@ def curvature_bounds(results: Results) -> list[Figure]:
     # The bounds need losses that differ only in γ, as in this paper's search spaces.
     if results.specification.get("header", {}).get("paper") != "curvature":
         return []
-    # From the reliability table, which every sweep has; predictions may not be stored.
+    # Counted in the reliability table, which every sweep has; predictions may not be stored.
     counts = results.rows(
         "SELECT sum(n)::BIGINT AS n FROM reliability WHERE split = 'val' GROUP BY trial, replicate, epoch"
     )

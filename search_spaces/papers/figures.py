@@ -1,4 +1,4 @@
-"""Quantities that papers' figures show without printing a number: ranks, signs and places of minima.
+"""Quantities that papers' figures show without printing a number: ranks, signs and positions of minima.
 
 Each is a function of a `Comparison` of one network's configurations, registered in QUANTITIES. It is computed from
 means over replicates, as the figures draw them.
@@ -54,12 +54,12 @@ class Comparison:
     reliability: Callable[[str], Sequence[Row]]
 
     def mean(self, trial: str, metric: str, **changes: object) -> float | None:
-        """Return a trial's mean of a metric, measured like the number except for `changes`; `None` without values."""
+        """Return a trial's mean of a metric, measured like the number except for `changes`; `None` if it has none."""
         values = self.values(trial, replace(self.number, metric=metric, **changes))  # type: ignore[arg-type]
         return fmean(values) if values else None
 
     def gammas(self) -> dict[str, float]:
-        """Return trial → γ, for trials with the number's label smoothing or, if it names none, without."""
+        """Return trial → γ for trials with the number's label smoothing (without any if the number names none)."""
         smoothing = options_of(self.number, "loss").get("smoothing")
         by_trial = {trial: _gamma(rows[0], smoothing) for trial, rows in self.trials.items()}
         return {trial: gamma for trial, gamma in by_trial.items() if gamma is not None}
@@ -79,7 +79,8 @@ class Quantity:
 
     Attributes:
         value: function that computes it; returns None if its inputs were not measured.
-        compares: whether it needs a given configuration of the number's network; it needs all of these.
+        compares: function that returns whether the quantity needs a given configuration of the number's network. All
+            such configurations must have been measured.
     """
 
     value: Callable[[Comparison], float | None]
@@ -112,7 +113,7 @@ def _gammas(row: Row, number: PublishedNumber) -> bool:
 
 
 def _gamma(row: Row, smoothing: str | None) -> float | None:
-    """Return a row's γ, 0 for the loss that focal loss is at γ = 0; `None` for other losses."""
+    """Return a row's γ; 0 for the loss that focal loss equals at γ = 0, `None` for other losses."""
     if smoothing is None:
         return plain_gamma(row)
     if row["config_loss_name"] == "label_smoothing":
@@ -193,7 +194,7 @@ def rank_among_losses(comparison: Comparison, metric: str) -> float | None:
 
 
 def _place(comparison: Comparison, values: Mapping[str, float | None]) -> float | None:
-    # A loss that was not measured cannot take a place; fewer than two values make no order.
+    # A loss that was not measured has no rank, and fewer than two values have no order.
     known = {trial: value for trial, value in values.items() if value is not None}
     own = next((trial for trial in comparison.agreeing if trial in known), None)
     if own is None or len(known) < 2:

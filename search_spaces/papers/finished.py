@@ -34,7 +34,7 @@ class Empty:
 
     Attributes:
         text: the reason in words.
-        kind: common reason of cells whose texts differ only in numbers; empty if the text is common already.
+        kind: reason that cells share although the numbers in their texts differ; empty if they share the text itself.
         few: finished candidates, e.g. `1 of 10 candidates`, if they are the reason.
     """
 
@@ -51,7 +51,7 @@ class Found:
         ours: our number over replicates.
         sweep, trial: its source.
         candidates: number of configurations from which it was selected, or that its figure compares.
-        stand_in: network that a rehearsal trained instead of the number's, in words.
+        stand_in: network that a rehearsal trained in place of the number's network, in words.
         departures: departures of its recipe from the paper's, a few words each.
     """
 
@@ -67,9 +67,9 @@ class FinishedSweep:
     """The configurations of one sweep that ran to the end; tables are read when they are first needed."""
 
     def __init__(self, results: Results) -> None:
-        """Look at `results`, which stay open to be read."""
+        """Read from `results`, which must stay open."""
         self.results = results
-        # Many cells of a table ask for the epochs of the same trial.
+        # Many cells of a table need the epochs of the same trial.
         self._epochs: dict[str, list[Row]] = {}
         self._networks: dict[tuple[object, ...], Mapping[Settings, str]] = {}
 
@@ -84,17 +84,18 @@ class FinishedSweep:
         return bool(self.results.rehearsed)
 
     def departures(self, recipe: Recipe, table: str) -> tuple[str, ...]:
-        """Return how the sweep departs from a recipe of a table; empty where it does not."""
+        """Return how the sweep departs from a recipe of a table; empty if it does not."""
         return recipe.departures(self.results.specification, table)
 
     def departures_of(self, trial: str, recipe: Recipe) -> tuple[str, ...]:
-        """Return how one of the sweep's configurations departs from a recipe's."""
+        """Return how one of the sweep's configurations departs from the recipe's configurations."""
         return () if trial in self._following(recipe) else recipe.departures_of(self._trials[trial][0])
 
     def number(self, number: PublishedNumber, recipe: Recipe) -> Found | None:
         """Return the number of the configurations that follow a recipe.
 
-        `None` if they have none, or if not all candidates of the paper have ended: among fewer, a selection means less.
+        `None` if they have no number, or if not all of the paper's candidates have ended: the best of fewer candidates
+        is not comparable.
         """
         if self.lacking(number, recipe):
             return None
@@ -125,7 +126,7 @@ class FinishedSweep:
         return self._found(number, self._trials, recipe)
 
     def rehearsed_number(self, number: PublishedNumber, recipe: Recipe) -> Found | None:
-        """Return the number from a rehearsal of a recipe's search space, on the network that stands in."""
+        """Return the number from a rehearsal of a recipe's search space, on the stand-in network."""
         if not recipe.named(self.name):
             return None
         networks = self._stand_ins(number, recipe)
@@ -174,14 +175,14 @@ class FinishedSweep:
 
     @cached_property
     def _trials(self) -> dict[str, list[Row]]:
-        # Ordered: of equally good trials the first fills the cell, whatever the order of the tables.
+        # Ordered, so that the first of equally good trials fills the cell, whatever the order of the tables.
         sql = "SELECT * FROM final WHERE status = 'completed' ORDER BY trial, replicate, split"
         return by_trial(self.results.rows(sql))
 
     @cached_property
     def _ended(self) -> Counter[Settings]:
         """Number of replicates of each configuration that completed or diverged: both were tried."""
-        # A diverged candidate was tried and lost; without it, a table could never be completed.
+        # A diverged candidate counts as tried: otherwise a table with one could never be completed.
         rows = self.results.rows("SELECT * FROM trials WHERE status = 'completed' OR stop_kind = 'non_finite'")
         return Counter(recipes.configuration_settings(row) for row in rows)
 
@@ -212,7 +213,7 @@ class FinishedSweep:
     def _found(
         self, number: PublishedNumber, trials: Trials, recipe: Recipe, alike: PublishedNumber | None = None
     ) -> Found | None:
-        """Return a number from the trials of its own configuration, or of that of the number `alike`."""
+        """Return a number from the trials of its own configuration, or of the configuration of the number `alike`."""
         agreeing = [trial for trial, rows in trials.items() if recipes.trains(rows[0], alike or number)]
         if not agreeing:
             return None
@@ -247,14 +248,14 @@ class FinishedSweep:
         if value is None or (whole and unmeasured):
             return None
         trial = comparison.agreeing[0]
-        # A rank or a sign has no spread over replicates, since it is taken from their means.
+        # A rank or a sign has no spread over replicates, because it is computed from their means.
         replicates = len({row["replicate"] for row in trials[trial]})
         return Found(Spread(value, None, replicates), self.name, trial, len(compared))
 
     def _rank(self, trial: str) -> float:
         objectives = [float_or_none(row, "objective") for row in self._trials[trial]]
         values = [value for value in objectives if value is not None]
-        # Trials without an objective rank last; the sign makes the smallest rank the best for both modes.
+        # Trials without an objective rank last. The sign makes the smallest value the best in both modes.
         mean = fmean(values) if values else float("inf")
         return -mean if objective(self.results).mode == "max" else mean
 

@@ -137,7 +137,7 @@ TRUTH = np.array([0.55, 0.3, 0.15])
 PERCENTILES = (3, 12, 20)
 
 #: Steps of a side of the triangle, for isolines, arrows and differences; isolines need many, as their level is a
-#: percentile. percentile.
+#: percentile.
 FINE, COARSE, EVEN = 400, 12, 60
 
 
@@ -165,12 +165,12 @@ def focal_risk(q: Floats, gamma: float) -> Floats:
 
 
 def isolines(risk: Callable[[Floats], Floats], mapped: Callable[[Floats], Floats]) -> tuple[dict[int, Floats], Floats]:
-    """Return the isolines of a loss's risk at its PERCENTILES, and where it is least.
+    """Return the isolines of a loss's risk at its PERCENTILES, and the point of least risk.
 
     Args:
         risk: risk as a function of predictions u [..., 3].
-        mapped: place q [..., 3] where u is drawn: u itself, or the focal map of u, which turns the focal loss's risk
-            into that of its proper part (properness section 3.3: L*(q) = L(p̂⁻¹(q))).
+        mapped: function from u to the point q [..., 3] where it is drawn: u itself, or the focal map of u, which turns
+            the focal loss's risk into that of its proper part (properness section 3.3: L*(q) = L(p̂⁻¹(q))).
 
     Returns:
         Percentile → points q [N, 3] of its isolines, with NaN after each line; and the q [3] of the least risk.
@@ -200,7 +200,7 @@ def isolines(risk: Callable[[Floats], Floats], mapped: Callable[[Floats], Floats
 
 def _areas(mapped: Callable[[Floats], Floats], u: Floats) -> Floats:
     """Return the relative area that a map gives to equal areas around u [N, 3]."""
-    # Percentiles are of the triangle over q, not over u: each u counts with the determinant of the map's Jacobian.
+    # Percentiles refer to areas in q, not in u: each u counts with the determinant of the map's Jacobian.
     step = 0.01 / FINE
     centre = mapped(u)
     right, up = (mapped(u + step * np.array(way))[:, :2] - centre[:, :2] for way in ((1, 0, -1), (0, 1, -1)))
@@ -222,7 +222,7 @@ def proper_parts(gammas: Sequence[float]) -> ComputedFigure:
         losses[f"focal γ {gamma:g}, proper part"] = (lambda u, g=gamma: focal_risk(u, g), by_map(gamma))  # type: ignore[misc]
     rows: list[Row] = []
     curves, remarks = {}, []
-    # A proper loss has its least risk at the truth; the remarks show where each loss has it.
+    # A proper loss has its least risk at the truth; the remarks show each loss's point of least risk.
     for label, (risk, mapped) in losses.items():
         lines, least = isolines(risk, mapped)
         remarks.append(f"{label}: least at q = ({', '.join(f'{p:.3f}' for p in least)}), the truth (.55, .3, .15)")

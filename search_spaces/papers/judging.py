@@ -107,8 +107,8 @@ def trajectory_rows(results: Results) -> Sequence[Row]:
 
 
 def _fitting_objectives(results: Results) -> dict[str, Value]:
-    """Return a column for each post-hoc method of the sweep: the metric that it was fitted by."""
-    # A grid searched by NLL and an optimiser of NLL have one objective: claims compare methods with equal ones.
+    """Return a column for each post-hoc method of the sweep: the metric by which it was fitted."""
+    # A grid search by NLL and an optimiser of NLL have the same objective; claims compare only methods that share it.
     columns: dict[str, Value] = {}
     for method in results.posthoc:
         objective = "nll" if method.get("objective") == "nll_on_grid" else method.get("objective")
@@ -124,7 +124,7 @@ def _mean_focal_weights(results: Results) -> dict[tuple[Value, Value], Value]:
 
 
 def verdict_lines(verdicts: Sequence[Verdict], *, rehearsal: bool = False) -> list[str]:
-    """Return each verdict as one paragraph; those of a rehearsal are marked."""
+    """Return each verdict as one paragraph; verdicts of a rehearsal are marked."""
     mark = "REHEARSAL, no evidence for or against the claim: " if rehearsal else ""
     return [f"{mark}{CLAIMS[v.claim].statement} {v.verdict.capitalize()}: {v.sentence}." for v in verdicts]
 

@@ -1,6 +1,6 @@
 """Figures that are computed without training: the papers' figures of losses, their weights and gradients.
 
-Each is a function from γ values to a `ComputedFigure`; `FIGURES` has them by paper and number.
+Each is a function from γ values to a `ComputedFigure`; `FIGURES` lists them by paper and number.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ComputedFigure:
         axes: names of the axes; None for the triangle of three classes' probabilities.
         ends: label → points that mark where a curve's parts end.
         shaded: label → (x, y, value) of points drawn by colour, one panel each.
-        limits: limits of the y axis, for curves that leave them; all of the curves if None.
+        limits: limits of the y axis, which cut the curves; None shows whole curves.
     """
 
     rows: list[Row]
@@ -224,7 +224,7 @@ def _weights(gammas: Sequence[float]) -> ComputedFigure:
     lines: dict[str, Line] = {"cross-entropy, loss": (p, focal_loss(p, 0.0))}
     for gamma in gammas:
         for label, weight in (("focal", (1 - p) ** gamma), ("inverse focal", (1 + p) ** gamma)):
-            # Losses of different γ differ in scale; with equal mean weights the curves show only where each looks.
+            # Losses of different γ differ in scale; with equal mean weights the curves show only which p each weights.
             share = weight / weight.mean()
             lines[f"{label} γ {gamma:g}, weight"] = (p, share)
             lines[f"{label} γ {gamma:g}, loss"] = (p, -share * np.log(p))
@@ -307,7 +307,7 @@ def gradients_by_true_class(logs: Floats, targets: NDArray[np.int64], gammas: Se
 
 
 def _gradients_by_stage(gammas: Sequence[float]) -> ComputedFigure:
-    """Return each loss's derivative by p_y for drawn samples at three stages; the page shows those of a network."""
+    """Return each loss's derivative by p_y for drawn samples at three stages; the page shows a trained network's."""
     from scipy.stats import beta
 
     lines: dict[str, Line] = {}
@@ -320,7 +320,7 @@ def _gradients_by_stage(gammas: Sequence[float]) -> ComputedFigure:
     return _figure(lines, [remark], ("p_y", "derivative of the loss"), (-12, 2))
 
 
-#: Paper and number (appendix: `a`) → function and drawn γ: the papers' where they print them, else ours.
+#: Paper and number (appendix: `a`) → function and drawn γ: the paper's γ where it prints them, else ours.
 FIGURES: dict[str, tuple[Callable[[Sequence[float]], ComputedFigure], tuple[float, ...]]] = {
     "curvature-1": (_loss_and_gradient, (0, 0.5, 1, 2, 5)),
     "properness-1-left": (_proper_part, (0.5, 3)),

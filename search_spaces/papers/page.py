@@ -2,8 +2,8 @@
 
 `items` are the tables, figures and statements of all papers. `search_spaces/papers/items.csv` names each with its
 counterparts: `cells:TABLE` of published numbers, `drawn:FIGURE` that is computed, `picture:FUNCTION` of a page,
-`claim:NAME`, `check:TEST`, or `none`; a note says what is not the paper's. `deviations.csv` quotes the paper's words
-that an item departs from or completes, with our choice and its reason.
+`claim:NAME`, `check:TEST`, or `none`; a note names the parts that are not the paper's. `deviations.csv` quotes the
+paper's words from which an item departs, or which it completes, with our choice and its reason.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _html(page: PaperPage, pictures: Mapping[str, Sequence[Figure]]) -> str:
 
 
 def _image(figure: Figure) -> str:
-    """Return a figure as the data address of an image."""
+    """Return a figure as the data URL of an image."""
     # Inline SVGs share one namespace: ids of two figures would collide.
     return f"data:image/svg+xml;base64,{base64.b64encode(svg_text(figure).encode()).decode()}"
 

@@ -1,7 +1,7 @@
 """Pictures from stored predictions: posterior's Figs. 3c-i and 4, mukhoti's Fig. 9 and selective's App. Fig. 3.
 
-Post-hoc methods are fitted again on the stored validation predictions of the drawn networks, which are first
-replicates. A sweep without these predictions has no such picture.
+Post-hoc methods are fitted again on the stored validation predictions of the drawn networks, the first replicate of
+each trial. A sweep without these predictions has no such picture.
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ from trainables.metrics.base import log_softmax64
 from trainables.posthoc.base import PosthocUnavailable
 from trainables.registry import HyperparameterValue
 
-#: Most points of a line or a cloud; of more, evenly chosen ones are drawn.
+#: Most points of a line or a cloud; if there are more, evenly chosen ones are drawn.
 MOST_POINTS = 400
 
-#: Samples that all networks classify correctly, and samples that none does: mukhoti Fig. 9 shows four of each.
+#: Samples that all networks classify correctly, and samples that none classifies correctly: mukhoti Fig. 9 shows four
+#: of each.
 IMAGES = 4
 
 #: Most training samples of selective App. Fig. 3.

@@ -54,7 +54,8 @@ SHARE = "class_fraction"
 #: Setting of the scheduler: epochs besides the last at which a sweep evaluates.
 EVALUATE_EPOCHS = "evaluate_epochs"
 
-#: Options of a figure's number that belong to no component: the epoch at which it is read, or after which it holds.
+#: Options of a figure's number that belong to no component: the epoch at which the figure is read, or after which its
+#: statement holds.
 OF_FIGURES = ("epoch", "after_epoch")
 
 #: A component's name and options that are not at their defaults, as text.
@@ -92,7 +93,7 @@ def written(value: object) -> str:
 
 
 def settings_of(component: Component | None, given: Mapping[str, object], leave_out: Iterable[str] = ()) -> Settings:
-    """Return a component's settings that are not at their defaults; an unknown component's as given."""
+    """Return a component's settings that are not at their defaults; for an unknown component, all that are given."""
     defaults = {h.name: h.default for h in component.hyperparameters} if component is not None else {}
     kept = {key: value for key, value in given.items() if value is not None and key not in leave_out}
     return frozenset(
@@ -245,7 +246,7 @@ class Recipe:
         return re.fullmatch(rf"{re.escape(self.space)}({REHEARSAL_SUFFIX})?(-\d+)?", sweep) is not None
 
     def method(self, number: PublishedNumber) -> Settings:
-        """Return the settings of a number's post-hoc method: the evaluation's, else those printed."""
+        """Return the settings of a number's post-hoc method, from the recipe's evaluation or else from the paper."""
         for entry in self.spec.evaluation.posthoc:
             options = {key: value for key, value in entry.items() if key != "name"}
             if is_method_of(number, entry["name"], options):

@@ -1,9 +1,9 @@
 """A paper's table or figure filled in from the sweeps that have its rows, next to the published numbers.
 
-Of the configurations that a cell's recipe trains for it (`recipes`), the cell takes the best by the sweep's own
-objective on validation data, as papers select. It stays empty until all of them have run to the end. Numbers of sweeps
-with another recipe stand beside it, with their departures. Rehearsals never fill a cell, and a cell that no sweep can
-fill stays missing.
+A cell takes the best of the configurations that its recipe trains for it (`recipes`), by the sweep's own objective on
+validation data, as papers select. It stays empty until all of them have run to the end. Numbers of sweeps with another
+recipe stand beside it, with their departures. Rehearsals never fill a cell, and a cell that no sweep can fill stays
+missing.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ HOW_FILLED = (
     "figure's rank or sign, over all the configurations that it compares."
 )
 
-#: In place of the sweep's name for a number that is computed, not trained.
+#: Shown in place of the sweep's name for a number that is computed, not trained.
 FORMULA = "formula"
 
 
@@ -119,7 +119,7 @@ class PaperTable:
 
     @property
     def departures(self) -> dict[str, tuple[str, ...]]:
-        """Sweep whose numbers stand beside → its departures from the recipe of its first cell."""
+        """Sweep with numbers beside the cells → its departures from the recipe of its first cell."""
         departures: dict[str, tuple[str, ...]] = {}
         for cell in self.cells:
             for other in cell.beside:
@@ -209,7 +209,7 @@ def _own_and_beside(
 
 
 def formula_value(number: PublishedNumber) -> float:
-    """Return the value of a published number that no data set is named for.
+    """Return the value of a published number that belongs to no data set.
 
     Its options name the number of classes and, if it needs one, the γ or the kind of bounds. NaN if the quantity does
     not exist.
@@ -225,7 +225,7 @@ def formula_value(number: PublishedNumber) -> float:
     if gamma is not None and "bounds" in number.options:
         bounds = BOUNDS[number.options["bounds"]](gamma)
         return {"temperature_lower": bounds.lower, "temperature_upper": bounds.upper}[number.metric]
-    # Cached: several cells ask for the same fit, and each takes seconds.
+    # Cached: several cells need the same fit, and each fit takes seconds.
     fits = [_fit(classes, value) for value in (WHOLE_GAMMAS if gamma is None else (gamma,))]
     if number.metric == "temperature":
         return fits[0].temperature
@@ -240,7 +240,8 @@ def _fit(classes: int, gamma: float) -> regions.ClosestTemperature:
 
 
 def format_paper_table(table: PaperTable, form: str) -> str:
-    """Return the table as `markdown`, `latex` or `csv`: networks and metrics down, losses across; the paper above ours.
+    """Return the table as `markdown`, `latex` or `csv`: networks and metrics down, losses across; the paper's numbers
+    above ours.
 
     Raises:
         SweeperError: for another format.

@@ -47,10 +47,10 @@ from trainables.training.recipe import (
 #: Sentences that are predicted or translated at once.
 SENTENCES = 64
 
-#: Logits held at once: 128 MiB in float64, of which a few copies exist.
+#: Logits held at once: 128 MiB in float64, with a few copies at a time.
 LOGITS_AT_ONCE = 2**24
 
-#: Tags of losses that need whole batches of samples with one prediction each; a sentence has many.
+#: Tags of losses that need whole batches of samples with one prediction each; a sentence has many predictions.
 UNSUITED = ("batch_coupled", "stateful", "needs_model")
 
 #: Optimiser settings that this loop does not support.
@@ -110,7 +110,7 @@ class TranslationLoop(TrainingLoop):
         self.optimizer = build_optimizer(self.model, optimizer)
         decay = setting(optimizer, "ema")
         self._averaged = None if decay is None else averaged_weights(self.model, decay)
-        # Its own generator, saved with the state: a resumed epoch has the order it would have had.
+        # Its own generator, saved with the state: a resumed epoch keeps its order.
         self._order = torch.Generator().manual_seed(seed)
         # Counted once: batches are formed anew in every epoch.
         self._lengths = (dataset.train.inputs != PADDING).sum(2).amax(1).cpu()
@@ -181,7 +181,7 @@ class TranslationLoop(TrainingLoop):
         self, split: str, stage: str, tokens: TokenStatistics, fitted: Mapping[str, Mapping[str, float]]
     ) -> dict[str, float]:
         """Return a split's BLEU at each fitted temperature; at the end also the curves over temperatures (Fig. 5)."""
-        # Beam search takes longer than all else, so each temperature is searched once, whatever asks for it.
+        # Beam search takes longer than all else, so each temperature is searched once, even for several columns.
         if (references := self._dataset.references.get(split)) is None:
             return {}
         wanted = {1.0: [BLEU]}

@@ -5,7 +5,7 @@ training text is what statmt.org publishes for that task (Europarl v7, Common Cr
 million pairs), joined by the user; newstest2013 validates and newstest2014 tests, as in Vaswani et al. 2017.
 
 As word pieces, a pair is int32 [2, L]: the source's ids, then the target's, each with END and then PADDING at the end.
-A network is trained on every token of the target, each given those before it.
+A network is trained to predict every token of the target, given the tokens before it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MEMBER = "wmt14_en_de"
 #: Training, validation and test text: `<part>.en` and `<part>.de`.
 PARTS = ("train", "newstest2013", "newstest2014")
 
-#: Most sentences from which the vocabulary is made: it needs only the pieces' frequencies.
+#: Most sentences from which the vocabulary is made. It depends only on the pieces' frequencies.
 SAMPLED = 4_000_000
 
 REMEDY = (
@@ -102,7 +102,7 @@ def wmt14_en_de(
     Source: mukhoti section 5.2; Bojar et al. 2014; Vaswani et al. 2017.
 
     Args:
-        folder: folder of the six files, or of their folder `wmt14_en_de`; see `data_folder`.
+        folder: folder that contains the six files, directly or in a folder `wmt14_en_de`; see `data_folder`.
         vocabulary: word pieces, shared by both languages (Vaswani et al. 2017, section 5.1: about 37,000)
             [Vaswani et al. 2017, section 5.1].
         length: most tokens of a sentence [our choice: .3 % of the pairs are longer].
@@ -168,9 +168,9 @@ def _split(rows: NDArray[np.generic], longest: int) -> Split:
     return Split(torch.from_numpy(inputs), torch.from_numpy(np.asarray(rows[:, 1, 0], np.int64)))
 
 
-# Numbers are read digit by digit in English and backwards in German: what a rehearsal of translation learns in minutes
-# on two cores, words to words and their order. `seven one nine` is `neun eins sieben`; one word in `noise` is another
-# digit's, so that a sentence cannot be known for certain and confidence has something to be compared with.
+# Numbers are read digit by digit in English and backwards in German. A rehearsal of translation learns these words and
+# their order in minutes on two cores. `seven one nine` is `neun eins sieben`. A share `noise` of the German words is
+# drawn at random: no sentence can be predicted with certainty, so confidences can be compared with accuracy.
 ENGLISH = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 GERMAN = ("null", "eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun")
 SHORTEST, LONGEST = 3, 7
@@ -251,7 +251,7 @@ def trained_tokenizer(sentences: Iterable[str], size: int, *, sampled: int = 0, 
         ValueError: no vocabulary of that size can be made.
     """
     library = required_sentencepiece()
-    library.set_random_generator_seed(0)  # the sample decides the vocabulary, and that every token id
+    library.set_random_generator_seed(0)  # the sample decides the vocabulary, and so every token id
     # In memory: the tokeniser is stored with the prepared arrays, not as a file of its own.
     model = io.BytesIO()
     try:
@@ -260,7 +260,7 @@ def trained_tokenizer(sentences: Iterable[str], size: int, *, sampled: int = 0, 
             model_writer=model,
             model_type="bpe",
             vocab_size=size,
-            hard_vocab_limit=False,  # few sentences have fewer pieces than asked for; that is no error
+            hard_vocab_limit=False,  # few sentences have fewer pieces than requested; that is no error
             character_coverage=1.0,  # both alphabets are small: no letter is unknown
             input_sentence_size=sampled,
             shuffle_input_sentence=bool(sampled),
@@ -292,11 +292,11 @@ def encoded_pairs(
         sources: sentences.
         targets: their translations.
         length: most tokens of the longer side, including END.
-        cut: shorten longer sentences, since evaluations need every pair; otherwise these pairs are left out, and pairs
-            with an empty side.
+        cut: whether longer sentences are shortened, since evaluations need every pair. Otherwise longer pairs and pairs
+            with an empty side are left out.
 
     Returns:
-        Token ids int32 [N, 2, L] with the longest side L, and the numbers of the kept pairs, int64 [N].
+        Token ids int32 [N, 2, L] with the longest side L, and the indices of the kept pairs, int64 [N].
     """
     kept: list[NDArray[np.int32]] = []
     numbers: list[int] = []
@@ -307,7 +307,7 @@ def encoded_pairs(
                 continue
             row = np.zeros((2, length), np.int32)
             for side, ids in enumerate(pair):
-                # END is kept also when a sentence is cut: every target ends.
+                # END is kept also when a sentence is cut: every target ends with END.
                 ids = [*ids[: length - 1], END]
                 row[side, : len(ids)] = ids
             kept.append(row)
@@ -317,7 +317,7 @@ def encoded_pairs(
 
 
 def pair_lengths(rows: NDArray[np.generic]) -> NDArray[np.int64]:
-    """Return the tokens of the longer side of each pair [N, 2, L]; they decide the width of a batch."""
+    """Return the number of tokens on the longer side of each pair [N, 2, L]; it decides the width of a batch."""
     tokens = (np.asarray(rows) != PADDING).sum(axis=2, dtype=np.int64)
     lengths: NDArray[np.int64] = tokens.max(axis=1, initial=0)
     return lengths

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 SUMS = 3
 
-#: Metrics of tokens: all that need no class besides the largest and the target.
+#: Metrics that need other classes than the most probable one and the target; they are not measured for tokens.
 CLASS_WISE = ("cw_ece", "cw_ada_ece", "balanced_accuracy", "majority_share")
 TOKEN_METRICS = tuple(name for name in METRIC_NAMES if name not in CLASS_WISE)
 
@@ -48,7 +48,7 @@ class TokenStatistics:
         targets: target classes, int64 [N].
         top_logits: largest logits, float32 [N].
         target_logits: logits of the targets, float32 [N].
-        ahead: number of classes ranked before the target by logit, ties by number, int64 [N].
+        ahead: number of classes ranked before the target by logit (ties by class number), int64 [N].
         sums: the three sums of the module's docstring, float64 [N, G, 3].
     """
 
@@ -108,7 +108,7 @@ def token_statistics(logits: Tensor, targets: Tensor, temperatures: Sequence[flo
 
 
 def joined(parts: Sequence[TokenStatistics]) -> TokenStatistics:
-    """Concatenate the statistics of several runs of tokens."""
+    """Concatenate the statistics of several groups of tokens."""
     columns = ("targets", "top_logits", "target_logits", "ahead", "sums")
     together = (np.concatenate([getattr(part, name) for part in parts]) for name in columns)
     return TokenStatistics(parts[0].temperatures, *together)

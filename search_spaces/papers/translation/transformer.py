@@ -39,7 +39,7 @@ class Attention(nn.Module):
         return self._by_head(self.key(attended)), self._by_head(self.value(attended))
 
     def forward(self, inputs: Tensor, keys: KeysAndValues, mask: Tensor | None = None, causal: bool = False) -> Tensor:
-        """Return attention [N, T, width] of inputs to `keys`; `mask` [N, 1, 1, S] is true where it can look."""
+        """Return attention [N, T, width] of inputs to `keys`; `mask` [N, 1, 1, S] is true at positions to attend."""
         read = functional.scaled_dot_product_attention(
             self._by_head(self.query(inputs)), *keys, attn_mask=mask, is_causal=causal
         )
@@ -88,7 +88,7 @@ class Layer(nn.Module):
 
 @dataclass
 class Written:
-    """The state of translations while they are written, one row each.
+    """The state of translations while they are written, one row per translation.
 
     Attributes:
         tokens: number of written tokens.
@@ -174,7 +174,7 @@ class Transformer(nn.Module):
         encoded = self.encode(source, mask)
         hidden = self._embedded(functional.pad(target[:, :-1], (1, 0), value=BEGIN), 0)
         for layer in _layers(self.decoder):
-            # No mask for the target's padding: it stands at the end, and a causal layer never looks ahead.
+            # The target's padding needs no mask: it is at the end, and a causal layer never looks ahead.
             hidden = layer(hidden, layer.own.keys(hidden), None, layer.source_keys(encoded), mask, causal=True)
         features: Tensor = hidden[target != PADDING]
         return features
@@ -192,7 +192,7 @@ class Transformer(nn.Module):
         return hidden
 
     def begin(self, inputs: Tensor) -> Written:
-        """Return the state before the first token of translations of [N, 2, L]; targets are not read."""
+        """Return the state before the first token is written, for inputs [N, 2, L]. Their targets are not read."""
         source = _trimmed(inputs[:, 0])
         mask = (source != PADDING)[:, None, None]
         encoded = self.encode(source, mask)
@@ -236,7 +236,7 @@ def sinusoids(count: int, width: int) -> Tensor:
     return torch.stack([angles.sin(), angles.cos()], 2).flatten(1)
 
 
-#: Score of an impossible beam; finite, so that sums and quotients of it stay finite.
+#: Score of an impossible beam; finite, so that sums and quotients with it stay finite.
 NEVER = -1e30
 
 
@@ -253,12 +253,12 @@ def beam_search(
 
     `beams` unfinished translations of a sentence grow by one token per step; finished ones compete by log probability
     over the length penalty. A sentence is done when no unfinished translation can beat its best `beams` finished ones,
-    or at LONGER tokens more than its source.
+    or when its translations are LONGER tokens longer than its source.
 
     Args:
         model: network in evaluation mode.
         inputs: pairs [N, 2, L]; only the sources are read.
-        beams: translations per sentence that are followed.
+        beams: number of translations that are followed per sentence.
         alpha: strength of the length penalty; 0 for none.
         temperature: divisor of the logits.
 
@@ -284,7 +284,7 @@ def beam_search(
         # A translation consists of word pieces and END only.
         steps[:, :, (PADDING, BEGIN)] = NEVER
         classes = steps.shape[2]
-        # Each beam has only one continuation that ends it, so of the best 2 · beams at least `beams` do not end.
+        # Each beam has only one continuation that ends it, so at least `beams` of the best 2 · beams do not end.
         scores, places = (alive[:, :, None] + steps).flatten(1).topk(min(2 * beams, beams * classes), 1)
         beam, token = places // classes, places % classes
         grown = tokens.gather(1, beam[:, :, None].expand(-1, -1, longest + 1)).clone()
@@ -299,7 +299,7 @@ def beam_search(
         tokens = grown.gather(1, chosen[:, :, None].expand(-1, -1, longest + 1))
         written = written.select((first + beam.gather(1, chosen)).reshape(-1))
         unfinished = torch.where((length <= limits)[:, None], tokens[:, 0], unfinished)
-        # The best that an unfinished beam can still reach: no further loss, at the longest length.
+        # The best score that an unfinished beam can reach: no further loss, at the longest length.
         reachable = alive[:, 0] / length_penalty(limits, alpha).to(device)
         if bool(((finished[:, -1] >= reachable) | (length >= limits)).all()):
             break
