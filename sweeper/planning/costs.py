@@ -1,7 +1,7 @@
-"""Estimate the cost of a sweep: seconds on this machine, measured on a small part, and GPU-hours without training.
+"""Estimate the cost of a sweep: seconds on this machine, measured on a small part, and GPU-hours, without training.
 
 Operations are counted by running each network once on PyTorch's meta device, which computes shapes only. A GPU's
-operations per second come from `hardware.yaml`, which states what was measured and what is assumed.
+operations per second come from `hardware.yaml`, which distinguishes measured from assumed numbers.
 """
 
 from __future__ import annotations
@@ -41,21 +41,23 @@ from trainables.training.lanes.cohort import Cohort
 from trainables.training.lanes.packing import cohort_key, measured_width
 from trainables.training.loop import Replicate
 
-#: A larger training split is cut to this many samples and its time scaled up, so that planning stays quick.
+#: A larger training split is cut to this many samples, and the measured time is scaled up. This keeps planning quick.
 MEASURED_SAMPLES = 2048
 
-#: Most operations of a measured epoch without a GPU, some 20 s on a core.
+#: Largest number of operations of a measured epoch without a GPU, about 20 s on one core.
 MEASURED_OPERATIONS = 1e12
 
-#: Classes are reported as imbalanced if the largest has this many times its equal share.
+#: Classes are reported as imbalanced if the largest class has this many times its share under balance.
 IMBALANCED = 1.25
 
-#: Training time per architecture: several epochs of a small network, so that their mean is stable.
+#: Measured training time per architecture. It covers several epochs of a small network, so that their mean is stable.
 MEASURED_SECONDS = 0.5
 
 
 def measured_plan(spec: SweepSpec, workers: int | Callable[[Mapping[str, Cost]], int] | None = None) -> Plan:
-    """Plan a sweep with costs measured on this machine; if its data cannot be loaded, the plan says why it has no time.
+    """Plan a sweep with costs measured on this machine.
+
+    If the data cannot be loaded, the plan has no time and states the reason.
 
     Args:
         spec: the checked search space.
@@ -71,7 +73,7 @@ def measured_plan(spec: SweepSpec, workers: int | Callable[[Mapping[str, Cost]],
             costs = {OWN: Cost(whole.epoch_seconds, whole.evaluation_seconds)}
         else:
             costs = measure_costs(spec, whole)
-    except InvalidSearchSpace:  # a fault of the file, unlike missing data, must be mended before any plan
+    except InvalidSearchSpace:  # a fault of the file, unlike missing data, must be corrected before any plan
         raise
     except SweeperError as error:
         planned = with_estimate(spec, plan(spec, workers=workers_for({}), note=f"No estimate: {error}"))
@@ -100,7 +102,7 @@ def _too_much(spec: SweepSpec, size: DataSetSize) -> bool:
 
 
 def class_balance(targets: Tensor, classes: int) -> str:
-    """Describe the class balance if the largest class has IMBALANCED times its equal share; empty otherwise.
+    """Describe the class balance if the largest class has IMBALANCED times its share under balance; empty otherwise.
 
     Example:
         >>> class_balance(torch.tensor([0, 1, 2, 0, 1, 2]), classes=3)
@@ -133,7 +135,7 @@ def measure_costs(spec: SweepSpec, whole: DataSet) -> dict[str, Cost]:
     share = min(1.0, MEASURED_SAMPLES / len(whole.train))
     dataset = _cut(whole, share).to(device)
     prepare_arithmetic(spec.training.settings, device)
-    with torch_threads(max(1, int(spec.resources.cpu))):  # as many as a trial of the sweep gets
+    with torch_threads(max(1, int(spec.resources.cpu))):  # the number that a trial of the sweep gets
         return {
             name: _measure(configuration, spec, dataset, share, device)
             for name, configuration in representatives(spec).items()
@@ -142,7 +144,7 @@ def measure_costs(spec: SweepSpec, whole: DataSet) -> dict[str, Cost]:
 
 def representatives(spec: SweepSpec) -> dict[str, Configuration]:
     """Return architecture → one of its configurations, which represents its cost."""
-    # Not cross-entropy if there is another loss: its training loss and its cross-entropy share one Hessian.
+    # Another loss is preferred to cross-entropy, whose training loss and cross-entropy share one Hessian.
     chosen: dict[str, Configuration] = {}
     for configuration in first_examples(spec):
         architecture = str(configuration["architecture"]["name"])
@@ -185,10 +187,10 @@ def _measure(configuration: Configuration, spec: SweepSpec, dataset: DataSet, sh
             break
     curvature_seconds = shifted_seconds = 0.0
     plain = {**settings, "curvature": False}
-    # By difference, so that the forward passes which the other measurements need, too, are not counted.
+    # Measured as a difference, because the other measurements need the same forward passes.
     if spec.evaluation.curvature is not False:
         curvature_seconds = max(0.0, evaluation_seconds - _evaluating(replicate, plain))
-    # Scaled from the time of the data set's own splits, because making shifted data takes longer than a plan.
+    # Scaled from the time of the data set's own splits, because making shifted data would take too long.
     if spec.evaluation.shifts:
         seconds = _evaluating(replicate, {**plain, "bootstrap": 0})
         measured = sum(len(dataset.splits[name]) for name in spec.evaluation.own_splits)
@@ -202,7 +204,7 @@ def _measure(configuration: Configuration, spec: SweepSpec, dataset: DataSet, sh
 def lanes_here(spec: SweepSpec, configuration: Configuration, build: Callable[[int], Replicate], device: str) -> int:
     """Return the number of lanes of a configuration's cohort in each process of this machine; 0 if it trains alone.
 
-    The space gives the number, or leaves it to a measurement, which is made here.
+    If the space does not give the number, it is measured here.
     """
     training = spec.training.settings
     if not spec.replicates.in_cohorts or cohort_key(configuration, training) is None:
@@ -215,7 +217,7 @@ def lanes_here(spec: SweepSpec, configuration: Configuration, build: Callable[[i
 
 
 def trials_each(spec: SweepSpec, costs: Mapping[str, Cost]) -> int:
-    """Return the number of trials that a process trains at once, as in the space or as measured for `costs`."""
+    """Return the number of trials that a process trains at once, from the space or as measured for `costs`."""
     lanes = max((cost.lanes for cost in costs.values()), default=0)
     if not costs and spec.replicates.in_cohorts and spec.replicates.lanes != "auto":
         lanes = spec.replicates.lanes
@@ -223,7 +225,7 @@ def trials_each(spec: SweepSpec, costs: Mapping[str, Cost]) -> int:
 
 
 def lane_seconds(build: Callable[[int], Replicate], lanes: int) -> float:
-    """Measure one lane's share of the seconds of an epoch of a full cohort, after a first epoch to warm up."""
+    """Measure the seconds of one epoch of a full cohort, divided by its lanes, after a first epoch to warm up."""
     cohort = Cohort(first := build(0), lanes)
     for seed in range(lanes):
         cohort.join(build(seed) if seed else first)
@@ -255,7 +257,7 @@ TRAINING_PASSES = 3
 #: Cost of a Hessian-vector product in forward passes: it differentiates a forward and a backward pass again.
 PRODUCT_PASSES = 6
 
-#: Layers assumed for curvature by blocks, whatever the network; resnet20 has 11.
+#: Number of layers assumed for curvature by blocks, for any network; resnet20 has 11.
 LAYERS = 11
 
 
@@ -265,7 +267,7 @@ class Gpu:
 
     Attributes:
         name: name of the GPU.
-        operations_per_second: speed that it reaches on the anchor.
+        operations_per_second: training speed, measured or assumed.
         anchor: source of that speed.
         machines: types of machines that have it.
     """
@@ -304,7 +306,7 @@ def estimate(spec: SweepSpec, epochs: float, evaluations: float, finished: float
         spec: the checked search space.
         epochs: training epochs over all trials and replicates.
         evaluations: evaluations over all trials and replicates.
-        finished: number of replicates that reach the last epoch and are measured on shifts.
+        finished: number of replicates that reach the last epoch. They are also measured on shifts.
 
     Example:
         >>> from sweeper.space.loading import load_spec
@@ -364,10 +366,10 @@ def forward_operations(architecture: Mapping[str, Any], size: DataSetSize) -> fl
         >>> forward_operations({"name": "mlp", "width": 32, "depth": 1}, size)  # 2 · (64 · 32 + 32 · 10)
         4736.0
     """
-    # Without weights: the meta device has none, and a download is not needed for shapes.
+    # Pretrained weights are left out: the meta device holds no weights, and shapes need no download.
     described = {k: v for k, v in architecture.items() if k not in ("pretrained", "weights_file")}
     trees = ARCHITECTURES.has_tag(described["name"], "follows_data")
-    # A network over trees reads its structure from the data, which the meta device does not hold.
+    # A network over trees needs the data's values for its structure, and the meta device holds no values.
     with torch.device("cpu" if trees else "meta"), torch.no_grad():
         model = build_model(input_shape=size.input_shape, classes=size.classes, **described).eval()
         counter = FlopCounterMode(display=False)
@@ -380,7 +382,7 @@ def forward_operations(architecture: Mapping[str, Any], size: DataSetSize) -> fl
 
 def training_passes(loss: Mapping[str, Any]) -> float:
     """Return the cost of a training step in forward passes."""
-    # Trace regularisation differentiates Hessian-vector products again, which doubles them.
+    # Trace regularisation differentiates Hessian-vector products again, which doubles their cost.
     if LOSSES.has_tag(loss["name"], "third_order"):
         return TRAINING_PASSES + 2 * PRODUCT_PASSES * float(loss.get("probes", 1))
     return TRAINING_PASSES
@@ -415,7 +417,7 @@ def curvature_passes(spec: SweepSpec, size: DataSetSize) -> float:
     samples = min(settings.get("samples") or size.val, size.val)
     products = settings["lanczos_steps"] + settings["trace_probes"]
     if settings.get("spectrum"):
-        products += 4 * settings["spectrum_steps"]  # between the fewest probes (2) and the most (16)
+        products += 4 * settings["spectrum_steps"]  # between the smallest (2) and the largest number of probes (16)
     if settings.get("blocks"):
         products += LAYERS * settings["block_steps"] / 2  # a block's product skips part of the backward pass
     if "gauss_newton" in settings.get("statistics", ()):

@@ -1,4 +1,4 @@
-"""Estimate a sweep on a cluster: concurrent trials, nodes and hours. Starts nothing.
+"""Estimate a sweep on a cluster: concurrent trials, nodes and hours. Nothing is started.
 
 Hours on GPUs follow from `sweeper.planning.costs` (operations divided by a GPU's speed), hours on cores from a
 measurement on this machine. Trials that share a GPU are assumed to neither gain nor lose speed. A file describes the
@@ -25,10 +25,10 @@ from sweeper.planning.plan import Cost, Plan, PlanView, plan
 from sweeper.space.configurations import configurations
 from sweeper.space.spec import MAXIMUM_CONFIGURATIONS, SweepSpec
 
-#: Annotation of a pod template that names its machine type, from which its GPU follows.
+#: Annotation of a pod template that names its machine type. The GPU follows from the machine type.
 MACHINE = "sweeper/machine"
 
-#: A mapping of a YAML file; `read_cluster` reports missing and wrong fields in one message.
+#: A mapping in a YAML file. `read_cluster` reports missing and wrong fields in one message.
 Document = Mapping[str, Any]
 
 _UNITS = {"m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30}
@@ -59,7 +59,7 @@ class ClusterFile:
     Attributes:
         workers: groups of worker nodes.
         most_workers: largest number of workers over all groups.
-        jobs: (number of Slurm jobs at once, time limit of each in hours); `None` without Slurm.
+        jobs: (number of concurrent Slurm jobs, time limit of each job in hours); `None` without Slurm.
     """
 
     workers: Sequence[NodeGroup]
@@ -68,7 +68,7 @@ class ClusterFile:
 
     @property
     def has_gpus(self) -> bool:
-        """Whether a group has GPUs, of which `gpu: auto` takes a share."""
+        """Whether a group has GPUs. If so, `gpu: auto` takes a share of one."""
         return any(group.gpu for group in self.workers)
 
 
@@ -144,7 +144,7 @@ def _group(name: str, group: Document, most: int) -> NodeGroup:
     template = group["template"]
     limits = template["spec"]["containers"][0].get("resources", {}).get("limits", {})
     params = group.get("rayStartParams", {})
-    # As KubeRay does: Ray's own parameters win over the container's limits, and cores are rounded down.
+    # Same rules as KubeRay: Ray's own parameters override the container's limits, and cores are rounded down.
     cpu = float(params["num-cpus"]) if "num-cpus" in params else float(math.floor(quantity(limits.get("cpu", 0))))
     # Vendors name their GPUs nvidia.com/gpu, amd.com/gpu and so on.
     gpu = float(params.get("num-gpus", sum(quantity(v) for k, v in limits.items() if k.endswith("/gpu"))))
@@ -170,10 +170,10 @@ def quantity(text: object) -> float:
     return float(match[1]) * _UNITS[match[2]]
 
 
-#: Time until a trial's first step on a new node, low and high: the machine starts and fetches packages or its image.
+#: (Low, high) time until a trial's first step on a new node, which starts and fetches packages or its image.
 NODE_START_HOURS = (2 / 60, 10 / 60)
 
-#: 1 / 0.1 and the like can round below the whole number.
+#: Quotients such as 1 / 0.1 can round below the whole number.
 _ROUNDING = 1e-9
 
 
@@ -202,7 +202,7 @@ class ClusterPlan(PlanView):
 
     Attributes:
         trial: resources of one trial, or of a process that trains several.
-        at_once: trials, or such processes, that run at once when all requested nodes are ready.
+        at_once: number of trials, or of these processes, that run at once when all requested nodes are ready.
         nodes: requested nodes by group.
         hours: (low, high) time from the first node's start to the last trial's end; `None` if unknown.
         notes: assumptions behind the numbers, and what is missing.
@@ -234,7 +234,7 @@ class ClusterPlan(PlanView):
 
 
 def requested_nodes(trial: Mapping[str, float], trials: int, cluster: ClusterFile) -> tuple[RequestedNodes, ...]:
-    """Return the nodes that the autoscaler requests for waiting trials, group after group as in the file.
+    """Return the nodes that the autoscaler requests for waiting trials, with groups in the order of the file.
 
     Args:
         trial: resources of one trial, which runs on one node.
@@ -306,14 +306,15 @@ def plan_on_cluster(
         planned: the sweep's own plan.
         trial: resources of one trial.
         cluster: cluster on which it would run.
-        waiting: number of trials, or processes for several, that wait or run at once; all trials if `None`.
+        waiting: number of trials, or of processes that train several, that wait or run at once; `None` means all
+            trials.
         per_process: number of trials that a process trains at once.
     """
     waiting = planned.trials if waiting is None else waiting
     nodes = requested_nodes(trial, waiting, cluster)
     at_once = min(waiting, trials_on(nodes))
     work, notes = _hours(planned, waiting, trial, nodes)
-    # Nodes start at the same time, so one start counts.
+    # Nodes start at the same time, so the start is counted once.
     hours = (work[0] + NODE_START_HOURS[0], work[1] + NODE_START_HOURS[1]) if work else None
     if cluster.jobs is not None and hours is not None:
         notes += _jobs(hours, cluster.jobs, cluster.workers[0], sum(asked.nodes for asked in nodes))
@@ -321,10 +322,10 @@ def plan_on_cluster(
 
 
 def _jobs(hours: tuple[float, float], jobs: tuple[int, float], group: NodeGroup, busy: int) -> Iterator[str]:
-    """Yield the number of Slurm jobs that a sweep of (low, high) hours needs, and how many would be idle."""
+    """Yield the number of Slurm jobs that a sweep of (low, high) hours needs, and the number of idle jobs."""
     at_once, limit = jobs
     counts = dict.fromkeys(f"{math.ceil(total / limit) * at_once:,}" for total in hours)
-    # Slurm bills allocated GPUs, busy or not.
+    # Slurm bills allocated GPUs, including idle ones.
     gpu_hours = " to ".join(f"{total * group.gpu * group.most:,.1f}" for total in hours)
     used = f", {gpu_hours} GPU-hours" if group.gpu else ""
     yield f"jobs of {duration(3600 * limit)}: {' to '.join(counts)}{used}; each continues where the last one stopped"
@@ -350,6 +351,6 @@ def _hours(
             which = f"which GPU {asked.machine or 'a ' + asked.group} has"
             return None, [f"No estimate of hours: the cluster's file does not say {which}; {known}"]
         busy = min(asked.cards, waiting * trial["gpu"])
-        # Sweeps per hour add up over groups of different GPUs; their sum's inverse is the time.
+        # Speeds in sweeps per hour are added over groups of different GPUs. The inverse of the sum is the time.
         speed_low, speed_high = speed_low + busy / hours[0], speed_high + busy / hours[1]
     return (1 / speed_low, 1 / speed_high), [f"hours: {planned.estimate.assumption}; GPUs idle during the last trials"]

@@ -1,8 +1,8 @@
 """Plan a sweep before anything is trained: trials, rungs, epochs and time, and show the plan.
 
 The number of trials that reach a rung is simulated with the scheduler's own decisions on random trials. Trials are
-assumed to keep their order from rung to rung; if they change places, fewer continue, so the estimate errs on the
-expensive side.
+assumed to keep their order from rung to rung. In practice the order changes and fewer trials continue, so the estimate
+is rather too high than too low.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 START_SECONDS = 10.0
 
 
-#: Most kinds of cohorts that a plan lists.
+#: Largest number of kinds of cohorts that a plan lists.
 SHOWN_COHORTS = 8
 
 #: Cost of the driver and the tables per evaluation of a replicate.
@@ -61,18 +61,18 @@ PACKINGS = {
     "trials": "trials: each replicate has its own process up to the next rung",
 }
 
-#: Most strata that a plan lists; the smallest are listed, because these can be too small to compare.
+#: Largest number of strata that a plan lists. The smallest are listed, because these can be too small to compare.
 SHOWN_STRATA = 24
 
-#: Share of the time from which the plan names the Hessian, or shifts, as a cost that can be saved.
+#: If the Hessian or the shifts take at least this share of the time, the plan names them as a cost that can be saved.
 NAMED_SHARE = 0.1
 
-#: Hours below which a GPU estimate is not shown: starting takes longer.
+#: GPU estimates below this number of hours are not shown, because starting takes longer.
 SHORTEST_HOURS = 0.05
 
 
 class PlanView(ABC):
-    """A plan of any kind: a dataclass that can be shown as a table or as JSON."""
+    """Base class of plans: dataclasses that can be shown as a table or as JSON."""
 
     def warnings(self) -> Iterator[str]:
         """Yield warnings to show above the table; none by default."""
@@ -115,7 +115,7 @@ class Range:
         return Range(float(low), float(np.mean(values)), float(high))
 
     def text(self, digits: int = 0) -> str:
-        """Return e.g. `17.6 (13 to 23)`, or the number alone if it is certain.
+        """Return e.g. `17.6 (13 to 23)`; if both ends are equal, the number alone.
 
         Example:
             >>> Range(13, 17.6, 23).text(1), Range(48, 48, 48).text()
@@ -131,10 +131,10 @@ class Cost:
     """Time of one epoch and one evaluation of one replicate, on one trial's share of this machine.
 
     Attributes:
-        epoch_seconds: time of one epoch; in a cohort, one lane's share of it.
+        epoch_seconds: time of one epoch; in a cohort, the time of the cohort's epoch divided by its lanes.
         evaluation_seconds: time of one evaluation.
         curvature_seconds: time of the Hessian, which is part of the evaluation.
-        shifted_seconds: time of all shifts, measured once for a finished replicate.
+        shifted_seconds: time of measuring all shifts, which happens once per finished replicate.
         lanes: number of lanes of the cohort; 0 if the network trains alone.
         alone_seconds: time of one epoch without a cohort.
     """
@@ -153,9 +153,10 @@ class Estimate:
 
     Attributes:
         operations: floating-point operations of the whole sweep (a multiply-add counts as two).
-        gpu_hours: GPU → (low, high) hours, from the anchor's speed to `slowest` times as long.
+        gpu_hours: GPU → (low, high) hours. `low` assumes the speed in `hardware.yaml`; `high` is `slowest` times as
+            long.
         forward: architecture → operations of one sample's forward pass.
-        assumption: the assumptions behind the range, in a sentence.
+        assumption: a sentence on the assumptions behind the range.
     """
 
     operations: float
@@ -165,7 +166,7 @@ class Estimate:
 
     @property
     def worth_a_card(self) -> bool:
-        """Whether the sweep takes more than a few minutes of the slowest GPU."""
+        """Whether the sweep takes more than a few minutes on the slowest GPU."""
         return max(high for _, high in self.gpu_hours.values()) > SHORTEST_HOURS
 
 
@@ -187,7 +188,7 @@ class Plan(PlanView):
         reaching: rung (epochs) → number of trials that reach it.
         epochs: training epochs over all replicates.
         evaluations: evaluations over all replicates.
-        workers: processes that run at once, each with a trial, or with one replicate if `packing` is `trials`.
+        workers: number of processes that run at once. Each trains a trial, or one replicate if `packing` is `trials`.
         seconds: duration of the sweep; `None` if costs were not measured.
         costs: architecture → measured cost.
         note: how the time was estimated, or why it was not.
@@ -195,17 +196,18 @@ class Plan(PlanView):
         rehearsed: changes that a rehearsal makes, one sentence each; empty for a real sweep.
         packing: how replicates share processes.
         takes: resources of each process, in words.
-        searcher: how a searcher chooses configurations, in words; empty if they are random or from grids.
+        searcher: description of how a searcher chooses configurations; empty if they are random or from grids.
         strata: stratum → its trials, and the number expected at each rung; empty for one pool.
-        obstacle: why the sweep could not start here, such as missing data; empty if it could.
+        obstacle: why the sweep cannot start here, such as missing data; empty if it can.
         balance: a sentence on the class shares if they are far from equal.
         curvature_share: share of the time spent on the Hessian; 0 if it is not measured or not known.
-        cohorts: kinds of cohorts, a few words each; empty if the packing is another.
-        shifted_share: share of the time spent on shifts, without making them (once per node).
-        final: fresh seeds trained in the final stage, at least and at most; `None` without one.
+        cohorts: description of each kind of cohort; empty for other packings.
+        shifted_share: share of the time spent on measuring shifts. Making the shifted data, once per node, is not
+            included.
+        final: (smallest, largest) number of fresh seeds trained in the final stage; `None` without a final stage.
         final_epochs: epochs per fresh seed.
         final_seconds: longest duration of the final stage; `None` if costs were not measured.
-        price_per_gpu_hour: price by which GPU-hours are multiplied; `None` shows no price.
+        price_per_gpu_hour: price of one GPU-hour; with `None`, no price is shown.
     """
 
     trials: int
@@ -285,7 +287,7 @@ class Plan(PlanView):
                 yield f"GPU-hours, {gpu}", f"{_hours(low)} to {_hours(high)}{price}"
 
     def _shown_strata(self) -> list[tuple[str, Stratum]]:
-        """Return the strata in the order of the space, or the smallest of them if there are many."""
+        """Return the strata in the order of the space; if there are many, only the smallest."""
         strata = list(self.strata.items())
         if len(strata) > SHOWN_STRATA:
             last = max(self.reaching)
@@ -365,7 +367,7 @@ def plan(spec: SweepSpec, costs: Mapping[str, Cost] | None = None, workers: int 
         # Shifts are measured on finished networks only, not at every rung.
         shifted = finished * once
         work = epochs * epoch + evaluations * (evaluation + REPORT_SECONDS) + shifted
-        # Fresh seeds run to the end without comparisons; their curvature is not measured.
+        # Fresh seeds run to the end without comparisons, and their curvature is not measured.
         one = spec.scheduler.max_epochs * epoch + evaluation - hessian + REPORT_SECONDS + once
         return replace(
             planned,
@@ -398,7 +400,7 @@ def describe_resources(resources: Resources, *, together: bool = False) -> str:
     if not 0 < resources.gpu < 1:
         gpus = f"{resources.gpu:g} GPU{'' if resources.gpu == 1 else 's'}"
         return f"{cores} and {gpus}" if resources.gpu else f"{cores}, no GPU"
-    most = int(1 / resources.gpu + 1e-9)  # 1 / 0.1 and the like can round below the whole number
+    most = int(1 / resources.gpu + 1e-9)  # quotients such as 1 / 0.1 can round below the whole number
     return f"{cores} and {resources.gpu:g} of a GPU ({most} processes per GPU); doubled after running out of GPU memory"
 
 
@@ -412,7 +414,7 @@ def _strata(
 ) -> dict[str, Stratum]:
     """Return every stratum with the number of trials at each rung, from counts [repetitions, strata, rungs]."""
     reaching = {name: _by_rung(schedule, by_stratum[:, row]) for row, name in enumerate(names)}
-    # A large sweep is simulated in part, in which a rare stratum can be missing.
+    # Only a part of a large sweep is simulated, so a rare stratum can be missing.
     return {name: Stratum(size, reaching[name]) for name, size in stratum_sizes(spec).items() if name in reaching}
 
 
@@ -430,7 +432,7 @@ def architecture_shares(spec: SweepSpec) -> dict[str, float]:
 
 
 def cohort_lines(spec: SweepSpec) -> tuple[str, ...]:
-    """Describe each kind of cohort: its trials, which can train together, and its number of lanes.
+    """Describe each kind of cohort: the trials that can train together, and its number of lanes.
 
     Empty if `packing` is not `cohort`. The best number of lanes is measured when the sweep begins.
     """
@@ -443,7 +445,7 @@ def cohort_lines(spec: SweepSpec) -> tuple[str, ...]:
     lanes = spec.replicates.lanes
     width = "as many lanes as are measured to be fastest" if lanes == "auto" else f"{lanes} lanes a process"
     counted = Counter(keys)
-    alone = counted.pop(None, 0)  # no key: such networks cannot be lanes
+    alone = counted.pop(None, 0)  # without a key, networks cannot be lanes
     lines = [f"{plural(count, 'trial')} of {names[key]}: {width}" for key, count in counted.most_common(SHOWN_COHORTS)]
     if len(counted) > SHOWN_COHORTS:
         lines.append(f"{len(counted) - SHOWN_COHORTS} more kinds, none of them larger")

@@ -40,12 +40,12 @@ def prepare_dataset(spec: SweepSpec, manifest: Mapping[str, Any] | None = None) 
 
     Args:
         spec: the checked search space.
-        manifest: manifest of a sweep that has begun, whose training loop was tried at its start.
+        manifest: manifest of a sweep that has begun. Its training loop was tried at the start and is not tried again.
 
     Raises:
         SweeperError: the data cannot be loaded.
         InvalidSearchSpace: architectures or batch sizes do not fit, networks cannot be fused, or splits are missing or
-            cannot be made from the data; it lists all of them.
+            cannot be made from the data. The error lists all faults.
 
     Example:
         >>> from sweeper.space.loading import load_spec
@@ -56,7 +56,7 @@ def prepare_dataset(spec: SweepSpec, manifest: Mapping[str, Any] | None = None) 
         return data_stand_in(manifest) if manifest is not None else try_loop(spec, data_of_loop(spec))
     dataset = _load(spec.dataset)
     drawn = first_examples(spec)
-    # In this order, and only until the first kind of fault: later checks build on what earlier ones found sound.
+    # Checks stop after the first kind of fault, because later checks rely on earlier ones.
     faults = (
         own_faults(spec, drawn, dataset)
         or split_faults(spec.evaluation.model_dump(), tuple(dataset.splits))
@@ -70,7 +70,8 @@ def prepare_dataset(spec: SweepSpec, manifest: Mapping[str, Any] | None = None) 
 
 
 def data_of_loop(spec: SweepSpec) -> DataSet:
-    """Return the data set that a search space with a loop names, or a stand-in for the loop's own data.
+    """Return the data set that a search space with a loop names. If it names none, return a stand-in for the loop's own
+    data.
 
     Raises:
         SweeperError: the data cannot be loaded.
@@ -100,27 +101,27 @@ def _unsuited(spec: SweepSpec, drawn: Sequence[Configuration], dataset: DataSet)
     ]
 
 
-#: Most pairs of network and batch size that train one step before a start (our choice): some 5 s.
+#: Largest number of pairs of network and batch size that train one step before a start (our choice): about 5 s.
 MOST_STEPS = 50
 
 
 def _untrainable(drawn: Sequence[Configuration], dataset: DataSet) -> list[Fault]:
     """Return a fault for each network that cannot train in batches of its size."""
     pairs = distinct((c["architecture"], c["optimizer"]["batch_size"]) for c in drawn)
-    # Small last batches first: batch-norm fails on a last batch of one sample.
+    # Pairs with a small last batch come first, because batch-norm fails on a last batch of one sample.
     pairs.sort(key=lambda pair: len(dataset.train) % pair[1] or pair[1])
     return _faults("space.architecture", pairs[:MOST_STEPS], lambda pair: step_fault(dataset, *pair))
 
 
 def bins_fault(dataset: DataSet, measured: Evaluation) -> str | None:
-    """Return why a split that every evaluation measures on is too small for the bins, `None` if none is."""
+    """Return a sentence if a split that every evaluation measures is too small for the bins, otherwise `None`."""
     names = ("val", "test", *measured.own_splits)
     faults = (bin_faults(len(dataset.splits[name]), measured.bins) for name in names)
     return next((rule for rules in faults for rule in rules), None)
 
 
 def streaming_faults(dataset: DataSet, spec: SweepSpec) -> list[Fault]:
-    """Return a fault for each setting that data which are decoded while training do not support."""
+    """Return a fault for each setting that cannot be used with data that are decoded during training."""
     faults: list[Fault] = []
     if dataset.train.source is None:
         return faults
@@ -135,7 +136,7 @@ def streaming_faults(dataset: DataSet, spec: SweepSpec) -> list[Fault]:
 
 
 def shift_faults(spec: SweepSpec, dataset: DataSet) -> list[Fault]:
-    """Return a fault for each shift that cannot be made; the data sets that they name are loaded."""
+    """Return a fault for each shift that cannot be made. Loads the data sets that shifts name."""
     faults = []
     for index, entry in enumerate(spec.evaluation.splits):
         rule = build_split(entry).fault(dataset) if isinstance(entry, dict) else None
@@ -151,7 +152,7 @@ def lane_notes(spec: SweepSpec, dataset: DataSet) -> list[str]:
         spec: the checked search space.
         dataset: data set of the sweep.
     """
-    # Only a note: the process that trains the pair comes to the same result and falls back.
+    # This is only a note, because the process that trains the pair detects the same and trains without lanes.
     asked, training = spec.replicates.packing, spec.training.settings
     if asked != packing.COHORT and (asked not in (packing.FUSED, packing.AUTO) or spec.replicates.count < 2):
         return []
@@ -213,7 +214,7 @@ def _faults(path: str, values: Iterable[Any], fault: Callable[[Any], str | None]
 def _variant_fault(named: dict[str, object], dataset: DataSet) -> str | None:
     """Return why a data set does not fit the sweep's first one, `None` if it does."""
     other = _load(named)
-    # Columns of the tables and a network's layers are those of one number of classes and one input shape.
+    # The tables' columns and a network's layers depend on the number of classes and the input shape.
     shapes = [(data.classes, tuple(data.train.inputs.shape[1:])) for data in (dataset, other)]
     if shapes[0] == shapes[1]:
         return None
@@ -265,7 +266,7 @@ def _own_data_fault(dataset: object, name: str) -> str | None:
 
 
 def _own_data_faults(dataset: object) -> Iterator[str]:
-    """Yield the rules that a user-defined data set breaks. Only the first is reliable: later checks assume it holds."""
+    """Yield the rules that a user-defined data set breaks. Only the first is reliable: later checks rely on it."""
     if not isinstance(dataset, DataSet):
         yield f"gives a {type(dataset).__name__}, which must be a trainables.datasets.DataSet"
         return
@@ -283,7 +284,7 @@ def _own_data_faults(dataset: object) -> Iterator[str]:
         low, high = int(split.targets.min()), int(split.targets.max())
         if low < 0 or high >= dataset.classes:
             yield f"has targets from {low} to {high} in {part}, which must lie in [0, {dataset.classes})"
-        first = split.prepare(split.inputs[:2])  # shapes are checked as the network sees them
+        first = split.prepare(split.inputs[:2])  # shapes are checked after preprocessing
         if tuple(first.shape[1:]) != tuple(dataset.input_shape):
             shape = tuple(first.shape[1:])
             yield f"has samples of shape {shape} in {part}, but input_shape = {dataset.input_shape}"

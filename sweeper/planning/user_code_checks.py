@@ -1,11 +1,11 @@
 """Try the user's own components and training loop on a few samples before a sweep starts.
 
-These checks cover what a signature does not show: shapes, types, finite values, a gradient that reaches the network,
-and a state that survives a checkpoint. Each fault begins with the component's name; an exception of the user's code is
-reported with its file and line.
+These checks cover properties that a signature does not show: shapes, types, finite values, a gradient that reaches the
+network, and a state that survives a checkpoint. Each fault begins with the component's name. An exception in the user's
+code is reported with its file and line.
 
-A loop is trained for an epoch on one configuration, saved as a checkpoint, loaded into a second loop, and both are
-trained for another epoch. If the two then differ, a resumed trial would differ from an uninterrupted one.
+A loop is trained for an epoch on one configuration, saved as a checkpoint and loaded into a second loop. Then both are
+trained for another epoch. If the two loops differ afterwards, a resumed trial would differ from an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from trainables.registry import FITTED_ON, LABEL, OWN
 from trainables.training.evaluation import FITTED_ON as MEASURED_SPLIT
 from trainables.training.own_loop import STANDARD, LoopError, LoopReplicate
 
-#: Configurations tried per own component: enough to meet its branches; ranges have been checked with the space.
+#: Number of configurations tried per own component: enough to reach its branches. Ranges were checked with the space.
 TRIED = 8
 
-#: Samples of random predictions: enough for typical values, and checked in milliseconds.
+#: Number of samples of random predictions: enough for typical values, and few enough to check in milliseconds.
 SAMPLES = 64
 
 Values = Mapping[str, Any]
@@ -87,7 +87,7 @@ def _faults(place: str, name: str, entries: Sequence[Values], check: Check, data
         given = ", ".join(f"{key} = {value!r}" for key, value in values.items() if key != "name")
         subject = f"{name} with {given}" if given else name
         try:
-            # The user's code may draw random numbers; the sweep's own must not depend on a check.
+            # The user's code may draw random numbers. This must not change the sweep's own random numbers.
             with torch.random.fork_rng(devices=[]):
                 check(values, dataset)
         except Exception as error:
@@ -108,7 +108,7 @@ def _check_loss(values: Values, dataset: DataSet) -> None:
     if not isinstance(loss, Loss):
         raise _Fault(f"it builds a {type(loss).__name__}, which must be a trainables.losses.Loss")
     generator = torch.Generator().manual_seed(0)
-    # Spread of 2: confident and unsure predictions, without saturating a softmax in float32.
+    # A spread of 2 gives confident and unsure predictions without saturating a softmax in float32.
     logits = (2 * torch.randn(SAMPLES, dataset.classes, generator=generator)).requires_grad_()
     targets = torch.randint(dataset.classes, (SAMPLES,), generator=generator)
     loss.begin_epoch(0, 2)  # some losses change their hyperparameters by epoch, and fail before the first
@@ -132,7 +132,7 @@ def _check_value(value: object, leaves: Sequence[Tensor]) -> None:
         raise _Fault(f"its value is {float(value)} for typical logits")
     if not value.requires_grad:
         raise _Fault("its value does not depend on the logits through operations that torch can differentiate")
-    # A loss that wraps a model may leave some parameters without a gradient; only all of them are a fault.
+    # A loss that wraps a model may leave some parameters without a gradient. It is a fault only if all have none.
     gradients = torch.autograd.grad(value, leaves, allow_unused=True)
     if all(gradient is None or not gradient.any() for gradient in gradients):
         raise _Fault("its gradient is zero everywhere: nothing would be trained")
@@ -142,7 +142,8 @@ def _check_value(value: object, leaves: Sequence[Tensor]) -> None:
 
 def _check_independent(loss: Loss, logits: Tensor, targets: Tensor) -> None:
     """Check a loss that declares itself to be a mean of independent values."""
-    # Lanes, last batches and curvature on subsets rely on the declaration; a wrong one would train wrongly in silence.
+    # Lanes, last batches and curvature on subsets rely on the declaration. If it were wrong, training would silently be
+    # wrong.
     whole, part = loss.per_sample(logits, targets), loss.per_sample(logits[:8], targets[:8])
     if whole.shape != targets.shape:
         raise _Fault(f"its per_sample gives shape {tuple(whole.shape)} for {len(targets)} samples")
@@ -162,7 +163,8 @@ def read_back(state: object) -> Any:
     held = io.BytesIO()
     torch.save(state, held)
     held.seek(0)
-    # `weights_only`, as checkpoints are loaded: a pickled object of the user's own would fail on resume only.
+    # Checkpoints are loaded with `weights_only`. Without it here, a pickled object of the user would fail only on
+    # resume.
     return torch.load(held, map_location="cpu", weights_only=True)
 
 
@@ -187,7 +189,7 @@ def _check_architecture(values: Values, dataset: DataSet) -> None:
     if not isinstance(model, nn.Module):
         raise _Fault(f"it builds a {type(model).__name__}, which must be a torch.nn.Module")
     inputs = dataset.train.prepare(dataset.train.inputs[:2])
-    logits = model.train()(inputs)  # training mode, in which batch-norm refuses what evaluation would accept
+    logits = model.train()(inputs)  # training mode: batch-norm refuses inputs that evaluation accepts
     if not isinstance(logits, Tensor) or tuple(logits.shape) != (2, dataset.classes):
         shown = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else f"a {type(logits).__name__}"
         classes = dataset.classes
@@ -230,7 +232,7 @@ def _check_posthoc(values: Values, dataset: DataSet) -> None:
 
 def _predictions(classes: int) -> tuple[np.ndarray, np.ndarray]:
     """Return logits [N, K] and targets [N] of a network that is right most of the time."""
-    # Every class occurs: class-wise methods cannot be fitted without.
+    # Every class occurs, because class-wise methods cannot be fitted otherwise.
     random = np.random.default_rng(0)
     targets = np.arange(max(SAMPLES, classes)) % classes
     logits = random.normal(size=(len(targets), classes))
@@ -238,20 +240,20 @@ def _predictions(classes: int) -> tuple[np.ndarray, np.ndarray]:
     return logits, targets.astype(np.int64)
 
 
-#: Key of the manifest with facts on a user's training loop.
+#: Key of the manifest's entry on a user's training loop.
 MANIFEST_KEY = "loop"
 
-#: Relative tolerance for two runs on a GPU, whose sums have no fixed order; on CPUs they are equal bit for bit.
+#: Relative tolerance for two runs on a GPU, where sums have no fixed order. On CPUs, two runs are equal bit for bit.
 ON_A_GPU = 1e-2
 
 
 @dataclass(frozen=True)
 class LoopData(DataSet):
-    """The data that a loop predicts, used instead of a data set.
+    """The data for which a loop returns predictions, used instead of a data set.
 
     Attributes:
-        columns: further columns that it measures in each epoch.
-        measures: columns that it measures itself in an evaluation.
+        columns: further columns that the loop measures in each epoch.
+        measures: columns that the loop itself measures in an evaluation.
         epoch_seconds: measured time of an epoch.
         evaluation_seconds: measured time of an evaluation.
     """
@@ -298,10 +300,10 @@ def try_loop(spec: SweepSpec, data: DataSet) -> LoopData:
 
     Args:
         spec: a search space with a loop.
-        data: its data set, which the loop can ask for.
+        data: its data set, which the loop can request.
 
     Returns:
-        The data that the loop predicts, or a stand-in with the sizes of `data` if it has no `predict`.
+        The data for which the loop returns predictions; if it has no `predict`, a stand-in with the sizes of `data`.
 
     Raises:
         InvalidSearchSpace: the loop has a fault.
@@ -348,7 +350,7 @@ def _measures(loop: LoopReplicate, spec: SweepSpec) -> tuple[str, ...]:
     """
     own = tuple(getattr(loop.loop, "measures", ()))
     taken = {*EVALUATION_KEYS}
-    if loop.predicts:  # the service fills the standard columns; a loop without `predict` can use their names
+    if loop.predicts:  # the service fills the standard columns, but a loop without `predict` can use their names
         metrics = [metric["name"] for metric in spec.evaluation.metrics]
         taken |= {*evaluation_columns(spec.evaluation.posthoc, metrics, spec.cross_fitted)}
     if bad := [key for key in own if not WORD.fullmatch(key) or key in taken]:
@@ -376,15 +378,15 @@ _MEASURED = ("epoch", "val_nll", "val_accuracy", "val_ece", "seconds")
 
 
 def state_fault(first: LoopReplicate, second: LoopReplicate, tolerance: float = 0.0) -> str | None:
-    """Return which part of a loop is not restored from its state, or `None`.
+    """Return the part of a loop that is not restored from its state, or `None`.
 
     Args:
-        first: a loop that has trained for an epoch or more; it is trained for another.
+        first: a loop that has trained for at least one epoch; it is trained for one more.
         second: an equal loop that has not been trained.
         tolerance: largest relative difference of values.
     """
     saved = first.state_dict()
-    # Through the file format: a state that shares tensors with the loop would follow its training.
+    # The state passes through the file format, because a state that shares tensors with the loop would change with it.
     try:
         read = read_back(dict(saved))
     except Exception as error:
@@ -394,7 +396,7 @@ def state_fault(first: LoopReplicate, second: LoopReplicate, tolerance: float = 
     lost = difference(saved["loop"], second.state_dict()["loop"], tolerance)
     if lost is not None:
         return f"{lost} of its state has changed after load_state_dict"
-    # Attributes that differ name the culprit, if predictions or the next epoch differ.
+    # If predictions or the next epoch differ, the attributes that differ show the cause.
     parts = [name for name, part in vars(first.loop).items() if not _same(part, getattr(second.loop, name, None))]
     if first.predicts and not _close(
         first.predicted(MEASURED_SPLIT)[0], second.predicted(MEASURED_SPLIT)[0], tolerance

@@ -9,30 +9,30 @@ promote the best paused one when a worker becomes free. The differences:
   (of 48 trials at rungs 3/9/27, 17.6 reach the second rung on average, not 16, and 9.3 the third, not 5.3);
 * the cut-off is the (1 − 1/reduction_factor) quantile, linearly interpolated, of the *others'* values.
 
-`keep_at_least: k` is not part of ASHA: a trial that fewer than k earlier trials beat always continues, so the best k of
-a pool are never stopped at a rung, whatever their order of arrival.
+`keep_at_least: k` is not part of ASHA. With it, a trial that is beaten by fewer than k earlier trials always continues.
+So the best k trials of a pool are never stopped at a rung, whatever their order of arrival.
 
-Unlike Ray's class, a non-finite value fails the trial at once, rungs are whole epochs computed without logarithms, and
-trials are identified by their configuration, so a resumed trial cannot compete with itself.
+Unlike in Ray's class, a non-finite value fails the trial at once. Rungs are whole epochs computed without logarithms.
+Trials are identified by their configuration, so a resumed trial cannot compete with itself.
 
-With several objectives, or one under constraints, it is multi-objective ASHA (Schmucker, Donini, Zafar, Salinas &
-Archambeau 2021, arXiv:2106.12639): a trial that reaches a rung is ranked with all trials that reached it earlier
-(`sweeper.scheduling.ranking`) and continues if its place among these n, counted from 0, is at most
-n / reduction_factor; the first one always continues. Syne Tune 0.16's MOASHA follows the same rule but ranks in another
-order: its NonDominatedPriority returns the indices of the sorted trials instead of their ranks, and its ε-net returns
-ranks instead of an order, so the fate of a trial there depends on when the worst one arrived. With priorities that are
-ranks, raw distances, no standard errors and no constraints, the decisions are equal
+With several objectives, or with constraints, the scheduler is multi-objective ASHA (Schmucker, Donini, Zafar, Salinas &
+Archambeau 2021, arXiv:2106.12639). A trial that reaches a rung is ranked with all trials that reached it earlier
+(`sweeper.scheduling.ranking`). It continues if its rank among these n trials, counted from 0, is at most n /
+reduction_factor; the first trial always continues. Syne Tune 0.16's MOASHA follows the same rule but ranks in another
+order. Its NonDominatedPriority returns the indices of the sorted trials instead of their ranks, and its ε-net returns
+ranks instead of an order. So decisions there depend on when the worst trial arrived. With priorities that are ranks,
+raw distances, no standard errors and no constraints, the decisions are equal
 (`tests/sweeper/scheduling/test_multi_objective.py`).
 
-**Promotion** is algorithm 2 of Li et al.: a trial pauses at its rung. When a worker is free, it looks from the highest
-rung down for a paused trial among the best ⌊n/η⌋ of a rung's n trials, and continues the best of these; if there is
-none, a new trial begins. A trial whose own arrival makes it the one to promote continues without a pause, because in
-the algorithm the worker that it frees would promote it at once.
+**Promotion** is algorithm 2 of Li et al.: a trial pauses at its rung. When a worker is free, it goes through the rungs
+from the highest down and searches for a paused trial among the best ⌊n/η⌋ of a rung's n trials. It continues the best
+of these; if there is none, a new trial begins. If a trial would be promoted as soon as it arrives, it continues without
+a pause: in the algorithm, the worker that it frees would promote it at once.
 
-The difference: the number of trials is finite, so a worker can find nothing to do. Once all trials have reached a rung
-and none can be promoted, the paused ones are stopped. With `keep_at_least: k` the best k of every rung are promoted
-before that, once no other trial of the pool is on its way to that rung, so small strata also have a trial that
-finishes. Other pools, and trials beyond the rung, are not waited for.
+There is one difference: the number of trials is finite, so a worker can run out of work. Once all trials have reached a
+rung and none can be promoted, the paused trials are stopped. With `keep_at_least: k`, the best k of every rung are
+promoted before that, so small strata also have a trial that finishes. This happens as soon as no other trial of the
+pool can still reach the rung. It does not wait for other pools, or for trials beyond the rung.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ from sweeper.scheduling.base import SCHEDULERS, Measured, RungState, Scheduler, 
 from sweeper.scheduling.ranking import Constraint, Ranking, rank
 from trainables.registry import Hyperparameter, hyperparameters_of
 
-#: (Minus the score, order of arrival): the best trial of a rung has the smallest key, and ties go to the earlier one.
+#: (Minus the score, order of arrival). The best trial of a rung has the smallest key; of equal trials, the earlier.
 Key = tuple[float, int]
 
-#: The rule of the decision on the first trial at a rung, which has nothing to be compared with.
+#: Name of the rule for the first trial at a rung, which cannot be compared with another.
 FIRST = "first"
 
-#: The setting that a decision's `kept_by` names.
+#: Name of the setting in a decision's `kept_by`.
 KEEP_AT_LEAST = "keep_at_least"
 
 
@@ -85,7 +85,7 @@ class Halving(Scheduler):
     @property
     def rungs(self) -> tuple[int, ...]:
         """The epochs at which trials are evaluated and compared; the last one is `max_epochs`."""
-        # Ray takes a float logarithm and truncates it, which loses a rung where the quotient is an exact power.
+        # Ray truncates a float logarithm, which can lose a rung if the quotient is an exact power.
         rungs, epoch = [], float(self.grace_epochs)
         while epoch < self.max_epochs:
             rungs.append(int(epoch))
@@ -108,8 +108,8 @@ class Halving(Scheduler):
     @property
     def quantile(self) -> float:
         """Share of competitors that a trial must match or beat to continue."""
-        # Ray asks numpy for a percentile and numpy divides by 100 again: the round trip changes the last bit, and with
-        # it a cut-off that a trial can lie exactly on.
+        # Ray passes a percentage to numpy, which divides it by 100 again. The round trip changes the last bit, which
+        # matters for a trial exactly at the cut-off.
         return (1 - 1 / self.reduction_factor) * 100 / 100
 
     def kept_by(self, better: int) -> str | None:
@@ -123,7 +123,8 @@ class Rung:
     def __init__(self) -> None:
         """Start empty."""
         self.keys: dict[int, Key] = {}
-        # Kept sorted: a cut-off or a place costs a bisection, where sorting at every report of 10,000 trials would not.
+        # Kept sorted, so that a cut-off or a rank costs a bisection. Sorting 10,000 trials at every report would be
+        # slow.
         self._ordered: list[Key] = []
         self._paused: list[tuple[Key, int]] = []
 
@@ -131,14 +132,14 @@ class Rung:
         return len(self.keys)
 
     def add(self, configuration: int, score: float) -> None:
-        """Record a configuration's arrival; a second one is ignored, because its decision has been made."""
+        """Record a configuration's arrival. A second arrival is ignored, because its decision has been made."""
         if configuration not in self.keys:
             key = self.keys[configuration] = (-score, len(self))
             insort(self._ordered, key)
             insort(self._paused, (key, configuration))
 
     def promote(self, configuration: int) -> None:
-        """Remove a configuration from the paused ones, if it pauses here."""
+        """Remove a configuration from the paused trials, if it pauses here."""
         paused = (self.keys.get(configuration), configuration)
         if paused in self._paused:
             self._paused.remove(paused)
@@ -150,7 +151,8 @@ class Rung:
 
     def quantile(self, share: float) -> float | None:
         """Return the linearly interpolated quantile of the scores, or `None` when there are none."""
-        # As `numpy.percentile`, which Ray uses, to the last bit (it interpolates from the nearer end), without a sort.
+        # Equal to `numpy.percentile`, which Ray uses, to the last bit (it interpolates from the nearer end), but
+        # without a sort.
         if not self._ordered:
             return None
         position = share * (len(self) - 1)
@@ -169,7 +171,7 @@ class Rung:
         return None if leader is None or self.place(leader) >= quota else (leader, self.place(leader))
 
     def place_of(self, score: float) -> tuple[int, int]:
-        """Return the rank of a new arrival, and the number of better ones that pause."""
+        """Return the rank of a new arrival, and the number of better trials that pause."""
         key = (-score, len(self))
         return bisect_left(self._ordered, key), bisect_left(self._paused, (key, -1))
 
@@ -196,7 +198,7 @@ class Rungs(RungState):
         """Stop a trial whose value is worse than the quantile of the others'."""
         scheduler, others = self.scheduler, self.by_epoch[rung]
         cutoff_score, score = others.quantile(scheduler.quantile), scheduler.score(metric)
-        # Ray keeps the first arrival, too: without a competitor there is no cut-off.
+        # Ray also continues the first arrival: without a competitor there is no cut-off.
         if cutoff_score is None:
             return Decision("continue", FIRST, rung, metric, place=1, count=1)
         better = others.better_than(score)
@@ -244,10 +246,10 @@ class RankedRungs(RungState):
         halving, others = self.scheduler, self.competitors(rung)
         if not others:
             return Decision("continue", FIRST, rung, metric, place=1, count=1)
-        # The new trial is ranked last in the list, so its index is the number of the others.
+        # The new trial is the last in the list, so its index is the number of the others.
         ranking = self._ranking(rung, measured)
         place, count = ranking.order.index(others), others + 1
-        # Strictly above, as in Syne Tune's MOASHA: a place that is exactly the share continues.
+        # Strictly above, as in Syne Tune's MOASHA: a trial exactly at the share continues.
         beyond = place / count > 1 / halving.reduction_factor
         kept_by = halving.kept_by(place) if beyond else None
         return Decision(
@@ -261,11 +263,11 @@ class RankedRungs(RungState):
         )
 
     def keeps_to_constraints(self, rung: int, measured: Measured | None = None) -> bool:
-        """Return whether a trial that reaches a rung satisfies the constraints, relative to those that came earlier."""
+        """Return whether a trial that reaches a rung satisfies the constraints, relative to the earlier trials."""
         return self._ranking(rung, measured).front[-1] > 0
 
     def _ranking(self, rung: int, measured: Measured | None) -> Ranking:
-        """Rank a trial that reaches a rung, appended as the last one, with those that reached it earlier."""
+        """Rank a trial that reaches a rung with the trials that reached it earlier; it is the last in the list."""
         return ranking(self.scheduler, [*(earlier for _, earlier in self.arrived[rung].values()), measured or {}])
 
 
@@ -279,7 +281,7 @@ def ranking(halving: RankedHalving, measured: list[Measured]) -> Ranking:
     errors = np.stack([column(g.metric, 1) for g in halving.goals], axis=1)
     violated = (constraint.violations(column(constraint.goal.metric, 0)) for constraint in halving.constraints)
     violations = sum(violated, start=np.zeros(len(measured)))
-    # A trial without a value for some objective cannot be placed on a front: it ranks behind every violation.
+    # A trial without a value for some objective belongs to no front, so it ranks behind every violation.
     violations[~np.isfinite(costs).all(axis=1)] = np.inf
     return rank(costs, errors, violations, normalise=halving.normalise)
 
@@ -310,13 +312,13 @@ class PausedRungs(Rungs):
         """Continue a trial that would be promoted now; pause any other."""
         arrivals = self.by_epoch[rung]
         count, (place, better_paused) = len(arrivals) + 1, arrivals.place_of(self.scheduler.score(metric))
-        # Algorithm 2 promotes from the highest rung down, so a promotable trial higher up takes the worker first.
+        # Algorithm 2 promotes from the highest rung down, so a promotable trial at a higher rung gets the worker first.
         above = any(self._promotable(epoch) for epoch in self._before_the_end() if epoch > rung)
         leads = place < self._quota(count) and not better_paused
         return self._decision("continue" if leads and not above else "pause", rung, metric, place, count)
 
     def promotion(self, settled: Settled = lambda stratum, rung: False) -> tuple[int, Decision] | None:
-        """Return the paused trial to promote when a worker is free, and the decision on it; `None` to begin another."""
+        """Return the paused trial to promote when a worker is free, and its decision; `None` to begin a new trial."""
         least = self.scheduler.keep_at_least or 0
         for epoch in reversed(self._before_the_end()):
             rung = self.by_epoch[epoch]
@@ -325,7 +327,7 @@ class PausedRungs(Rungs):
                 continue
             (configuration, place), count = candidate, len(rung)
             beyond = place >= self._quota(count)
-            # A trial still on its way could be better than this one, which the quota alone would not promote.
+            # The quota alone would not promote this trial, and a trial that has yet to arrive could be better.
             if beyond and not settled(None, epoch):
                 continue
             metric = self.scheduler.score(-rung.keys[configuration][0])

@@ -1,9 +1,9 @@
-"""The interface of schedulers: settings, rungs, a state folded from the journal, and the comparison at a rung.
+"""The interface of schedulers: settings, rungs, the comparison at a rung, and a state computed from the journal.
 
-A scheduler compares a trial that reaches a rung with the trials that reached it earlier. This module decides the rest,
-which is the same for every scheduler: a trial whose objective is not finite fails, a trial that reaches the last epoch
-is complete, and nothing is decided between rungs. The same state and the same report always give the same decision;
-`audit` relies on this.
+A scheduler compares a trial that reaches a rung with the trials that reached it earlier. This module contains the rules
+that all schedulers share: a trial whose objective is not finite fails, a trial that reaches the last epoch is complete,
+and nothing is decided between rungs. The same state and the same report always give the same decision; `audit` relies
+on this.
 
 To add a scheduler, add one file to this folder; it is discovered there:
 
@@ -36,13 +36,14 @@ from trainables.registry import Hyperparameter, Registry
 from trainables.worker.trial_reports import NON_FINITE, TrialReport, objective_values
 
 #: Schedulers by their name in a search space. Each builds a `Scheduler` from (metric, mode, **settings).
-#: A setting counted in epochs has a name that ends in `_epochs`, because rehearsals scale these with the run.
+#: The name of a setting counted in epochs ends in `_epochs`, because rehearsals scale these settings with the run.
 SCHEDULERS = Registry("scheduler", leading=["metric", "mode"])
 
 #: The scheduler used when a search space names none.
 DEFAULT = "asha"
 
-#: Tag: settings of other schedulers are dropped, not refused, so `--set scheduler.name=none` alone turns stopping off.
+#: Tag of schedulers that drop the settings of other schedulers. So `--set scheduler.name=none` alone turns stopping
+#: off.
 IGNORES_SETTINGS = "ignores settings"
 
 #: Metric → (mean over replicates, standard error of that mean).
@@ -55,12 +56,12 @@ GraceEpochs = Annotated[
     Hyperparameter(source="Ray Tune's AsyncHyperBandScheduler, grace_period"),
 ]
 #: Paths of the space that divide trials into strata (see `sweeper.scheduling.strata`). Every scheduler that compares
-#: trials accepts it, but it is not a field of `Scheduler`, which handles one pool: `Stratified` wraps it.
+#: trials accepts this setting. It is not a field of `Scheduler`, which handles one pool; `Stratified` handles strata.
 WITHIN = Hyperparameter(
     "within", "texts", source="none by default: all trials compete in one pool, as in Li et al. 2020 and in Ray Tune"
 )
 
-#: What happens when a stratum has too few trials to compare, as in a first try with few samples.
+#: Behaviour if a stratum has too few trials to compare, as in a first try with few samples.
 TOO_SMALL = Hyperparameter(
     "if_too_small",
     "text",
@@ -72,29 +73,29 @@ TOO_SMALL = Hyperparameter(
 def measurements(report: TrialReport, metrics: Iterable[str]) -> dict[str, tuple[float, float]]:
     """Return the mean and standard error of each metric over the replicates that trained; skip unmeasured metrics."""
     measured: dict[str, tuple[float, float]] = {}
-    # A diverged seed must not move the mean that the others are judged by; the decision counts it as left out.
+    # A diverged seed must not change the trial's mean. The decision counts it as left out.
     sound = [row for row in report.epochs if row["replicate"] not in report.replicate_errors]
     for metric in metrics:
         values = objective_values(metric, sound, report.evaluations) if sound else []
         if values and all(map(math.isfinite, values)):
-            # One replicate has no spread: an error of 0 makes dominance the usual comparison of values.
+            # One replicate has no spread. With an error of 0, dominance is the usual comparison of values.
             error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
-            # fsum is exactly rounded, so the order of the replicates cannot move a value across a cut-off.
+            # fsum is exactly rounded, so the order of the replicates cannot change a decision.
             measured[metric] = (math.fsum(values) / len(values), error)
     return measured
 
 
-#: (Stratum, rung) → whether no further trial can reach that rung, except paused trials that are promoted to it.
+#: (Stratum, rung) → whether no further trial can reach the rung, except by promotion of a paused trial.
 Settled: TypeAlias = Callable[[str | None, int], bool]
 
 
 def settled_but_for(state: RungState, under_way: Callable[[], Iterable[tuple[int, int]]]) -> Settled:
-    """Return a function that says which rungs are settled.
+    """Return a function that returns whether a rung is settled.
 
     Args:
-        state: the scheduler's state, which knows each trial's stratum.
-        under_way: returns the trials that run or have yet to begin, as (configuration, epochs so far). Each of them is
-            awaited at the rungs of its own stratum above its epochs.
+        state: the scheduler's state, which contains each trial's stratum.
+        under_way: returns the trials that run or have yet to begin, as (configuration, epochs so far). Rungs of the
+            trial's stratum above these epochs are not settled.
     """
     # `under_way` is a function because listing the trials is costly and few promotions depend on it.
     return lambda stratum, rung: (
@@ -150,7 +151,7 @@ class Scheduler(ABC):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Metrics compared besides the mean of `metric`; only for several objectives or constraints."""
+        """Metrics compared in addition to `metric`. Only several objectives or constraints need any."""
         return ()
 
     @property
@@ -168,7 +169,7 @@ class Scheduler(ABC):
         return keeping(self.constraints, measured)
 
     def comparing(self, goals: tuple[Objective, ...], constraints: tuple[Constraint, ...]) -> Scheduler | None:
-        """Return the scheduler for several objectives or under constraints, `None` if this scheduler has none.
+        """Return the scheduler for several objectives or under constraints; `None` if this scheduler supports neither.
 
         Args:
             goals: the objectives; the first is `metric`.
@@ -178,18 +179,18 @@ class Scheduler(ABC):
 
     @property
     def smallest_pool(self) -> int:
-        """Fewest trials for which a comparison is useful; plans refuse smaller strata."""
+        """Smallest number of trials for which a comparison is useful. Plans refuse smaller strata."""
         return 2
 
     def score(self, value: float) -> float:
-        """Return the objective's value signed so that larger is better; applying it twice gives the value again."""
+        """Return the value, negated if smaller values are better. Applied twice, it returns the value again."""
         return value if self.mode == "max" else -value
 
 
 class RungState(ABC):
-    """The values at every rung: a fold of the journal that a scheduler compares a new trial with.
+    """The values at every rung, computed from the journal. The scheduler compares a new trial with them.
 
-    If trials compete in several pools, each pool has its own state (see `pool`), which takes values and decisions in.
+    If trials compete in several pools, each pool has its own state (see `pool`), which records values and decisions.
 
     Attributes:
         scheduler: the settings.
@@ -211,7 +212,7 @@ class RungState(ABC):
 
     def add(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> None:
         """Record a configuration's objective at a rung; a second value for the same rung is ignored."""
-        # A resumed trial reports a rung again, but its decision has been made and journaled on the first value.
+        # A resumed trial reports a rung again, but the decision on its first value is already in the journal.
         self.arrived[rung].setdefault(configuration, (metric, measured or {}))
 
     def competitors(self, rung: int) -> int:
@@ -222,22 +223,22 @@ class RungState(ABC):
     def compare(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> Decision:
         """Return whether a configuration that reaches a rung before the last continues, stops or pauses.
 
-        Does not change the state. `measured` holds the scheduler's `metrics`; schedulers without any ignore it.
+        Does not change the state. `measured` holds the scheduler's `metrics`; a scheduler without `metrics` ignores it.
         """
 
     def decided(self, configuration: int, decision: Decision) -> None:
-        """Record a decision, after the value it was made on. Only schedulers that pause trials use it."""
+        """Record a decision, after the value on which it was based. Used only by schedulers that pause trials."""
         return
 
     def promotion(self, settled: Settled = lambda stratum, rung: False) -> tuple[int, Decision] | None:
         """Return the paused trial to promote when a worker is free, and the decision; `None` to begin a new trial.
 
-        Does not change the state. `settled` says at which rungs `keep_at_least` can promote beyond the quota.
+        Does not change the state. At rungs for which `settled` is true, `keep_at_least` can promote beyond the quota.
         """
         return None
 
     def never_promoted(self, rung: int, configuration: int) -> Decision:
-        """Return the decision on a paused trial once nothing is left that could promote it."""
+        """Return the decision on a paused trial that can no longer be promoted."""
         raise ValueError(f"configuration {configuration} cannot pause at rung {rung}: this scheduler pauses no trial")
 
     def keeps_to_constraints(self, rung: int, measured: Measured | None = None) -> bool:
@@ -246,7 +247,7 @@ class RungState(ABC):
 
     def pool(self, configuration: int) -> RungState:
         """Return the state of the trials that a configuration competes with: all of them, unless there are strata."""
-        # Added seeds run to the last epoch whatever they measure: comparing them would select them by their luck.
+        # Added seeds always run to the last epoch. Comparing them would select lucky seeds.
         return AddedSeeds(self.scheduler) if is_added(configuration) else self
 
     def stratum(self, configuration: int) -> str | None:
@@ -254,13 +255,13 @@ class RungState(ABC):
         return None
 
     def apply(self, record: Record) -> None:
-        """Fold one journal record in: a decision on a trial, with a report or without."""
+        """Add one journal record to the state: a decision on a trial, with or without a report."""
         match record.body:
-            # A judgement without a report is a promotion, or the end of a pause.
+            # A decision without a report promotes a trial or ends its pause.
             case Judged() as body:
                 self.pool(body.configuration).decided(body.configuration, body.decision)
             case Reported(decision=Decision(rung=int(rung)) as decision) as body if decision.metric is not None:
-                # A failed trial has no rung value to compare with, so it never becomes a competitor.
+                # A failed trial has no value at the rung, so it never becomes a competitor.
                 pool, measured = self.pool(body.configuration), measurements(body.report, self.scheduler.metrics)
                 pool.add(rung, body.configuration, decision.metric, measured)
                 pool.decided(body.configuration, decision)
@@ -270,7 +271,7 @@ class AddedSeeds(RungState):
     """The rung state of seeds added to a sweep: their only rung is the last epoch, where they are complete."""
 
     def __init__(self, scheduler: Scheduler) -> None:
-        """Start with the last epoch as the only rung."""
+        """Create a state whose only rung is the last epoch."""
         super().__init__(scheduler)
         self.epochs = frozenset({scheduler.max_epochs})
 
@@ -316,13 +317,14 @@ def _in_pool(
 ) -> Decision | None:
     scheduler, rungs, last = state.scheduler, state.epochs, state.scheduler.max_epochs
     if metric is None or not math.isfinite(metric):
-        # The objective may be measured at rungs only: it is absent between them, and its absence there is no failure.
+        # The objective may be measured only at rungs, so its absence between rungs is not a failure.
         if epoch not in rungs and metric is None:
             return None
         return Decision("fail", NON_FINITE, epoch if epoch in rungs else None)
     if epoch >= last:
         rule = "last_epoch" if state.keeps_to_constraints(last, measured) else BREAKS_CONSTRAINT
-        # Journaled with the decision: leaderboards check constraints between complete trials without their reports.
+        # The constrained metrics are journaled with the decision, because leaderboards check constraints of complete
+        # trials without reading their reports.
         names = scheduler.constrained_metrics
         values = {name: measured[name][0] for name in names if measured and name in measured} if names else None
         return Decision("complete", rule, last, metric, count=state.competitors(last) + 1, constrained=values)
@@ -333,7 +335,7 @@ def decide_on(state: RungState, report: TrialReport) -> Decision | None:
     """Return the decision on a trial's report: `decide` on its objective.
 
     The objective is a mean over the replicates that trained. Replicates that diverged, or failed in a separate process,
-    are excluded and counted in the decision (`left_out`), so the configuration competes but is marked.
+    are excluded. The decision counts them (`left_out`), so the configuration still competes but is marked.
     """
     measured = measurements(report, state.scheduler.metrics)
     decision = decide(state, report.configuration, report.epoch, report.objective, measured)
@@ -343,7 +345,7 @@ def decide_on(state: RungState, report: TrialReport) -> Decision | None:
 
 
 def audit(scheduler: Scheduler, records: Iterable[Record]) -> tuple[int, list[str]]:
-    """Recompute every decision, and every absence of one, from the records before it.
+    """Recompute every decision from the records before it. A report without a decision is checked too.
 
     Returns:
         The number of decisions checked, and one sentence for each that differs.
@@ -356,7 +358,7 @@ def audit(scheduler: Scheduler, records: Iterable[Record]) -> tuple[int, list[st
             checked += journaled is not None
             if _comparable(again) != _comparable(journaled):
                 differences.append(f"record {record.sequence}: journaled {_text(journaled)}, recomputed {_text(again)}")
-                # A forged rung has no place in the state; any other difference is folded in, as the driver did.
+                # The state has no place for a forged rung. Any other differing decision is applied, as the driver did.
                 if journaled is not None and journaled.rung not in state.epochs:
                     continue
         state.apply(record)
@@ -367,8 +369,8 @@ def _judged_again(state: RungState, body: Judged) -> Decision | None:
     """Recompute the decision on a paused trial; `None` if another trial should have been promoted."""
     if body.decision.kind == "stop":
         return state.never_promoted(body.epoch, body.configuration)
-    # The journal does not record which trials had yet to begin, so `settled` is unknown. Both answers are tried; a
-    # promotion that `keep_at_least` made names that setting and so equals the second only.
+    # The journal does not record which trials had yet to begin, so `settled` is unknown and both values are tried. A
+    # promotion by `keep_at_least` names that setting, so it can equal only the second.
     made = (body.decision.stratum, body.decision.rung)
     for promotion in (state.promotion(), state.promotion(lambda stratum, rung: (stratum, rung) == made)):
         if promotion is not None and promotion == (body.configuration, body.decision):
@@ -379,7 +381,7 @@ def _judged_again(state: RungState, body: Judged) -> Decision | None:
 def _comparable(decision: Decision | None) -> Decision | None:
     if decision is None or decision.kind != "fail":
         return decision
-    # The rule of a failure comes from the trial's process and can be more specific, so only the kind is compared.
+    # Only the kind of a failure is compared: its rule comes from the trial's process and can be more specific.
     return replace(decision, rule=NON_FINITE)
 
 

@@ -1,19 +1,21 @@
-"""Seeds added once a sweep's trials have ended: the seeds of its final stage, and seeds that a user requests.
+"""Seeds that are added after a sweep's trials have ended, for its final stage or at a user's request.
 
-The winning trials were selected on their seeds, so these seeds overstate them. The final stage trains the contenders,
-the best configuration of each network and of each loss, on fresh seeds common to all. It works in rounds: each
-contender gets `FIRST_SEEDS` seeds; then each round adds one seed to the contenders between which a question is still
-open according to a judge (`sweeper.core.statistics`). Only fresh seeds are judged. After the first round, a line of
-values of one loss hyperparameter can be trained with the winner's other hyperparameters.
+The winning trials were selected on their seeds, so their results on these seeds are too optimistic. The final stage
+trains the contenders on fresh seeds common to all. The contenders are the best configuration of each network and of
+each loss. The stage works in rounds. First, each contender gets `FIRST_SEEDS` seeds. Then each round adds one seed to
+the contenders that a judge (`sweeper.core.statistics`) cannot yet distinguish. Only fresh seeds are judged. After the
+first round, the stage can train a line: several values of one hyperparameter of the loss, with the winner's other
+hyperparameters.
 
 Related work: irace (López-Ibáñez et al. 2016, The irace package, section 2) races configurations over common instances
-(here seeds), a few for all before the first test (`FIRST_SEEDS`), and eliminates permanently. SMAC3 (Lindauer et al.
-2022; its intensifier) gives further seeds, one at a time, to the incumbents and their challengers, up to a maximum
-(`max_config_calls`, here `at_most`). Unlike there, the best of each level enters the race however far behind it is: the
-questions are about networks and losses, not about the single best configuration.
+(here seeds). All configurations see a few instances before the first test (`FIRST_SEEDS`), and eliminations are
+permanent. SMAC3 (Lindauer et al. 2022; its intensifier) gives further seeds, one at a time, to the incumbents and their
+challengers, up to a maximum (`max_config_calls`, here `at_most`). Unlike there, the best configuration of each network
+and loss enters the race even if it is far behind: the questions are about networks and losses, not about the single
+best configuration.
 
-Each round depends only on the journal before it, so a driver that takes over continues as its predecessor would have,
-and an audit recomputes each round.
+Each round depends only on the journal before it. So a driver that takes over continues as its predecessor would have,
+and an audit can recompute each round.
 """
 
 from __future__ import annotations
@@ -31,32 +33,35 @@ from sweeper.journal.records import Added, AddedSeed, Attempt, Record
 from sweeper.journal.state import COMPLETED, SweepState, TrialState
 from trainables.registry.names import nearest
 
-#: Seeds per journal record. Each seed carries its configuration, so one record for a large request would be megabytes.
+#: Largest number of seeds per journal record. Each seed contains its configuration, so one record for a large request
+#: would have megabytes.
 SEEDS_PER_RECORD = 500
 
-#: The question of seeds that a user requested.
+#: The value of `question` for seeds that a user requested.
 REQUEST = "request"
 
-#: Fresh seeds per contender before any is judged: two give a spread, a third shows whether one of them diverged.
+#: Number of fresh seeds per contender before the first judgement. Two give a spread; a third shows whether one
+#: diverged.
 FIRST_SEEDS = 3
 
-#: Values of a line, and seeds per value. On simulated surfaces, 3 values × 4 seeds keep the best value in 99 % of cases
-#: and exclude 89 % of the worse ones where the effect is strong; 6 × 2, as many trainings, exclude 52 %.
+#: Number of values of a line, and of seeds per value. On simulated surfaces with a strong effect, 3 values × 4 seeds
+#: keep the best value in 99 % of cases and exclude 89 % of the worse values. With the same number of trainings, 6 × 2
+#: excludes 52 %.
 LINE_VALUES, LINE_SEEDS = 3, 4
 
-#: Parts of a space that questions are about → their names in questions.
+#: Part of a space that a question can be about → its name in the question.
 PARTS = {"architecture": "network", "loss": "loss"}
 
-#: The question asked if neither network nor loss varies: the value of the best configuration.
+#: The question if neither network nor loss varies. It is about the value of the best configuration.
 BEST = "best"
 
-#: Trial → index of the fresh seed, from 0 → objective.
+#: Trial → index of the fresh seed (from 0) → objective.
 Values: TypeAlias = Mapping[str, Mapping[int, float]]
 
-#: Question → level → its trials.
+#: Question → level (name of a network or loss, or value of a hyperparameter) → its trials.
 Groups: TypeAlias = Mapping[str, Mapping[str, Sequence[str]]]
 
-#: (Values, groups, seeds before the first judgement) → the trials that get another seed.
+#: (Values, groups, number of seeds before the first judgement) → trials that get another seed.
 Judge: TypeAlias = Callable[[Values, Groups, int], Collection[str]]
 
 
@@ -66,10 +71,10 @@ class FinalStage:
 
     Attributes:
         judging: ranks the trials.
-        seeds: the configurations' own replicate seeds, and the fresh ones.
-        at_most: largest number of seeds per configuration, its own included.
-        judge: returns the trials between which a question is open.
-        parts: parts of the space whose name varies, keys of `PARTS`.
+        seeds: the configurations' own replicate seeds, and the fresh seeds.
+        at_most: largest number of seeds per configuration, including its own.
+        judge: returns the trials that a question cannot yet distinguish.
+        parts: parts of the space with several components; keys of `PARTS`.
         lines: hyperparameter → loss → domain.
     """
 
@@ -86,14 +91,14 @@ class FinalStage:
         return self.at_most - self.seeds.count
 
     def next(self, state: SweepState) -> list[Added]:
-        """Return the next round of seeds once all trials have ended; empty if every question is settled."""
+        """Return the next round of seeds after all trials have ended; empty if every question is settled."""
         contenders = self.contenders(state) if self.fresh > 0 else {}
         known = replicates_of(state)
         round_of = _Round(state, self.seeds, known)
         for question, levels in contenders.items():
             for index in levels.values():
                 round_of.fill(index, question, min(FIRST_SEEDS, self.fresh))
-        # The first round is complete before anything is judged: a contender without fresh seeds has no value yet.
+        # The first round must be complete before the first judgement: a contender without fresh seeds has no value yet.
         if round_of.seeds or not contenders:
             return round_of.bodies()
         values = _values(known, self.seeds.count)
@@ -105,13 +110,14 @@ class FinalStage:
             else:
                 self._begin_line(name, state, groups, values, round_of)
         for index in self._in_play(groups, values):
-            # A configuration that answers several questions gets one seed, journaled under the first.
+            # A configuration that belongs to several questions gets one seed, which is journaled under the first
+            # question.
             question = next(q for q, levels in groups.items() if index in levels.values())
             round_of.add_one(index, question, self.at_most)
         return round_of.bodies()
 
     def contenders(self, state: SweepState) -> dict[str, dict[str, int]]:
-        """Return question → level → the best configuration of that level by the sweep's own seeds.
+        """Return question → level → the level's best configuration by the sweep's own seeds.
 
         If all trials of a level were stopped early, the best of them represents it.
         """
@@ -124,13 +130,13 @@ class FinalStage:
             levels = questions.setdefault(PARTS[part], {})
             for index in best:
                 levels.setdefault(str(_part(state, index, part).get("name")), index)
-        # With one level (the other losses failed, say) there is nothing to compare.
+        # With one level, for example because the other losses failed, there is nothing to compare.
         questions = {question: levels for question, levels in questions.items() if len(levels) > 1}
         return questions or ({BEST: {BEST: best[0]}} if best else {})
 
     def _in_play(self, groups: Mapping[str, Mapping[str, int]], values: Values) -> list[int]:
         """Return the configurations that get another seed, in order of the questions."""
-        # A configuration all of whose fresh seeds failed has no value: it leaves the question.
+        # A configuration leaves the question if all of its fresh seeds failed, because it has no value.
         judged = {
             question: {level: [trial_name(i)] for level, i in levels.items() if values.get(trial_name(i))}
             for question, levels in groups.items()
@@ -141,35 +147,35 @@ class FinalStage:
         return [index for index in indices if trial_name(index) in in_play]
 
     def _line(self, name: str, state: SweepState, groups: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
-        """Return value → configuration of a line, contenders on it included; empty before the line begins."""
+        """Return value → configuration of a line, including contenders on it; empty before the line begins."""
         own = [trial.added for trial in state.added if trial.added is not None and trial.added.question == name]
         if not own:
             return {}
         line = dict.fromkeys(added.trial for added in own)
-        # The winner itself, and other contenders that differ from it in this value alone, were not added for the line.
+        # The winner, and other contenders that differ from it only in this value, were not added for the line.
         line |= dict.fromkeys(i for i in _indices(groups) if any(_on_line(name, _of(state, i), a.values) for a in own))
         return {f"{float(_part(state, index, 'loss').get(name, 0.0)):.3g}": index for index in line}
 
     def _begin_line(
         self, name: str, state: SweepState, groups: Mapping[str, Mapping[str, int]], values: Values, round_of: _Round
     ) -> None:
-        """Add the first seeds of a line; contenders on it lack fewer seeds."""
+        """Add the first seeds of a line. Contenders on it have some of them already."""
         measured = {i: of for i in _indices(groups) if (of := values.get(trial_name(i)))}
         sign = 1 if self.judging.mode == "min" else -1
-        # Ties by index, so that a driver that takes over picks the same winner.
+        # Of equal configurations the first is taken, so that a driver that takes over picks the same winner.
         order = sorted(measured, key=lambda i: (sign * sum(measured[i].values()) / len(measured[i]), i))
         with_it = [loss for i in order if (loss := _part(state, i, "loss")).get("name") in self.lines[name]]
         if not with_it:
             return
         winner, loss = _of(state, order[0]), with_it[0]
         losses: list[Mapping[str, Any]] = [loss]
-        # Focal-type losses at γ = 0 are cross-entropy: it is the line's natural end, whatever the space's domain is.
+        # Focal-type losses at γ = 0 are cross-entropy, so 0 is the natural end of the line for any domain.
         if name == "gamma":
             losses.append({"name": "cross_entropy"})
         taken = [float(loss[name])] + [0.0] * (name == "gamma")
         domain = self.lines[name][str(loss["name"])]
         losses += [{**loss, name: value} for value in spread(domain, taken, LINE_VALUES - len(losses))]
-        # A value that a contender has already reuses its fresh seeds instead of training them twice.
+        # If a contender already has a value, its fresh seeds are reused instead of trained again.
         same = {config_hash(_of(state, index)): index for index in measured}
         for line_loss in losses:
             configuration = {**winner, "loss": line_loss}
@@ -180,7 +186,7 @@ def trainings(levels: Sequence[int], lines: int, fresh: int) -> tuple[int, int]:
     """Return the number of fresh seeds that a final stage trains at least, and at most.
 
     Args:
-        levels: number of names of each part of the space that varies.
+        levels: number of components of each part of the space that varies.
         lines: number of hyperparameters for which a line is trained.
         fresh: largest number of fresh seeds per configuration.
 
@@ -188,14 +194,15 @@ def trainings(levels: Sequence[int], lines: int, fresh: int) -> tuple[int, int]:
         >>> trainings([2, 3], lines=0, fresh=4)  # 2 networks, 3 losses: 4 contenders
         (12, 16)
     """
-    # The overall winner is the best of its network and of its loss, so it is counted once, and it is on every line.
+    # The overall winner is the best of its network and of its loss, so it must be counted once. It is also on every
+    # line.
     contenders, new = max(1, sum(levels) - max(0, len(levels) - 1)), lines * (LINE_VALUES - 1)
     first, line = min(FIRST_SEEDS, fresh), min(LINE_SEEDS, fresh)
     return contenders * first + new * line + lines * (line - first), (contenders + new) * fresh
 
 
 class _Round:
-    """Collects a round of seeds: each gets the next free index, and the lowest replicate that its trial lacks."""
+    """Collects a round of seeds. Each seed gets the next free index, and the lowest replicate that its trial lacks."""
 
     def __init__(self, state: SweepState, seeds: ReplicateSeeds, known: Mapping[int, Mapping[int, object]]) -> None:
         self._state, self._count, self._fresh = state, seeds.count, seeds.fresh
@@ -204,15 +211,15 @@ class _Round:
         self.seeds: list[AddedSeed] = []
 
     def fill(self, index: int | None, question: str, fresh: int, values: Mapping[str, Any] | None = None) -> None:
-        """Add the seeds that a configuration lacks of its first `fresh`; a new one has `values` and no index."""
+        """Add seeds until a configuration has `fresh` of them; a new configuration has `values` and no index."""
         for replicate in range(self._count, self._count + fresh):
-            # A new configuration is known by the index of its first added seed.
+            # The index of a new configuration is that of its first added seed.
             index = self._first + len(self.seeds) if index is None else index
             if replicate not in self._known.get(index, ()):
                 self.add(index, replicate, question, values)
 
     def add_one(self, index: int, question: str, at_most: int) -> None:
-        """Add the next seed of a configuration, unless it has `at_most`."""
+        """Add the next seed of a configuration, unless it already has `at_most`."""
         lacking = [r for r in range(self._count, at_most) if r not in self._known.get(index, ())]
         if lacking:
             self.add(index, lacking[0], question)
@@ -229,7 +236,7 @@ class _Round:
 
 
 def requested(state: SweepState, seeds: ReplicateSeeds, wanted: int, trials: Collection[int] = ()) -> list[Added]:
-    """Return the seeds that configurations lack to have `wanted` each.
+    """Return the seeds that must be added so that each configuration has `wanted` seeds.
 
     Args:
         state: state of the sweep.
@@ -252,12 +259,12 @@ def requested(state: SweepState, seeds: ReplicateSeeds, wanted: int, trials: Col
         if state.trials[index].status == COMPLETED or any(seed.status == COMPLETED for seed in added.values())
     ]
     made = _Round(state, seeds, known)
-    # Replicate by replicate: an interrupted request leaves configurations with equal numbers of seeds.
+    # Seeds are ordered by replicate, so that an interrupted request leaves configurations with equal numbers of seeds.
     for replicate in range(seeds.count, wanted):
         for index in sorted(chosen):
             if replicate not in known[index]:
                 made.add(index, replicate, REQUEST)
-    # Round 0: an audit recomputes the numbered rounds only, and a request depends on the user.
+    # A request has round 0, because it depends on the user and an audit recomputes only rounds from 1.
     starts = range(0, len(made.seeds), SEEDS_PER_RECORD)
     return [Added(0, made.seeds[start : start + SEEDS_PER_RECORD]) for start in starts]
 
@@ -274,7 +281,8 @@ def replicates_of(state: SweepState) -> dict[int, dict[int, TrialState]]:
 def spread(domain: Node, taken: Sequence[float], count: int) -> list[float]:
     """Return up to `count` values of a domain, each as far as possible from those `taken` and from each other.
 
-    Candidates are three sextiles of an interval, with distances on its own scale, or all numbers of a list.
+    Candidates are three sextiles of an interval, or all numbers of a list. Distances are measured on the interval's own
+    scale.
 
     Example:
         >>> spread(Interval("loguniform", 0.01, 1.0), taken=[0.5], count=2)
@@ -282,7 +290,7 @@ def spread(domain: Node, taken: Sequence[float], count: int) -> list[float]:
     """
     logarithmic = isinstance(domain, Interval) and domain.kind == "loguniform"
     if isinstance(domain, Interval):
-        # The 1st, 3rd and 5th of six: the centres of three equal parts, so none lies on the edge of the domain.
+        # The 1st, 3rd and 5th sextile are the centres of three equal parts, so none lies on the edge of the domain.
         known = [_sextile(domain, place) for place in (1, 3, 5)]
     else:
         known = [float(value) for _, value in extremes(domain) if isinstance(value, int | float)]
@@ -290,7 +298,7 @@ def spread(domain: Node, taken: Sequence[float], count: int) -> list[float]:
     def place(value: float) -> float:
         return math.log(value) if logarithmic else value
 
-    # Cross-entropy's γ = 0 has no logarithm: on a log scale it is infinitely far from every candidate.
+    # Cross-entropy's γ = 0 has no logarithm, so on a log scale it is infinitely far from every candidate.
     chosen, near = list[float](), [place(value) for value in taken if value > 0 or not logarithmic]
     for _ in range(count):
         left = [value for value in known if value not in (*taken, *chosen)]
@@ -303,7 +311,7 @@ def spread(domain: Node, taken: Sequence[float], count: int) -> list[float]:
 def _sextile(domain: Interval, place: int) -> float:
     value = draw(domain, "", 0, Uniforms(lambda path: place / 6))
     assert isinstance(value, int | float)
-    # Rounded for people: the value is a line's label, and an audit compares it between processors.
+    # Rounded, because the value is shown as a label, and an audit on another processor must get the same value.
     return float(f"{value:.3g}")
 
 
@@ -366,7 +374,7 @@ def _indices(groups: Mapping[str, Mapping[str, int]]) -> list[int]:
 
 def _on_line(name: str, one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Return whether two configurations differ only in a hyperparameter of the loss, or are its γ = 0."""
-    # Cross-entropy has no γ and another name, but is on the line of γ as its value 0.
+    # Cross-entropy has no γ and another name, but belongs to the line of γ as its value 0.
     plain = name == "gamma" and "cross_entropy" in (one["loss"].get("name"), other["loss"].get("name"))
 
     def rest(values: Mapping[str, Any]) -> Mapping[str, Any]:

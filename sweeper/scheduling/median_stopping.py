@@ -7,15 +7,15 @@ trials' objectives reported up to step s. A trial's running average up to step s
 
 Differences from the paper:
 
-* a trial is compared with every other trial that has reached step s, complete or not: if all trials start at once,
-  none is complete before the first of them ends;
-* a step is a rung. Averages and best values begin at the first rung, `grace_epochs`, and leave out the epochs between
-  rungs, whose values the journal does not hold;
+* a trial is compared with every other trial that has reached step s, complete or not. Otherwise there would be nothing
+  to compare with if all trials start at once;
+* a step is a rung. Averages and best values begin at the first rung, `grace_epochs`. They leave out the epochs between
+  rungs, because the journal does not contain their values;
 * no trial stops before `min_competitors` others have reached its rung.
 
 Ray Tune's MedianStoppingRule makes the same decisions if it sees only the same rungs and its trials run until they are
-stopped. It differs in that it can pause instead of stop, counts a trial's best value before the grace period, and
-counts the last result twice, because Tune hands it in again on completion.
+stopped. In general it differs in three ways: it can pause instead of stop, it includes values before the grace period
+in a trial's best value, and it counts the last result twice, because Tune reports it again on completion.
 """
 
 from __future__ import annotations
@@ -81,10 +81,11 @@ class RunningAverages(RungState):
 
     def add(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> None:
         """Record a configuration's value at a rung, and its running average there."""
-        # Once only: a resumed trial that reports the rung again must not weigh double in the median.
+        # A second report is ignored, because a resumed trial must not count twice in the median.
         if configuration not in self.arrived[rung]:
             scores = [*self._scores_before(rung, configuration), self.scheduler.score(metric)]
-            # fsum is exactly rounded: (.1 + .1 + .1) / 3 is above .1 otherwise, and equal trials would stop each other.
+            # fsum is exactly rounded. With `sum`, (.1 + .1 + .1) / 3 is above .1, and equal trials would stop each
+            # other.
             insort(self._averages[rung], math.fsum(scores) / len(scores))
         super().add(rung, configuration, metric, measured)
 
@@ -94,9 +95,9 @@ class RunningAverages(RungState):
         if others < self._needed:
             return Decision("continue", "min_competitors", rung, metric, count=others + 1)
         median = statistics.median(self._averages[rung])
-        # The best value, not the last: a trial with one bad epoch after a good one goes on, as in the paper.
+        # As in the paper, the best value counts, not the last: a trial with one bad epoch after a good one continues.
         best = max([*self._scores_before(rung, configuration), scheduler.score(metric)])
-        # Strictly worse: of two equal trials neither stops the other.
+        # Strictly worse, so that two equal trials do not stop each other.
         kind: DecisionKind = "stop" if best < median else "continue"
         return Decision(kind, "median", rung, metric, count=others + 1, cutoff=scheduler.score(median))
 

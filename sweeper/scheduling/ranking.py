@@ -1,14 +1,14 @@
 """Ranking trials by several objectives under constraints: non-dominated sorting, and an ε-net within each front.
 
-Feasible trials come before those that violate a constraint, which are ordered by their violation (Deb et al. 2002, A
+Feasible trials come first. Trials that violate a constraint follow, in the order of their violation (Deb et al. 2002, A
 fast and elitist multiobjective genetic algorithm: NSGA-II, section VI). Feasible trials are sorted into fronts: no
 trial dominates a member of the first front, only the first front dominates members of the second, and so on. One trial
-dominates another if it is at least as good in every objective and better in one by more than their standard errors
-√(s₁² + s₂²), so lucky seeds dominate nothing; without errors this is the usual dominance. An ε-net orders the trials
-of a front (Clarkson 2005, Nearest-Neighbor Searching and Metric Space Dimensions, section 5; Schmucker et al. 2021,
-arXiv:2106.12639, section 3): first the best in the first objective, then always the trial farthest from those already
-taken, so the few that continue are spread over the front. Distances are shares of each objective's range within the
-front, because an ECE and a trace have no common unit.
+dominates another if it is at least as good in every objective, and better in one by more than their standard error
+√(s₁² + s₂²). So lucky seeds do not dominate; without errors this is the usual dominance. An ε-net orders the trials of
+a front (Clarkson 2005, Nearest-Neighbor Searching and Metric Space Dimensions, section 5; Schmucker et al. 2021,
+arXiv:2106.12639, section 3). The first is the best trial in the first objective. Each next trial is the one farthest
+from the trials already taken, so the few that continue are spread over the front. Distances are shares of each
+objective's range within the front, because an ECE and a trace have no common unit.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Constraint:
             limit = self.goal.cost(self.bound)
         else:
             limit = (costs[known].min() if known.any() else np.inf) + (self.within or 0.0)
-        # A difference of two decimal fractions is off by some units in the last place: .975 is within .005 of .98.
+        # Rounding errors are tolerated: .975 must count as within .005 of .98.
         excess = np.where(costs - limit > 1e-12 * max(1.0, abs(limit)), costs - limit, 0.0)
         return np.where(known, excess, np.inf)
 
@@ -73,7 +73,7 @@ def constraint_of(written: Mapping[str, Any]) -> Constraint:
         'val_ece at most 0.05'
     """
     metric, within, least = written["metric"], written.get("within"), written.get("min")
-    # `min` and `max` imply the direction; `within` needs `mode`, or the direction that the metric declares.
+    # `min` and `max` imply the direction. `within` needs `mode`, or the direction that the metric declares.
     larger = least is not None
     if within is not None:
         larger = larger_is_better(metric) if written.get("mode") is None else written["mode"] == "max"
@@ -128,9 +128,9 @@ def rank(costs: Floats, errors: Floats, violations: Floats, *, normalise: bool =
     feasible = np.flatnonzero((violations == 0) & np.isfinite(costs).all(axis=1))
     front = [0] * len(costs)
     order: list[int] = []
-    # One objective under constraints: its order is total, so fronts by standard errors would only blur it.
+    # A single objective orders all trials, so fronts by standard errors would only lose information.
     if costs.shape[1] == 1:
-        # Stable, so that the earlier of two equal trials keeps its place.
+        # The sort is stable, so the earlier of two equal trials comes first.
         order = feasible[np.argsort(costs[feasible, 0], kind="stable")].tolist()
         for trial in order:
             front[trial] = 1
@@ -150,7 +150,7 @@ def rank(costs: Floats, errors: Floats, violations: Floats, *, normalise: bool =
 
 def _dominated(costs: Floats, errors: Floats) -> NDArray[np.bool_]:
     """Return whether some other trial dominates each trial, bool [trials]."""
-    # [n, n, objectives] at once: a rung has at most a few thousand trials and few objectives.
+    # The array [n, n, objectives] fits in memory: a rung has at most a few thousand trials and few objectives.
     one, other = costs[:, None], costs[None]
     beyond = other - one > np.sqrt(errors[:, None] ** 2 + errors[None] ** 2)
     dominates = (one <= other).all(axis=2) & beyond.any(axis=2)
@@ -167,11 +167,11 @@ def epsilon_net(costs: Floats, *, normalise: bool = True) -> list[int]:
     points = costs
     if normalise:
         width = np.ptp(costs, axis=0)
-        # An objective in which all points are equal separates none of them; dividing by 0 would give NaN.
+        # If all points are equal in an objective, its width is 0, and dividing by it would give NaN.
         points = (costs - costs.min(axis=0)) / np.where(width > 0, width, 1.0)
     order = [int(np.argmin(points[:, 0]))]
     nearest = np.linalg.norm(points - points[order[0]], axis=1)
-    # −1 marks a point that is taken: duplicates of it have distance 0 and must still be taken once.
+    # −1 marks a point that is taken. Its duplicates have distance 0 and must still be taken, once each.
     nearest[order[0]] = -1.0
     while len(order) < len(points):
         order.append(int(nearest.argmax()))
@@ -202,7 +202,8 @@ def hypervolume(costs: Floats, reference: Sequence[float]) -> float:
         >>> hypervolume(np.array([[0.0, 0.5], [0.5, 0.0]]), [1.0, 1.0])
         0.75
     """
-    # Slices along the last objective: exponential in the objectives, but sweeps have two or three.
+    # Sums slices along the last objective. The time is exponential in the number of objectives, but sweeps have two or
+    # three.
     limit = [float(value) for value in reference]
     points = costs[(costs < np.array(limit)).all(axis=1)]
     if not len(points):

@@ -1,7 +1,7 @@
 """No early stopping, `none` in a search space: every trial runs to its last epoch.
 
-The last epoch is the only rung unless `evaluate_epochs` names more, at which trials are evaluated and continue. With
-the rungs of another scheduler, that scheduler can be replayed on the finished sweep.
+The last epoch is the only rung unless `evaluate_epochs` names further epochs. At these, trials are evaluated and
+continue. If they are the rungs of another scheduler, that scheduler can be replayed on the finished sweep.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class RunToEnd(Scheduler):
     @property
     def rungs(self) -> tuple[int, ...]:
         """The epochs at which trials are evaluated; only the last one if none are named."""
-        # Later epochs are dropped, not refused: a rehearsal shortens the run and scales these with it.
+        # Later epochs are dropped instead of refused, because a rehearsal shortens the run.
         before = {int(epoch) for epoch in self.evaluate_epochs or () if epoch < self.max_epochs}
         return (*sorted(before), self.max_epochs)
 

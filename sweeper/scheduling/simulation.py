@@ -1,26 +1,27 @@
 """Simulate a sweep with a scheduler's own decisions, on drawn or measured values.
 
-Workers take trials in turn, a trial reaches a rung after the time of its epochs, and the scheduler decides on it as in
+Workers take trials in order. A trial reaches a rung after the time of its epochs, and the scheduler decides on it as in
 the driver.
 
 **Fragility of a stop**: the chance that a trial would have finished, or won, with other seeds in another order.
 
-A scheduler compares means of a few seeds in the order in which trials happen to arrive, so it could have kept a trial
-that it stopped. To estimate this chance, the sweep is simulated again (`simulate_sweep`) with the same scheduler, with
-trials in random order and with the values that other seeds would have given:
+A scheduler compares means of a few seeds, in the order in which trials happen to arrive. With other seeds or in another
+order, it could have kept a trial that it stopped. To estimate this chance, the sweep is simulated again
+(`simulate_sweep`) with the same scheduler, a random order of trials, and values that other seeds could have given:
 
-* **Truth.** A trial's mean over all seeds at the first rung is uncertain by its seeds' spread σᵢ / √n (`spreads`, which
-  pools over trials, so a trial with one seed borrows its spread). It is shrunk towards the mean of all trials, because
-  a stopped trial was partly unlucky (Efron & Morris 1975). From rung to rung it follows a line, fitted to the trials
-  that reached both (Theil 1950, Sen 1968), with the scatter that the seeds' spread leaves unexplained. The line is
-  combined with a trial's value where it was measured, and used alone where the trial had been stopped. Trials are
-  stopped by the value from which the line predicts, so fitting it to survivors does not bias it.
-* **Other seeds.** Fresh errors of means of n seeds with these spreads. A seed that is lucky at one rung is lucky at the
-  next, by the correlation observed between deviations from a trial's mean.
+* **Truth.** A trial's mean over all seeds at the first rung has the standard error σᵢ / √n, with the seeds' spread σᵢ
+  from `spreads`. That function pools over trials, so a trial with one seed has a spread too. The mean is shrunk towards
+  the mean of all trials, because a stopped trial was partly unlucky (Efron & Morris 1975). From rung to rung it follows
+  a line, fitted to the trials that reached both (Theil 1950, Sen 1968). To this is added the scatter that the seeds'
+  spread does not explain. The line is combined with a trial's value if it was measured, and used alone if the trial had
+  been stopped. Trials are stopped by the value from which the line predicts, so fitting the line to survivors does not
+  bias it.
+* **Other seeds.** New errors are drawn for means of n seeds with these spreads. Errors at successive rungs are
+  correlated, as the observed deviations from a trial's mean are.
 
-There is no result for a scheduler of another kind, or without any spread. The chance holds under *this* scheduler and
-among *these* configurations; a searcher would have chosen others. docs/guides/measured.md compares the predictions
-with public learning curves.
+There is no result if the scheduler is of another kind, or if no spread is known. The chance is valid for *this*
+scheduler and *these* configurations; a searcher would have chosen others. docs/guides/measured.md compares the
+predictions with public learning curves.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ from numpy.typing import NDArray
 from sweeper.core.statistics.spreads import Floats, Spreads, spreads
 from sweeper.scheduling.base import Scheduler, decide, settled_but_for
 
-#: Larger sweeps are simulated at this size and scaled up: the shares have converged by then, and the reported range is
-#: wider than that of the larger sweep, so it errs on the safe side.
+#: Larger sweeps are simulated at this size and scaled up. At this size the shares have converged. The reported range is
+#: wider than it would be for the larger sweep, so it errs on the safe side.
 SIMULATED_TRIALS = 2000
 
 
@@ -47,7 +48,7 @@ class SimulatedSweep:
     """The outcome of one simulated sweep.
 
     Attributes:
-        reached: trial → index of the last rung that it reached; trials that never started are missing.
+        reached: trial → index of the last rung that it reached. Trials that never started are missing.
         seconds: time until the last trial reached its last rung.
     """
 
@@ -89,7 +90,7 @@ def simulate_sweep(
         course.reached[trial], course.seconds = place, now
         metric = float(values[trial, place])
         decision = decide(state, trial, rungs[place], metric)
-        # The decision comes before its value is added: a trial is compared with the others, not with itself.
+        # The decision is made before the value is added, so that a trial is not compared with itself.
         if decision is not None and decision.metric is not None:
             pool = state.pool(trial)
             pool.add(rungs[place], trial, metric)
@@ -97,7 +98,7 @@ def simulate_sweep(
         if decision is not None and decision.kind == "continue":
             heapq.heappush(running, (now + (rungs[place + 1] - rungs[place]) * pace[trial], trial, place + 1))
             continue
-        # Not only one: a worker can have idled until this decision made a paused trial promotable.
+        # Several workers can be free: one may have been idle until this decision made a paused trial promotable.
         while len(running) < workers:
             promoted = state.promotion(settled)
             if promoted is not None:
@@ -136,12 +137,13 @@ def simulate_strata(
     if len(scheduler.rungs) == 1:
         counted = np.bincount(rows, minlength=len(names)).astype(np.float64)
         return names, counted[None, :, None] * np.float64(scale)
-    # About 50,000 simulated trials take one to two seconds; small sweeps vary most and get the most repetitions.
+    # About 50,000 simulated trials take one to two seconds. Small sweeps vary most, so they get the most repetitions.
     repetitions = repetitions or max(40, min(1000, 50_000 // size))
     random = np.random.default_rng(seed)
     counts = np.zeros((repetitions, len(names), len(scheduler.rungs)))
     for counted in counts:
-        # Only ranks matter to a scheduler, so a plan can draw any values. Paces differ, as of small and large networks.
+        # Only ranks matter to a scheduler, so a plan can draw any values. Speeds differ, as for small and large
+        # networks.
         quality, pace = random.normal(size=size), random.uniform(0.5, 2.0, size=size)
         values = quality[:, None].repeat(len(scheduler.rungs), 1)
         course = simulate_sweep(scheduler, range(size), values, pace, min(workers, size))
@@ -150,27 +152,28 @@ def simulate_strata(
     return names, counts * scale
 
 
-#: Simulated sweeps per fragility: a chance of 10 % then has a standard error of 1.7 %.
+#: Number of simulated sweeps per estimate. A chance of 10 % then has a standard error of 1.7 %.
 DRAWS = 300
 
-#: Simulated trials over all draws: large sweeps are simulated less often, but at least FEWEST_DRAWS times.
+#: Largest number of simulated trials over all draws. Large sweeps are simulated less often, but at least FEWEST_DRAWS
+#: times.
 MOST_VISITS = 60_000
 
 FEWEST_DRAWS = 25
 
-#: Trials that run at once. The number hardly matters, because the order of arrival is random anyway.
+#: Number of trials that run at once. It hardly matters, because the order of arrival is random.
 WORKERS = 4
 
-#: Fewest trials that a line between two rungs is fitted to.
+#: Smallest number of trials to which a line between two rungs is fitted.
 LEAST_PAIRS = 3
 
-#: Most trials that a line is fitted to: Theil-Sen looks at all pairs, so time and memory grow quadratically.
+#: Largest number of trials to which a line is fitted. Theil-Sen uses all pairs, so time and memory grow quadratically.
 MOST_FITTED = 500
 
-#: Largest logarithm that is drawn: exp(300) ≈ 1e130 is still far from the overflow of a float64.
+#: Largest logarithm that is drawn. exp(300) ≈ 1e130 is far below the overflow of a float64.
 LARGEST = 300.0
 
-#: Steepest slope of a line between two rungs: a line through three noisy trials can have any slope.
+#: Largest slope of a line between two rungs. Without a limit, a line through three noisy trials could have any slope.
 STEEPEST = 2.0
 
 #: Configuration → seed → value of the objective, at one rung.
@@ -179,7 +182,7 @@ Measurements = Mapping[int, Mapping[int, float]]
 
 @dataclass(frozen=True)
 class Chances:
-    """The chances that a trial finishes, and wins, with other seeds in another order."""
+    """The chances that a trial finishes, and that it wins, with other seeds and in another order."""
 
     finishes: float
     wins: float
@@ -192,7 +195,7 @@ def chances(
 
     Args:
         pools: (scheduler, competing trials), one for each stratum.
-        rungs: measurements at each of the schedulers' rungs; a missing trial had been stopped.
+        rungs: measurements at each of the schedulers' rungs. A trial that is missing at a rung had been stopped.
         seed: seed of the draws.
 
     Example:
@@ -217,7 +220,7 @@ def chances(
             reached = simulate_sweep(scheduler, order, values, pace, min(WORKERS, len(order))).reached
             for at in (trial for trial, rung in reached.items() if rung == last):
                 ended[at] = -scheduler.score(values[at, last])
-    # Infinite where a trial was stopped; a draw in which all were stopped has no winner.
+    # Values are infinite for stopped trials. If a draw stopped all trials, it has no winner.
     alive = np.isfinite(final)
     best = (final == final.min(axis=1, keepdims=True)) & alive
     return {trial: Chances(float(alive[:, at].mean()), float(best[:, at].mean())) for trial, at in place.items()}
@@ -230,7 +233,7 @@ def other_seeds(scheduler: Scheduler, rungs: Sequence[Measurements], seed: int =
         Values [draws, trials, rungs]; `None` if the first rung has no spread, or only one trial.
     """
     trials, sign = tuple(rungs[0]), scheduler.score(1.0)
-    # Positive losses spread in proportion to their size, so they are modelled by their logarithms.
+    # The spread of positive losses is proportional to their size, so their logarithms are modelled.
     relative = sign < 0 and all(v > 0 for rung in rungs for seeds in rung.values() for v in seeds.values())
     first = spreads([rungs[0][trial] for trial in trials], scheduler.mode, relative)
     if first is None or len(trials) < 2:
@@ -240,7 +243,8 @@ def other_seeds(scheduler: Scheduler, rungs: Sequence[Measurements], seed: int =
     picked = np.stack([rng.choice(first.deviations, draws, p=w / w.sum()) for w in first.weights], axis=1)
     errors, typical = picked / np.sqrt(first.sizes), np.exp(_typical(first))
     means = truth = np.full(errors.shape, first.scores.mean())
-    # The variance between trials is what the seeds leave of it; the floor keeps the weights below defined.
+    # The variance between trials is the total variance less that of the seeds. The floor avoids division by 0 in the
+    # weights.
     left = max(float(first.scores.var(ddof=1) - np.mean(typical**2 / first.sizes)), 1e-12)
     values, noise = np.empty((*errors.shape, len(rungs))), rng.standard_normal(errors.shape)
     kept = _seed_correlation(rungs)
@@ -251,15 +255,16 @@ def other_seeds(scheduler: Scheduler, rungs: Sequence[Measurements], seed: int =
             variance = float(np.median(error)) ** 2
             slope, offset, left = _line(means.mean(axis=0)[present], seen[present], variance, left)
             means, truth = offset + slope * means, offset + slope * truth
-            # An AR(1) step: unit variance at every rung, correlation `kept` with the rung before.
+            # An AR(1) step: unit variance at every rung, and correlation `kept` with the previous rung.
             noise = kept * noise + np.sqrt(1 - kept**2) * rng.standard_normal(noise.shape)
-        # The posterior of a normal mean: weight 0 leaves an unmeasured trial on the line. 0 · NaN would be NaN.
+        # The posterior of a normal mean. Weight 0 leaves an unmeasured trial on the line. `where` is needed because 0 ·
+        # NaN is NaN.
         weight = np.where(present, left / (left + error**2), 0.0)
         value = np.where(present, seen, 0.0)
         means = means + weight * (value - means)
         truth = truth + weight * (value - truth) + np.sqrt(left * (1 - weight)) * rng.standard_normal(truth.shape)
         values[:, :, at] = truth + noise * error
-    # A spread drawn from the tail of its distribution can overflow the exponential.
+    # A spread from the tail of its distribution could overflow the exponential.
     return np.exp(np.clip(sign * values, -LARGEST, LARGEST)) if relative else sign * values
 
 
@@ -277,17 +282,18 @@ def _scores(
         mean = float(np.mean([*rung[trials[at]].values()]))
         seen[at] = (1 if mode == "max" else -1) * (np.log(mean) if relative else mean)
     now = spreads([rung[trials[at]] for at in present], mode, relative)
-    # The median ratio over the survivors: few are left at late rungs, and one wild spread must not scale all errors.
+    # The median over the survivors is used, because few are left at late rungs, and one extreme spread must not scale
+    # all errors.
     return seen, 1.0 if now is None else float(np.exp(np.median(_typical(now) - np.log(before[present]))))
 
 
 def _line(x: Floats, y: Floats, noise: float, left: float) -> tuple[float, float, float]:
     """Fit a line from one rung to the next by Theil-Sen.
 
-    With fewer than LEAST_PAIRS trials the slope is 1, and the variance is that of the rung before.
+    With fewer than LEAST_PAIRS trials, the slope is 1 and the variance is that of the previous rung.
 
     Returns:
-        Slope, offset, and the variance about the line less that of the seeds.
+        Slope, offset, and the variance about the line minus the seeds' variance.
     """
     if len(x) < LEAST_PAIRS or np.ptp(x[:MOST_FITTED]) <= 0:
         return 1.0, float(np.median(y - x)) if len(x) else 0.0, left
@@ -302,7 +308,7 @@ def _line(x: Floats, y: Floats, noise: float, left: float) -> tuple[float, float
 
 def _seed_correlation(rungs: Sequence[Measurements]) -> float:
     """Return the correlation between rungs of a seed's deviation from its trial's mean, in [0, .99]."""
-    # Relative deviations, so that trials of different size can be pooled; about 0, their mean by construction.
+    # Deviations are relative, so that trials with different values can be pooled. Their mean is 0 by construction.
     pairs = [
         (one[trial][seed] / mean[0] - 1, other[trial][seed] / mean[1] - 1)
         for one, other in pairwise(rungs)
@@ -310,7 +316,7 @@ def _seed_correlation(rungs: Sequence[Measurements]) -> float:
         if all(mean := (np.mean([*one[trial].values()]), np.mean([*other[trial].values()])))
         for seed in one[trial].keys() & other[trial].keys()
     ]
-    # From few pairs a correlation is mostly chance; independent seeds are the cautious assumption.
+    # A correlation of few pairs is mostly chance, so seeds are then assumed to be independent, which is cautious.
     if len(pairs) < 2 * LEAST_PAIRS:
         return 0.0
     x, y = np.array(pairs).T

@@ -1,12 +1,12 @@
-"""Strata: trials of the same kind compete only with each other, so every kind still has trials at the end.
+"""Strata: trials of the same kind compete only with each other, so that every kind has trials at the end.
 
-In one pool, weak networks and losses that start slowly are gone after the first rung, and nothing can be said about
+In one pool, weak networks and losses that start slowly are stopped at the first rung, so the sweep shows nothing about
 them. With `within: [architecture, loss]` a trial is compared only with trials of its own network and loss: each stratum
-has its own rungs, cut-offs and competitors under the same scheduler. A stratum is a state of that scheduler, so each
-stratum behaves like a single pool, and one stratum decides the same as none.
+has its own rungs, cut-offs and competitors under the same scheduler. Each stratum has its own state of that scheduler,
+so it behaves like a single pool. A sweep with one stratum makes the same decisions as a sweep without strata.
 
-A path names a component (`architecture`: by its name) or one of its hyperparameters (`loss.score`). The configurations
-that lack the hyperparameter form a stratum of their own.
+A path is a part of the space (`architecture`, which divides by the component's name) or a hyperparameter
+(`loss.score`). Configurations without the hyperparameter form a separate stratum.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ def stratum_name(values: Mapping[str, object], within: Sequence[str]) -> str:
 def _part(values: Mapping[str, object], path: str) -> str:
     part, _, key = path.partition(".")
     component = values.get(part, {})
-    # A forged journal can hold anything here; an audit must report it instead of failing, so any value is a name.
+    # A forged journal can contain anything here. An audit must report this instead of failing, so any value is
+    # accepted.
     value = component.get(key or "name") if isinstance(component, Mapping) else component
     if not key or key == "name":
         return str(value)
@@ -52,13 +53,13 @@ class Stratified(Scheduler):
     Attributes:
         one_pool: the scheduler that decides within each stratum.
         within: paths that divide trials into strata.
-        configurations: the sweep's configurations by index, for those not yet in the journal; `None` if a searcher
-            chooses them.
+        configurations: the sweep's configurations by index, used for configurations that are not yet in the journal;
+            `None` if a searcher chooses them.
     """
 
     one_pool: Scheduler
     within: tuple[str, ...]
-    # Not compared or shown: a large space draws its members lazily, and `==` or `repr` would draw them all.
+    # Left out of `==` and `repr`: a large space draws its configurations lazily, and these would draw all of them.
     configurations: Sequence[Mapping[str, object]] | None = field(compare=False, repr=False)
     _drawn: dict[int, str] = field(default_factory=dict, init=False, compare=False, repr=False)
 
@@ -86,7 +87,7 @@ class Stratified(Scheduler):
         """Return the stratum of a configuration of the space. Raises KeyError if a searcher chooses configurations."""
         if self.configurations is None:
             raise KeyError(configuration)
-        # Cached here for all states: a plan simulates a sweep up to a thousand times.
+        # Cached for all states, because a plan simulates a sweep up to a thousand times.
         if configuration not in self._drawn:
             self._drawn[configuration] = stratum_name(self.configurations[configuration], self.within)
         return self._drawn[configuration]
@@ -104,7 +105,7 @@ def stratified(
 
 
 class StrataState(RungState):
-    """The states of all strata; each begins with its first trial."""
+    """The states of all strata. A stratum's state is created with its first trial."""
 
     scheduler: Stratified
 
@@ -122,7 +123,8 @@ class StrataState(RungState):
         """
         if is_added(configuration):
             return None
-        # The journal is the truth: a space that draws otherwise in a later version must not move a trial.
+        # The journal has precedence: if a later version draws other configurations, trials must not change their
+        # stratum.
         journaled = self._journaled.get(configuration)
         return self.scheduler.drawn_stratum(configuration) if journaled is None else journaled
 
@@ -142,7 +144,7 @@ class StrataState(RungState):
     def promotion(self, settled: Settled = lambda stratum, rung: False) -> tuple[int, Decision] | None:
         """Return the promotion from the highest rung of any stratum; ties go to the stratum that began first."""
 
-        # A pool knows no strata and asks with `None`; its own name is put in instead.
+        # A pool does not know its stratum and passes `None`, which is replaced by the stratum's name.
         def within(stratum: str) -> Settled:
             return lambda _, rung: settled(stratum, rung)
 
@@ -159,7 +161,7 @@ class StrataState(RungState):
         return replace(decision, stratum=self.stratum(configuration))
 
     def apply(self, record: Record) -> None:
-        """Fold one journal record in; records with a configuration's values determine its stratum."""
+        """Add one journal record to the state. A record with a configuration's values determines its stratum."""
         if isinstance(record.body, Suggested):
             self._journaled[record.body.configuration] = stratum_name(record.body.values, self.scheduler.within)
         if isinstance(record.body, Drawn):

@@ -37,7 +37,7 @@ from trainables.registry.names import did_you_mean
 if TYPE_CHECKING:
     from trainables.datasets.base import DataSetComponent
 
-#: Metrics measured after every epoch; an objective is one of these or `val_<metric of an evaluation>`.
+#: Metrics measured after every epoch. An objective is one of these, or `val_<metric>` with a metric of an evaluation.
 EPOCH_METRICS = ("train_loss", "val_nll", "val_accuracy", "val_ece")
 
 
@@ -49,8 +49,8 @@ class Registries:
         losses, architectures, optimizers, datasets, posthoc: registries of components.
         metrics: names of the metrics that every evaluation measures, without the prefix `val_`.
         further_metrics: registry of metrics that are measured on request.
-        curvature: registry whose only component is the measurement of curvature.
-        shifts: registry of evaluation splits that are not the data set's own.
+        curvature: registry with one component, the measurement of curvature.
+        shifts: registry of shifts: evaluation splits that the data set itself does not have.
         loops: registry of the users' training loops.
         schedulers, searchers: registries of schedulers and searchers.
     """
@@ -75,7 +75,7 @@ class Registries:
 
     @property
     def components(self) -> dict[str, Registry]:
-        """Key of a search space below which components are named → their registry."""
+        """Key of a search space → registry of the components named below it."""
         return {
             **self.space,
             "dataset": self.datasets,
@@ -113,7 +113,7 @@ def installed_registries() -> Registries:
     return Registries(*components, metrics, MEASUREMENTS, further_metrics(), EVALUATION_SPLITS, LOOPS)
 
 
-#: Kinds that can be listed, each a registry of that name; `metrics` lists the optional ones.
+#: Kinds of components that can be listed. Each has a registry of that name; `metrics` lists the optional metrics.
 KINDS = ("losses", "architectures", "datasets", "optimizers", "posthoc", "metrics", "schedulers", "searchers")
 
 
@@ -130,7 +130,7 @@ def list_spaces() -> dict[str, Values]:
 def list_components(kind: str, registries: Registries | None = None) -> list[Component]:
     """Return the components of one of `KINDS`, in the order of their registry.
 
-    An installed component that cannot be used has the reason as its summary.
+    If an installed component cannot be used, its summary states the reason.
 
     Raises:
         KeyError: `kind` is not one of `KINDS`.
@@ -184,7 +184,7 @@ def components_table(kind: str, registries: Registries | None = None) -> Table:
 
 
 def value_text(value: object) -> str:
-    """Return a default as a search space file writes it; `auto` if the component decides.
+    """Return a default in the form that a search space file uses; `auto` if the component decides.
 
     Example:
         >>> value_text(0.1), value_text([1, 3]), value_text(None)
@@ -200,7 +200,7 @@ def value_text(value: object) -> str:
 
 
 def keys_of(space: str | None) -> list[str]:
-    """Return the keys that `--set` accepts: those of the model, and those of the search space file if one is named."""
+    """Return the keys that `--set` accepts: the general keys, and the keys of the search space file if one is named."""
     keys = set(_of_model(SweepSpec, ""))
     if space is not None:
         # Completing in a shell must not print errors: a missing file is reported when the command runs.
@@ -246,7 +246,7 @@ def _of_values(values: Plain, path: str) -> list[str]:
 USUAL_RECIPE = {"optimizer.lr": ["0.1"], "optimizer.momentum": ["0.9"], "optimizer.schedule": ["cosine"]}
 
 
-#: Flags of `sweeper init` for the hyperparameters that a table needs.
+#: Flags of `sweeper init` for the hyperparameters of the data set `table`.
 _SHORT = {"file": ", or --table FILE", "target": ", or --target COLUMN"}
 
 
@@ -266,13 +266,13 @@ def template(
         dataset: name of the data set.
         losses: names of the losses; by default cross-entropy and focal loss.
         architectures: names of the architectures; by default `mlp`.
-        values: path such as `loss.gamma` → values to try, as YAML.
+        values: path such as `loss.gamma` → values to try, written as YAML.
         objective: metric by which trials are compared.
-        epochs: epochs of a trial that is not stopped.
+        epochs: epochs of a trial that runs to the end.
         replicates: seeds of each configuration, before the final stage.
 
     Raises:
-        SweeperError: a name is unknown, or no component takes a value; it lists all of them.
+        SweeperError: a name is unknown, or no component takes a value. The error lists all faults.
 
     Example:
         >>> text = template("digits", ["focal"], values={"loss.gamma": ["1", "3"]})

@@ -1,13 +1,13 @@
-"""Check the named parts of a search space (losses, architectures, optimisers …) against their registries.
+"""Check the components of a search space (losses, architectures, optimisers …) against their registries.
 
 A component is written as its name, as `{name: …, hyperparameter: value or domain}`, or as a choice, grid or one_of over
-these. Checking expands short forms, fills in every default and gives numbers their hyperparameter's type, so a resolved
-space states every hyperparameter that is used.
+these. Checking expands short forms, fills in every default and converts numbers to their hyperparameter's type. So a
+resolved space states every hyperparameter that is used.
 
 Options of the data set, such as label noise, can also vary: `dataset: {name: digits, label_noise: {choice: [0, 0.1]}}`
 becomes the part `dataset` of the space, and the sweep's own data set has the first value of each option. Each
-configuration then names its data set in full. Options take `choice` and `grid` only, because each node loads every data
-set once, and with a range each trial would have a different one.
+configuration then contains its whole data set. Options take `choice` and `grid` only: each node loads every data set
+once, and with a range each trial would need a different data set.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from sweeper.core.json_types import Plain, join_path
 from trainables.registry import LABEL, Component, Hyperparameter, Registry, entry_label
 from trainables.registry.names import hint, nearest
 
-#: Combinations of ends and members that a joint rule is checked with: a few milliseconds per component.
+#: Largest number of combinations of ends and members for which a joint rule is checked. They take a few milliseconds
+#: per component.
 _MAXIMUM_COMBINATIONS = 4096
 
 #: Names that can be part of a column's name.
@@ -142,7 +143,8 @@ def _joint_faults(component: Component, nodes: Mapping[str, Node], path: str) ->
         return []
     names = [name for name in nodes if name != "name"]
     values: list[list[tuple[str, Plain]]] = [extremes(nodes[name]) for name in names]
-    # Too many to check all: most joint rules are inequalities, which the first and last members break first.
+    # If there are too many combinations, only first and last members are checked: most joint rules are inequalities,
+    # which these break first.
     if math.prod(map(len, values)) > _MAXIMUM_COMBINATIONS:
         values = [[v[0], v[-1]] for v in values]
     for combination in itertools.islice(itertools.product(*values), _MAXIMUM_COMBINATIONS):
@@ -203,16 +205,16 @@ def resolve_plain_component(value: Plain, registry: Registry, path: str, faults:
 def resolve_components(
     value: Plain, registry: Registry, path: str, faults: list[Fault], extra_keys: Sequence[str] = ()
 ) -> Plain:
-    """Resolve a list of components that cannot vary; a single one, or none, is accepted as a list.
+    """Resolve a list of components that cannot vary. A single component, or null, is accepted as a list.
 
-    Columns are named after the components, so no two can share a name, or a `label` if labels are allowed.
+    Columns are named after the components, so each name must be unique, as must each `label` if labels are allowed.
 
     Args:
-        value: the list as the file has it.
+        value: the list as written in the file.
         registry: registry of the components.
         path: path of the list in the file.
         faults: list to which each broken rule is appended.
-        extra_keys: further keys that a member can have, each a plain word.
+        extra_keys: further keys that a member can have. Their values are plain words.
     """
     if isinstance(value, (str, dict)) or value is None:
         value = [value] if value else []
@@ -254,8 +256,8 @@ def split_axes(dataset: Plain, space: Mapping[str, Plain], faults: list[Fault]) 
     """Move a data set with varying options into the space.
 
     Args:
-        dataset: the data set as the file has it, with its short form expanded.
-        space: the space as the file has it.
+        dataset: the data set as written in the file, with its short form expanded.
+        space: the space as written in the file.
         faults: list to which each fault of the domains is appended.
 
     Returns:

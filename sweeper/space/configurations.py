@@ -1,10 +1,10 @@
 """Draw configuration *i* of a search space as a function of (space, seed, *i*) alone.
 
 Every domain draws from its own generator, seeded by (seed, *i*, the domain's path in the file). So adding a key to a
-space changes no other draw, and any machine can draw any configuration without those before it. Only a finite space is
-drawn in order, because repeats of earlier configurations are redrawn (`DistinctDraws`). Grid points are taken in turn:
-configuration *i* has grid point *i* mod (number of grid points). Configurations drawn for a sweep are journaled, and
-every reader takes them from there (`Configurations`).
+space changes no other draw, and any machine can draw any configuration without drawing the earlier ones. Only a finite
+space is drawn in order, because repeats of earlier configurations are redrawn (`DistinctDraws`). Grid points are taken
+in turn: configuration *i* has grid point *i* mod (number of grid points). The driver writes the configurations of a
+sweep to the journal, and every reader takes them from there (`Configurations`).
 
 This module also checks the paths of strata (`scheduler.within`, `keep.per`) against the space, and counts their sizes.
 """
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from sweeper.space.spec import SweepSpec
 
 
-#: Configurations examined before a sweep starts: enough to meet every branch, and for shares to converge.
+#: Number of configurations examined before a sweep starts: enough to reach every branch of the space, and for shares to
+#: converge.
 EXAMPLES = 2000
 
 
@@ -45,7 +46,7 @@ class Configurations(Sequence[Configuration]):
     """All configurations of a sweep, read from its journal or drawn from its space on access.
 
     The driver journals a configuration before its trial begins, whether drawn or suggested. So a trial keeps its values
-    even if a later release would draw others, and a sweep whose searcher learns has only the journaled ones.
+    even if a later release would draw others. If the searcher learns, the journal is the only source of configurations.
 
     Example:
         >>> from sweeper.space.loading import load_spec
@@ -67,7 +68,7 @@ class Configurations(Sequence[Configuration]):
             count: number of configurations.
             draw: returns a configuration that the journal lacks; `None` if a searcher chooses them.
             journal: folder of the sweep's journal, read on demand; `None` for a space without one.
-            misfit: returns why a journaled configuration is not one of the space, `None` if it is.
+            misfit: returns why a journaled configuration does not belong to the space, `None` if it does.
         """
         self._count, self._draw, self._journal, self._misfit = count, draw, journal, misfit
         self._known: dict[int, Configuration] = {}
@@ -106,8 +107,8 @@ class Configurations(Sequence[Configuration]):
 
     def _journaled(self, index: int) -> bool:
         """Return whether the journal has a configuration."""
-        # Drawn configurations are read once, since a missing one can be drawn. Suggestions only come from the journal,
-        # which is read again for records after the newest one known.
+        # If configurations are drawn, the journal is read once, because a missing configuration can be drawn.
+        # Suggestions come only from the journal, so it is read again for new records.
         if index not in self._known and self._journal is not None and not (self._read and self._draw is not None):
             self._read, begun = True, self._newest
             for record in (r for kind in (Drawn, Suggested) for r in read_kind(self._journal, kind, after=begun)):
@@ -133,11 +134,12 @@ class Configurations(Sequence[Configuration]):
 def configurations(spec: SweepSpec, samples: int | None = None) -> Configurations:
     """Draw configurations from the space, nested dicts such as `{"loss": {"name": "focal", "gamma": 3.0}, …}`.
 
-    If the searcher learns, these random ones are not the sweep's own, which are in its journal.
+    If the searcher learns, these configurations are random; the sweep's own configurations are in its journal.
 
     Args:
         spec: the checked search space.
-        samples: number of configurations per grid point, by default that of the sweep; if given, they can repeat.
+        samples: number of configurations per grid point; by default the sweep's number. If it is given, configurations
+            can repeat.
 
     Example:
         >>> from sweeper.space.loading import load_spec
@@ -187,20 +189,20 @@ def configurations_of(spec: SweepSpec, journal: Path | None) -> Configurations:
 
 
 def examples(spec: SweepSpec) -> Configurations:
-    """Return configurations to examine before a sweep starts: its own, or random ones if a searcher chooses."""
+    """Return configurations to examine before a sweep starts; random ones if a searcher chooses the sweep's own."""
     return configurations(spec, EXAMPLES if spec.searcher.learns else None)
 
 
 def first_examples(spec: SweepSpec) -> list[Configuration]:
-    """Return the first `EXAMPLES` configurations to examine; more would only repeat the same few components."""
+    """Return the first `EXAMPLES` configurations to examine. More would only repeat the same components."""
     return examples(spec)[:EXAMPLES]
 
 
 def column_types(space: Fields) -> dict[str, type]:
     """Return the type of every hyperparameter column over all branches: `{"config_loss_gamma": float, …}`.
 
-    Types are bool, int, float and str. If branches disagree, numbers become float and anything else str; lists are
-    JSON text, as `flatten_configuration` writes them.
+    Types are bool, int, float and str. If branches have different types, the column is float for numbers and str
+    otherwise. Lists are JSON text, as `flatten_configuration` writes them.
 
     Example:
         >>> from sweeper.space.loading import load_spec
@@ -217,7 +219,8 @@ def column_types(space: Fields) -> dict[str, type]:
 
 
 def varying_columns(space: Fields) -> tuple[str, ...]:
-    """Return the hyperparameter columns that the sweep varies: component names, and what differs for equal names.
+    """Return the columns that the sweep varies: component names, and hyperparameters with several values for one
+    component.
 
     A hyperparameter that two components share only by name (the width of two architectures) does not count as varying.
     """
@@ -260,7 +263,7 @@ def _uniform(seed: int, path: str) -> float:
 
 
 def _column_values(node: Node, column: str = "config", component: str = "") -> Iterator[tuple[str, str, object]]:
-    """Yield (component, column, value) for every value of a column; an interval gives its two ends.
+    """Yield (component, column, value) for every value of a column. An interval yields its two ends.
 
     The component is the name to which the hyperparameter belongs; it is empty for the names themselves.
     """
@@ -326,7 +329,8 @@ def _path_faults(path: str, place: str, space: Fields) -> list[Fault]:
 def stratum_sizes(spec: SweepSpec) -> dict[str, float]:
     """Return stratum → number of trials, in the order of the strata's first trials.
 
-    The numbers are exact if configurations are drawn from the space, and those of random ones if a searcher chooses.
+    The numbers are exact if configurations are drawn from the space. If a searcher chooses, they are counted over
+    random configurations.
 
     Raises:
         ValueError: the sweep has no strata.
@@ -347,12 +351,12 @@ def stratum_sizes(spec: SweepSpec) -> dict[str, float]:
 
 
 def falls_back(spec: SweepSpec) -> bool:
-    """Return whether a search space asks for one pool if its strata are too small."""
+    """Return whether trials compete in one pool if the strata of a search space are too small."""
     return spec.scheduler.settings.get(TOO_SMALL.name) == "one_pool"
 
 
 def in_one_pool(values: Mapping[str, Plain]) -> dict[str, Plain]:
-    """Remove the strata from a search space's values; `if_too_small` stays, so that `pool_notes` can tell."""
+    """Remove the strata from a search space's values. `if_too_small` stays, because `pool_notes` reads it."""
     kept = {key: value for key, value in part_of(values, "scheduler").items() if key != WITHIN.name}
     return {**values, "scheduler": kept}
 

@@ -1,8 +1,8 @@
 """Draws of a finite space without repeats: each configuration is drawn once before any is drawn again.
 
 A draw that repeats an earlier one of its grid point is redrawn from a further seed of the same index. So configuration
-i remains a function of (space, seed, i), draws without repeats equal those of an infinite space, and raising `samples`
-changes no earlier draw. If few configurations are left, they are listed and one of them is chosen.
+i remains a function of (space, seed, i), and raising `samples` changes no earlier draw. A draw that repeats nothing is
+the same as in an infinite space. If few configurations are left, they are listed and one of them is chosen.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from typing import cast
 from sweeper.core.domains import Configuration, Node, every_value
 from sweeper.core.ids import config_hash, configuration_seed, seed_from
 
-#: Draws before the remaining configurations are listed (our choice): listing costs more, redrawing rarely fails often.
+#: Number of draws before the remaining configurations are listed (our choice). Listing costs more than a draw, and
+#: repeated draws rarely all fail.
 ATTEMPTS = 20
 
-#: Most remaining configurations to choose among (our choice): a large space is not listed whole.
+#: Largest number of remaining configurations that are listed (our choice): listing a whole large space would take too
+#: long.
 LISTED = 1000
 
 
@@ -45,8 +47,8 @@ class DistinctDraws:
         self._drawn: list[Configuration] = []
 
     def upto(self, numbers: Sequence[int]) -> Configuration:
-        """Return the draw with the last of these indices, which must be all indices of the grid point up to it."""
-        # In order, because each draw depends on those before it; those already made are kept.
+        """Return the draw with the last of these indices. They must be all indices of the grid point up to the last."""
+        # Draws are made in order, because each depends on the earlier ones. Earlier draws are kept.
         for index in numbers[len(self._drawn) :]:
             configuration = self._next(index)
             self._seen.add(config_hash(configuration))
@@ -57,7 +59,7 @@ class DistinctDraws:
         seed = configuration_seed(self._seed, index)
         first = self._draw(seed)
         for attempt in range(ATTEMPTS):
-            # Attempt 0 uses the index's own seed, so a draw that repeats nothing is that of an infinite space.
+            # Attempt 0 uses the index's own seed, so a draw that repeats nothing is the same as in an infinite space.
             configuration = self._draw(seed_from(seed, attempt)) if attempt else first
             if config_hash(configuration) not in self._seen:
                 return configuration

@@ -1,6 +1,6 @@
 """Check the measurements of a sweep (`evaluation`) and its goals (`objective`, `objectives`, `constraints`).
 
-`evaluation.splits` names the data set's own splits, and shifts, each a mapping of a name to options:
+`evaluation.splits` names the data set's own splits, and shifts. A shift is a mapping of its name to its options:
 `splits: [val, test, {corrupted: {severities: [1, 3, 5]}}, {other: {dataset: svhn}}]`.
 """
 
@@ -54,7 +54,8 @@ def check_evaluation(evaluation: Values, registries: Registries, dataset: object
     evaluation["posthoc"] = resolve_components(methods, registries.posthoc, "evaluation.posthoc", faults, extra_keys)
     own_faults: list[Fault] = []
     evaluation["metrics"] = resolve_components(metrics, registries.further_metrics, "evaluation.metrics", own_faults)
-    # A standard metric such as `ece` is unknown to the registry of further ones; the nearest name would mislead.
+    # A standard metric such as `ece` is not in the registry of further metrics. Suggesting the nearest name would
+    # mislead.
     anyway = _measured_anyway(metrics, registries)
     again = "every evaluation measures it already: remove it"
     faults += [replace(fault, remedy=again) if fault.path in anyway else fault for fault in own_faults]
@@ -83,7 +84,7 @@ def split_faults(evaluation: Mapping[str, object], known: Sequence[str] | None) 
 
     Args:
         evaluation: values of the evaluation; the structure's check reports wrong types.
-        known: splits of the data set, or `None` if they are known only once it is loaded.
+        known: splits of the data set, or `None` if they are known only after it is loaded.
     """
     faults: list[Fault] = []
     for place, part in (("evaluation", evaluation), ("evaluation.trajectory", evaluation.get("trajectory"))):
@@ -147,13 +148,13 @@ def _resolve_splits(evaluation: Values, registries: Registries, faults: list[Fau
         for index, entry in enumerate(given)
     ]
     splits = [entry for entry in splits if entry != {}]
-    if len(faults) == before:  # shifts are built to ask for their splits, which needs valid options
+    if len(faults) == before:  # shifts are built to list their splits, which needs valid options
         faults += _shift_faults(splits, registries, place)
     evaluation["splits"] = splits if FITTED_ON in splits else [FITTED_ON, *splits]
 
 
 def _resolved_shift(entry: Values, registries: Registries, path: str, faults: list[Fault]) -> Values:
-    """Resolve a shift to `{name: …, option: value}` with its defaults; empty if it has faults, which are appended."""
+    """Resolve a shift to `{name: …, option: value}` with its defaults; append its faults, if any, and return `{}`."""
     before, named = len(faults), entry
     if "name" not in entry:
         if len(entry) != 1:
@@ -167,7 +168,7 @@ def _resolved_shift(entry: Values, registries: Registries, path: str, faults: li
             return {}
         named = {"name": name, **(options or {})}
     other = named.get(NAMED_DATASET)
-    # The shift's own signature takes the data set's name; its options are resolved separately below.
+    # The shift's own signature takes the data set's name. The data set's options are resolved separately below.
     if isinstance(other, dict):
         named = {**named, NAMED_DATASET: str(other.get("name", ""))}
     resolved = resolve_plain_component(named, registries.shifts, path, faults)
@@ -178,7 +179,7 @@ def _resolved_shift(entry: Values, registries: Registries, path: str, faults: li
 
 
 def _shift_faults(entries: Sequence[object], registries: Registries, path: str) -> list[Fault]:
-    """Return a fault for each shift whose splits share a name with others, or which needs the missing `test` split."""
+    """Return a fault for each shift that needs the missing `test` split, or whose split names are already used."""
     faults: list[Fault] = []
     names: set[str] = {entry for entry in entries if isinstance(entry, str)}
     for index, entry in enumerate(entries):
@@ -222,7 +223,7 @@ def _own_modes(evaluation: Plain, registries: Registries) -> dict[str, str]:
     metrics, known = part_of(evaluation, "metrics"), registries.further_metrics
     given = metrics if isinstance(metrics, list) else [metrics]
     names = {str(entry.get("name")) if isinstance(entry, dict) else str(entry) for entry in given if entry}
-    # Names that are only trusted may not be imported; their modes are in the resolved file already.
+    # Names that are trusted without a check must not be imported here. Their modes are already in the resolved file.
     own = [name for name in names if known.is_own(name) and not known.trusts(name) and known.fault(name) is None]
     return {
         f"{split}_{column_label(name)}": mode
@@ -233,7 +234,7 @@ def _own_modes(evaluation: Plain, registries: Registries) -> dict[str, str]:
 
 
 def _objective(value: Plain, own: Mapping[str, str]) -> Plain:
-    """Return an objective as a mapping; it gets the mode of its metric unless the file gives one."""
+    """Return an objective as a mapping. It gets the mode of its metric unless the file gives one."""
     written: dict[str, Plain] = dict(value) if isinstance(value, dict) else {"metric": value}
     metric = written.get("metric")
     if isinstance(metric, str) and (own.get(metric) == "max" or larger_is_better(metric)):
@@ -247,7 +248,7 @@ def _guard(value: Plain, own: Mapping[str, str]) -> Plain:
     within, mode = value.get("within"), own.get(str(value.get("metric")))
     match = POINTS.match(within) if isinstance(within, str) else None
     bound = {"within": float(match[1]) / 100} if match else {}
-    # A mode matters to `within` only; the file's own mode comes later and wins.
+    # Only `within` needs a mode. A mode in the file overrides this one, because it comes later.
     return {**({"mode": mode} if mode and within is not None else {}), **value, **bound}
 
 
@@ -274,7 +275,7 @@ def objective_faults(values: Mapping[str, Plain], registries: Registries) -> lis
 
 
 def _scheduler_faults(values: Mapping[str, Plain], registries: Registries) -> list[Fault]:
-    """Return a fault for each ability that the sweep needs and its scheduler does not declare."""
+    """Return a fault for each ability that the sweep needs but its scheduler lacks."""
     scheduler, replicates = values.get("scheduler"), values.get("replicates")
     built = _built(scheduler) if isinstance(scheduler, dict) else None
     if built is None or not isinstance(scheduler, dict):  # an invalid scheduler has been reported
@@ -311,8 +312,8 @@ def _compares_several(scheduler: Scheduler | None) -> bool:
 
 
 def _in_the_way(settings: Mapping[str, Plain], able: Callable[[Scheduler | None], bool]) -> str | None:
-    """Return the setting whose removal gives the scheduler an ability, `None` if no single one does."""
-    # Tried one by one, because a scheduler declares abilities for all its settings together (ASHA's variant, say).
+    """Return the setting that must be removed to give the scheduler an ability, `None` if no single removal does."""
+    # Settings are removed one by one, because a scheduler's abilities depend on its settings, such as ASHA's variant.
     optional = (key for key in settings if key not in ("name", "max_epochs"))
     return next((k for k in optional if able(_built({key: v for key, v in settings.items() if key != k}))), None)
 
@@ -376,7 +377,7 @@ def metric_faults(metric: str, place: str, evaluation: object, registries: Regis
 
 def _posthoc_metrics(names: Iterable[str], metric: str) -> dict[str, str]:
     """Return metric → method for these post-hoc methods; empty if `metric` is not a post-hoc metric."""
-    # Hundreds of names: as suggestions they would bury the nearest one for any other metric.
+    # There are hundreds of these names. As suggestions they would hide the nearest name of any other metric.
     if not metric.startswith(POSTHOC):
         return {}
     return {f"{POSTHOC}{column_label(name)}_{measured}": name for name in names for measured in RECALIBRATED}

@@ -5,10 +5,10 @@ numbers, text, lists, mappings with text keys): no tags, no merge keys, at most 
 values after aliases are expanded, and `MAXIMUM_DEPTH` levels, so a file cannot exhaust memory, the stack or time.
 `parse_written` reads the `sweep.yaml` of a results folder, which can come from somebody else.
 
-`--set path=value` changes one place of a file before it is checked. Paths are written as in faults,
-`space.loss.one_of[2].coverage`; the value is YAML. Short forms on the path are expanded:
-`--set replicates.packing=fused` turns `replicates: 2` into `{count: 2, packing: fused}`. Later checks report unknown
-keys, with the nearest valid one.
+`--set path=value` changes one value of a file before the file is checked. Paths are written as in faults, e.g.
+`space.loss.one_of[2].coverage`; the value is YAML. Short forms on the path are expanded: `--set
+replicates.packing=fused` turns `replicates: 2` into `{count: 2, packing: fused}`. Later checks report unknown keys,
+with the nearest valid one.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ MAXIMUM_BYTES = 1_000_000
 MAXIMUM_VALUES = 50_000
 #: Python's recursion limit is 1000, and PyYAML takes several frames per level.
 MAXIMUM_DEPTH = 40
-#: Allowed size of a resolved search space relative to a file: every default of every branch is written out.
+#: Largest size of a resolved search space relative to a file. It is larger because it contains every default of every
+#: branch.
 WRITTEN_FACTOR = 4
 
-#: Path → key that a scalar there is short for; below `space`, `sweeper.space.components` expands them.
+#: Path → key that a scalar at this path stands for. Below `space`, `sweeper.space.components` expands short forms.
 SHORT_FORMS = {
     "dataset": "name",
     "objective": "metric",
@@ -68,7 +69,7 @@ class _LimitedLoader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         """Compose a node as PyYAML does, but refuse a file that is too deep or too long."""
-        # While composing, not afterwards: a billion-laughs file or deep nesting fails before it takes memory.
+        # Limits are checked while composing, so deep nesting or a billion-laughs file fails before it takes memory.
         self.depth += 1
         self.nodes += 1
         if self.depth > MAXIMUM_DEPTH or self.nodes > self.most_values:
@@ -82,7 +83,7 @@ class _LimitedLoader(yaml.SafeLoader):
 
 
 class _PlainLoader(_LimitedLoader):
-    """The same with YAML 1.2's plain scalars: `1e-3` is a number; `no`, `on`, `12:30` and dates are text."""
+    """A limited loader with YAML 1.2's plain scalars: `1e-3` is a number; `no`, `on`, `12:30` and dates are text."""
 
     # YAML 1.1 reads 1e-3 as text and a loss named `no` as False: both are common mistakes in a search space.
 
@@ -109,7 +110,7 @@ class Document:
     Attributes:
         values: the file's mapping; empty if it could not be read.
         lines: path → line of the file (from 1), e.g. `space.loss` → 14.
-        overridden: paths set by `--set`; they and all paths below have no line.
+        overridden: paths set by `--set`. They and all paths below them have no line.
         faults: faults of the text itself: unreadable, not YAML, duplicate keys, a bad override.
     """
 
@@ -119,7 +120,7 @@ class Document:
     faults: list[Fault] = field(default_factory=list)
 
     def line_of(self, path: str) -> int | None:
-        """Return the line of `path`, or of the nearest part of the file that encloses it."""
+        """Return the line of `path`; if it has none, the line of the nearest enclosing part of the file."""
         enclosing = [path]
         while path := path[: max(path.rfind("."), path.rfind("["), 0)]:
             enclosing.append(path)
@@ -296,7 +297,7 @@ _PATH = re.compile(r"[^.\[\]]+|\[\d+\]")
 
 
 def apply_overrides(document: Document, overrides: Sequence[str]) -> None:
-    """Apply overrides to `document` in order; an invalid override becomes a fault.
+    """Apply overrides to `document` in order. An invalid override becomes a fault.
 
     Example:
         >>> document = parse_document(b"replicates: 2")
@@ -326,12 +327,12 @@ def _split_path(path: str) -> list[str | int] | None:
     keys: list[str | int] = [int(part[1:-1]) if part.startswith("[") else part for part in parts]
     if not keys or isinstance(keys[0], int):
         return None
-    # The pattern skips what it does not match (`a..b`, a lone bracket): writing the keys again shows it.
+    # The pattern skips text that it does not match (`a..b`, a lone bracket). Joining the keys again detects this.
     return keys if reduce(join_path, keys, "") == path else None
 
 
 def _set(node: Plain, keys: Sequence[str | int], path: str, value: Plain) -> list[Fault]:
-    """Set the value at `keys` below `node`, which is at `path`; create mappings, and return why it is impossible."""
+    """Set the value at `keys` below `node`, whose path is `path`. Creates missing mappings; returns faults."""
     key, *below = keys
     place = join_path(path, key)
     if isinstance(key, int) and (not isinstance(node, list) or key >= len(node)):

@@ -3,7 +3,7 @@
     spec = load_spec("search_spaces/quickstart.yaml", ["scheduler.max_epochs=9"])
 
 pydantic checks the structure (`sweeper.space.spec`), the registries check names and hyperparameters
-(`sweeper.space.components`); the faults of both are collected before anything is raised.
+(`sweeper.space.components`). The faults of both are collected before an error is raised.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def check_searcher(values: Values, nodes: dict[str, Node], registry: Registry, f
 
 
 def searcher_for(spec: SweepSpec) -> Searcher:
-    """Begin the searcher of `spec`, which must be one that learns; it has no observations.
+    """Return a new searcher of `spec`, without observations. The searcher must be one that learns.
 
     Example:
         >>> searcher_for(load_spec("quickstart", ["searcher=optuna"])).maker.split()[0]
@@ -109,11 +109,12 @@ def load_spec(
         document = read_document(file)
     if overrides and not document.faults:
         apply_overrides(document, overrides)
-    # Before the loop's code is imported: these rules need only its name.
+    # Checked before the loop's code is imported: these rules need only its name.
     if document.values.get("loop") is not None:
         _refuse(loop_faults(document.values, rehearsed=rehearse), document, str(path))
     spec = _checked(document, str(path), registries)
-    # Not part of `_checked`: a sweep that began with such a setting can still be read, and resumed with another one.
+    # Not part of `_checked`: a sweep that began with such a setting can still be read, and resumed with another
+    # setting.
     _refuse(gpu_faults(spec), document, str(path))
     if rehearse:
         return rehearsal_of(spec, registries)
@@ -151,12 +152,12 @@ def build_spec(
 
 
 def reopened_spec(values: Mapping[str, Plain], source: str) -> SweepSpec:
-    """Check the values of a sweep that has begun, without importing its own components.
+    """Check the values of an existing sweep without importing its own components.
 
     Raises:
         InvalidSearchSpace: the values have faults.
     """
-    # A results folder can come from somebody else, whose code must not run because its status is read.
+    # A results folder can come from somebody else. Reading its status must not run that person's code.
     with importing_nothing():
         return build_spec(values, None, source)
 
@@ -190,7 +191,7 @@ def _rehearsal_faults(spec: SweepSpec, registries: Registries) -> list[Fault]:
     rule = "cannot be changed for a rehearsal"
     kept = [key for key in KEPT_BY_REHEARSALS if key in (spec.rehearsal or ())]
     faults = [Fault(f"rehearsal.{key}", f"{key} {rule}", "remove it") for key in kept]
-    # Only with changes of its own: building a rehearsal imports torch, which takes seconds.
+    # Checked only if the file has its own changes: building a rehearsal imports torch, which takes seconds.
     if spec.rehearsal is not None and not faults:
         try:
             rehearsal_of(spec, registries)
@@ -232,7 +233,7 @@ def _check_names(values: dict[str, Plain], space: Plain, registries: Registries)
         space = dict(parts)
     checked: Fields | Plain = space
     if "dataset" in values and not own_data:
-        # If options of the data set vary, the same faults are found below in the space: they are dropped here.
+        # If options of the data set vary, the space contains the same faults, so they are dropped here.
         known = [] if isinstance(space, dict) and PART in space else faults
         values["dataset"] = resolve_plain_component(values["dataset"], registries.datasets, "dataset", known)
     scheduler = values.get("scheduler")
@@ -264,7 +265,7 @@ def check_scheduler(given: Mapping[str, Plain], registry: Registry, faults: list
         others = {h.name for component in registry.values() for h in component.hyperparameters} - kept
         settings = {key: value for key, value in settings.items() if key not in others}
     resolved = resolve_plain_component(settings, registry, "scheduler", faults)
-    # A valid stand-in, so that the structure's check does not report the same faults in other words.
+    # If there are faults, a valid scheduler is returned, so that the structure's check does not report them again.
     return resolved or {"name": name if isinstance(name, str) else DEFAULT, "max_epochs": 1}
 
 
@@ -303,7 +304,7 @@ def _count_faults(values: dict[str, Plain], space: Fields) -> list[Fault]:
     fewest, most = random_sizes(space)
     distinct = fewest if common else most
     drawn = values.get("loop") != IMPORTED and (common or is_random(space))  # imported sweeps were drawn elsewhere
-    # With common seeds a repeated configuration repeats its numbers exactly and is only wasted time.
+    # With common seeds, a repeated configuration gives exactly the same numbers, so training it again is wasted time.
     if isinstance(samples, int) and distinct < samples and most < math.inf and drawn:
         holder = "a grid point" if points > 1 else "the space"
         rule = f"samples = {samples}, but {holder} has only {plural(int(distinct), 'configuration')}"
@@ -320,7 +321,7 @@ def _invalid(node: Node) -> bool:
 
 
 def _line_faults(values: Mapping[str, Plain], space: Fields) -> list[Fault]:
-    """Return the faults of `which`: it must name hyperparameters for which the space draws several numbers."""
+    """Return the faults of `which`, which must name hyperparameters for which the space draws several numbers."""
     names = values.get("which")
     if not isinstance(names, list) or "loss" not in space.nodes:
         return []
@@ -344,8 +345,8 @@ SHARED = ("sequential", "trials")
 def loop_nodes(space: Mapping[str, Plain], loop: str, registries: Registries, faults: list[Fault]) -> dict[str, Node]:
     """Resolve the space of a user's training loop; `loss`, `architecture` and `optimizer` name registered components.
 
-    A part that the space omits is left to the loop and becomes `{name: own}`. A loop whose constructor takes
-    `configuration` can have any other keys; one that takes them by name is checked against its signature.
+    A part that the space omits is left to the loop and becomes `{name: own}`. If the loop's constructor takes
+    `configuration`, the space can have any other keys. Otherwise the keys are checked against its signature.
 
     Args:
         space: the space as the file has it.
@@ -364,7 +365,8 @@ def loop_nodes(space: Mapping[str, Plain], loop: str, registries: Registries, fa
     for key in (key for key in free if not WORD.fullmatch(str(key))):
         rule = f"{key!r} cannot be part of a column's name"  # each key becomes the column config_<key>
         faults.append(Fault(join_path("space", key), rule, "use lower-case letters, digits and _, a letter first"))
-    # Trusted while nothing may be imported (`reopened_spec`): the signature was checked when the sweep began.
+    # The loop is trusted when imports are disabled (`reopened_spec`), because its signature was checked when the sweep
+    # began.
     known, trusted = registries.loops, registries.loops.trusts(loop)
     refusal = None if trusted else known.refusal(loop)
     if refusal is not None:

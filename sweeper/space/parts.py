@@ -64,12 +64,13 @@ class SchedulerSettings(_PlugIn):
     max_epochs: int
 
     def built(self, metric: str, mode: Mode) -> Scheduler:
-        """Return the scheduler that compares one objective in one pool.
+        """Return a scheduler for one objective and one pool of trials.
 
         Raises:
-            InvalidSearchSpace: the settings are invalid; possible only in a file that is read without being checked.
+            InvalidSearchSpace: the settings are invalid. This is possible only in a file that is read without being
+                checked.
         """
-        # `SweepSpec.schedule` wraps the scheduler for these two: a scheduler itself knows one pool.
+        # `SweepSpec.schedule` handles these two settings, because a scheduler itself handles only one pool.
         of_strata = (WITHIN.name, TOO_SMALL.name)
         settings = {key: value for key, value in self.settings.items() if key not in of_strata}
         try:
@@ -97,19 +98,20 @@ class SearcherSettings(_PlugIn):
 
     @property
     def learns(self) -> bool:
-        """Whether a configuration depends on earlier observations, so that none is known in advance."""
+        """Whether configurations depend on earlier observations. If so, they are not known in advance."""
         return self.method.learns
 
 
 class Objective(Part):
-    """The objective that the scheduler compares: a metric's mean over the replicates that have not diverged.
+    """The objective that the scheduler compares: the mean of a metric over the replicates that have not diverged.
 
-    If some replicates of a trial diverge, it continues with the others, and every decision on it counts the excluded.
+    If some replicates of a trial diverge, the trial continues with the others. Every decision on it records how many
+    are excluded.
 
     Attributes:
         metric: split and name of the metric, e.g. `val_nll`; `sweeper spaces --metrics` lists the names.
         mode: `min` if small values are better, `max` if large ones are.
-        margin: largest difference that counts as none, in the first screen and in `compare`; by default 0.01.
+        margin: largest difference that counts as no difference, in the first screen and in `compare`; by default 0.01.
     """
 
     metric: str = "val_nll"
@@ -118,7 +120,7 @@ class Objective(Part):
 
 
 class Guard(Part):
-    """A constraint: trials that satisfy it continue before those that do not, and only they can be the best.
+    """A constraint. Trials that satisfy it rank before trials that do not, and only they can be the best.
 
     Attributes:
         metric: split and name of the constrained metric, as for an objective.
@@ -149,8 +151,9 @@ class TrajectoryCurvature(Part):
 
     Attributes:
         every: number of epochs between measurements.
-        samples: number of training samples; by default as many as cost at most a tenth of an epoch.
-        products: largest number of Hessian-vector products per measurement; each starts from the last eigenvector.
+        samples: number of training samples. By default, the measurement costs at most a tenth of an epoch.
+        products: largest number of Hessian-vector products per measurement. Each measurement starts from the last
+            eigenvector.
     """
 
     every: int = Field(default=1, ge=1)
@@ -164,7 +167,8 @@ class Trajectory(Part):
     Attributes:
         splits: splits on which losses, entropies and norms are measured.
         every: number of epochs between measurements.
-        gradient_norms: epochs after which the training samples' gradient norms are counted (mukhoti Fig. 4).
+        gradient_norms: epochs after which a histogram of the training samples' gradient norms is measured (mukhoti Fig.
+            4).
         curvature: measurement of sharpness; `null` for none.
     """
 
@@ -184,8 +188,8 @@ class Evaluation(Part):
         bootstrap: number of resamples for the calibration errors' standard errors; 0 for none.
         trajectory: further measurements after each epoch (mukhoti Figs. 2 to 4); `null` for none.
         metrics: further metrics, the project's or your own, each `{name: …, option: value}`.
-        splits: names of the data set's splits, among them `val`, on which post-hoc methods are fitted; and shifts, on
-            which finished networks are measured, each `{name: …, option: value}`.
+        splits: names of the data set's splits, and shifts as `{name: …, option: value}`. The splits include `val`, on
+            which post-hoc methods are fitted. Shifts are measured on finished networks only.
     """
 
     bins: int = Field(default=15, ge=1, le=1000)
@@ -221,22 +225,24 @@ MOST_SEEDS = 1000
 class Replicates(Part):
     """The number of seeds per configuration, and how they share a processor.
 
-    `packing: sequential` trains replicates one after the other, `fused` all at once as lanes of one network; `auto`
-    measures both for a few steps and keeps the faster for the sweep. `trials`, for networks that fill a GPU, gives each
-    replicate a separate process from one rung to the next, with all of `resources`; the scheduler still judges their
-    mean. Lanes round differently from a single network, and a measurement can choose differently on another machine;
-    so the default is `sequential`, whose numbers repeat everywhere.
+    `packing: sequential` trains replicates one after the other. `fused` trains all at once, as lanes of one network.
+    `auto` measures both for a few steps and keeps the faster for the sweep. `trials` trains each replicate in a
+    separate process from one rung to the next. It suits networks that fill a GPU, because each process gets all of
+    `resources`. The scheduler still compares the mean over replicates. The default is `sequential`, because its numbers
+    repeat on every machine: lanes round differently from a single network, and `auto` can choose differently on another
+    machine.
 
-    `cohort` trains the replicates of several configurations together, as lanes of one network that are refilled as
-    trials end, in each process of any executor. `lanes` sets their number; `auto` measures the fastest number, and a
-    network that is faster alone trains alone, one replicate after the other. `packing: auto` also chooses cohorts if
-    they are measured to be faster.
+    `cohort` trains the replicates of several configurations together, as lanes of one network. A lane is refilled when
+    its trial ends. Every executor supports cohorts, in each of its processes. `lanes` sets the number of lanes; with
+    `auto` the fastest number is measured. A network that is faster without a cohort trains one replicate after the
+    other. `packing: auto` also chooses cohorts if a measurement shows that they are faster.
 
-    `at_most` adds a final stage to the sweep, see `sweeper.scheduling.contenders`: the best configurations of each
-    network and of each loss get fresh seeds, up to this total number of seeds per configuration.
+    `at_most` adds a final stage to the sweep: the best configurations of each network and of each loss get fresh seeds,
+    up to this total number of seeds per configuration. See `sweeper.scheduling.contenders`.
 
-    `seeds: own` gives each configuration different seeds. `common` gives all the same, which cancels seed effects in
-    the difference of two configurations, but says less about other seeds. A list gives the common seeds themselves.
+    `seeds: own` gives each configuration different seeds. `common` gives all configurations the same seeds. This
+    cancels seed effects in the difference of two configurations, but says less about other seeds. A list gives the
+    common seeds themselves.
 
     Example:
         >>> Replicates(count=2, seeds=[11, 12]).common_seeds
@@ -260,12 +266,12 @@ class Replicates(Part):
 
     @property
     def common_seeds(self) -> bool | list[int]:
-        """Whether replicate r has the same seed in every configuration, or the seeds themselves if they are given."""
+        """Whether replicate r has the same seed in every configuration; if the file lists the seeds, that list."""
         return self.seeds if isinstance(self.seeds, list) else self.seeds == "common"
 
     @property
     def lane_count(self) -> int:
-        """The number of lanes of a cohort; 0 if it is to be measured."""
+        """The number of lanes of a cohort; 0 if it will be measured."""
         return 0 if self.lanes == "auto" else self.lanes
 
     @property
@@ -288,9 +294,9 @@ def _gpu(value: object) -> object:
 class Resources(Part):
     """The resources of a trial's process.
 
-    `gpu: 0.25` packs four trials on a GPU. `gpu: auto` measures a trial's memory and takes that share if there is a
-    GPU. In both cases, a trial that runs out of GPU memory is retried with twice its share.
-    A user's training loop can take several whole GPUs.
+    `gpu: 0.25` packs four trials on a GPU. `gpu: auto` measures a trial's memory and reserves that share of the GPU, if
+    there is one. In both cases, a trial that runs out of GPU memory is retried with twice its share. A user's training
+    loop can take several whole GPUs.
 
     Example:
         >>> Resources(cpu=2).of_trial(gpus=["NVIDIA H100"])
@@ -311,8 +317,9 @@ class Training(Part):
     """How training steps are computed, see `trainables.training.acceleration`; evaluations always use float32.
 
     With the defaults, results are reproducible. The other values are meant for a GPU's tensor cores. On a CPU with
-    bfloat16 instructions they speed up convolutions (resnet8 1.2 to 1.3 times) and slow down small matrices (mlp 0.7
-    times), measured on a busy machine, n = 3; `make bench-training` measures them on yours.
+    bfloat16 instructions they speed up convolutions (resnet8: 1.2 to 1.3 times as fast) and slow down small matrices
+    (mlp: 0.7 times as fast). These factors were measured on a busy machine (n = 3). `make bench-training` measures them
+    on your machine.
     """
 
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"
@@ -333,10 +340,10 @@ class Checkpoint(Part):
     """How often a running trial's checkpoint is written; see `trainables.worker.checkpoints`.
 
     Attributes:
-        every_seconds: seconds between two checkpoints. A process that dies loses at most this much training, and the
-            time since its last report. With 0, a checkpoint is written before every report, each 10 s or epoch, as it
-            is at every rung.
-        keep: number of checkpoints kept per running trial; a second one helps if the newest is damaged.
+        every_seconds: seconds between two checkpoints. A process that dies loses at most this much training, plus the
+            time since its last report. With 0, a checkpoint is written before every report, which is every 10 s or
+            epoch. At rungs, a checkpoint is always written.
+        keep: number of checkpoints kept per running trial. A second checkpoint helps if the newest is damaged.
     """
 
     every_seconds: float = Field(default=60.0, ge=0, allow_inf_nan=False)
@@ -344,7 +351,7 @@ class Checkpoint(Part):
 
 
 class Keep(Part):
-    """The trials whose checkpoints are kept after they have ended, for `sweeper export`.
+    """The ended trials whose checkpoints are kept, for `sweeper export`.
 
     Attributes:
         best: number of best trials, in each stratum if `per` names paths.

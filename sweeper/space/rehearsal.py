@@ -1,9 +1,9 @@
 """Rehearsals: a search space scaled down to minutes on two cores, on the same code path.
 
-`rehearsed_values` shrinks everything that costs time: data become handwritten digits in the data set's shape, networks
-become small ones of their family, the recipe a few epochs; then the file's own changes under `rehearsal` are applied.
-The changes are kept as sentences in the key `rehearsed`, which marks every table, report and tracked run: a rehearsal
-shows that a sweep works, and its numbers never answer the sweep's question.
+`rehearsed_values` shrinks everything that costs time. Data are replaced by handwritten digits in the data set's shape,
+networks by small networks of their family, and the recipe is shortened to a few epochs. Then the file's own changes
+under `rehearsal` are applied. The key `rehearsed` lists the changes as sentences, and marks every table, report and
+tracked run: a rehearsal shows that a sweep works, and its numbers never answer the sweep's question.
 
 This module imports torch, because stand-ins are chosen among data sets and networks.
 """
@@ -25,22 +25,22 @@ from trainables.registry import OWN, SPLITS, Registry
 #: Enough for both milestones of a recipe (150 and 250 of 350 fall on 1.7 and 2.9) and for three rungs (1, 3, 4).
 EPOCHS = 4
 
-#: Most configurations drawn; all points of a grid are kept, because each is a cell of some table.
+#: Largest number of configurations drawn. All points of a grid are kept, because each is a cell of some table.
 CONFIGURATIONS = 16
 
-#: With more grid points, grids over plain values keep only their two ends; every loss and network stays.
+#: With more grid points than this, grids over plain values keep only their two ends. All losses and networks are kept.
 GRID_POINTS = 36
 
-#: The fewest replicates that have a spread.
+#: The smallest number of replicates from which a spread can be computed.
 REPLICATES = 2
 
-#: Four steps an epoch over the stand-in's 256 training samples.
+#: This gives four steps per epoch over the stand-in's 256 training samples.
 BATCH_SIZE = 64
 
-#: Settings of a recipe whose values are epochs if at least 1, and shares of the run if below 1.
+#: Settings of a recipe that are counted in epochs. A value below 1 is a share of the run.
 EPOCH_SETTINGS = ("milestones", "warmup_epochs", "checkpoint_after")
 
-#: Smallest sizes with which each measurement still runs all of its code.
+#: Smallest sizes for which each measurement still runs all of its code.
 BOOTSTRAP = 20
 SHIFTED_SAMPLES = 100
 CURVATURE = {"samples": 16, "lanczos_steps": 3, "trace_probes": 2, "max_matvecs": 16, "spectrum_steps": 3}
@@ -91,7 +91,7 @@ def rehearsed_values(values: Values, changes: Values) -> Values:
 def merged(base: Any, changes: Any, path: str = "") -> Any:
     """Return `base` with `changes` applied.
 
-    Mappings are merged key by key; lists, scalars, domains and components of another name replace the old value.
+    Mappings are merged key by key. Lists, scalars, domains and components of another name replace the old value.
 
     Example:
         >>> merged({"a": {"x": 1, "y": 2}, "b": [1]}, {"a": {"y": 3}, "b": [4]})
@@ -123,7 +123,7 @@ def _scale_epochs(values: Values, epochs: int, notes: list[str]) -> None:
 
 
 def _scaled_count(epoch: Any, before: int, after: int) -> Any:
-    """Scale an epoch, or each of a list, to a run of `after` epochs."""
+    """Scale an epoch, or each epoch of a list, to a run of `after` epochs."""
     if isinstance(epoch, list):
         return [*dict.fromkeys(_scaled_count(value, before, after) for value in epoch)]
     return max(1, min(after, round(epoch * after / before)))
@@ -142,7 +142,7 @@ def _rehearsed_recipe(settings: Values, epochs: tuple[int, int], notes: list[str
 
 
 def _share_of_run(point: Any, epochs: tuple[int, int]) -> Any:
-    """Return an epoch (or a list or domain of them) as a share of the run; an epoch beyond its end stays beyond it."""
+    """Return an epoch (or a list or domain of epochs) as a share of the run; an epoch after the end stays after it."""
     if isinstance(point, dict):
         return {key: _share_of_run(value, epochs) for key, value in point.items()}
     if isinstance(point, list):
@@ -154,7 +154,7 @@ def _share_of_run(point: Any, epochs: tuple[int, int]) -> Any:
 
 
 def _changed(node: Any, change: Callable[[Values], Values]) -> Any:
-    """Return a part of the space with `change` applied to every component; members that become equal are merged."""
+    """Return a part of the space with `change` applied to every component. Members that become equal are merged."""
     if "name" in node:
         return change(dict(node))
     (kind, members), *_ = node.items()
@@ -216,10 +216,11 @@ def _scaled_shift(shift: Values, notes: list[str]) -> Values:
     """Return a shift with fewer samples, kinds and severities, computed locally, and the stand-in for its data set."""
     scaled = {**shift, "samples": min(shift.get("samples") or SHIFTED_SAMPLES, SHIFTED_SAMPLES)}
     if "kinds" in shift:
-        # Frost needs picture files that a rehearsal may not have; every fourth severity of 1…5 gives both ends.
+        # Frost is left out, because its picture files may be missing here. Every fourth severity of 1…5 gives both
+        # ends.
         kinds = [kind for kind in shift["kinds"] if kind != "frost"][:2] or shift["kinds"]
         scaled |= {"kinds": kinds, "severities": shift["severities"][::4]}
-        scaled.pop("folder", None)  # its published files are of the original data set
+        scaled.pop("folder", None)  # its published files contain the original data set
     if "dataset" in shift:
         scaled["dataset"] = rehearsed_dataset(shift["dataset"], notes)
     notes.append(f"{shift['name']} data of {scaled['samples']} samples")
@@ -237,7 +238,7 @@ SHARED = ("dropout", "shortcut", "output_gate", "train_embedding")
 
 
 def rehearsed_dataset(dataset: Values, notes: list[str]) -> Values:
-    """Return the data set of a rehearsal; a replacement is described in `notes`."""
+    """Return the data set of a rehearsal; append a sentence to `notes` if it is replaced."""
     name = dataset["name"]
     if name == OWN:
         return dict(dataset)
@@ -272,7 +273,7 @@ def _rehearsed_axes(axes: Values, stand_in: Values, notes: list[str]) -> Values:
 
 
 def rehearsed_architecture(architecture: Values, dataset: Values, notes: list[str]) -> Values:
-    """Return a rehearsal's network for its `dataset`; a replacement is described in `notes`."""
+    """Return a rehearsal's network for its `dataset`; append a sentence to `notes` if it is replaced."""
     name = architecture["name"]
     kept = dataset["name"] != digits.STAND_IN and name in ("mlp", "resnet8")
     stand_in = None if kept or ARCHITECTURES.is_own(name) else ARCHITECTURES[name].stand_in

@@ -1,7 +1,8 @@
-"""The JSON schema of search space files, with which editors complete keys and names, explain them and mark mistakes.
+"""The JSON schema of search space files. Editors use it to complete keys and names, explain them and mark mistakes.
 
-`sweeper init` writes it next to a file whose first line names it. It is generated from the models and registries that
-check a file, and accepts every file that they accept. `sweeper validate` also checks rules over the whole file.
+`sweeper init` writes the schema next to a search space file, whose first line names it. It is generated from the models
+and registries that check a file, and accepts every file that they accept. `sweeper validate` also checks rules over the
+whole file.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from trainables.registry import FITTED_ON, LABEL, OWN, Component, Hyperparameter
 
 JsonSchema: TypeAlias = dict[str, Any]
 
-#: Name of the schema's file, and the line with which a search space refers to it.
+#: Name of the schema's file, and the line by which a search space file refers to it.
 FILE = "sweeper.schema.json"
 FIRST_LINE = f"# yaml-language-server: $schema={FILE}\n"
 
@@ -83,7 +84,7 @@ def _any(*schemas: JsonSchema) -> JsonSchema:
 
 
 def _listed(member: JsonSchema) -> JsonSchema:
-    """Return the schema of a list, which can also be written as one member or null."""
+    """Return the schema of a list. The file can also contain a single member or null instead."""
     return _any({"type": "array", "items": member}, member, _NULL)
 
 

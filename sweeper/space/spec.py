@@ -31,10 +31,10 @@ from trainables.registry.names import CROSS_FITTED, hint, measured_as
 #: The driver keeps the state of every trial in memory.
 MAXIMUM_CONFIGURATIONS = 1_000_000
 
-#: Keys that can be written with nothing below them, as when all lines below are commented out.
+#: Keys that can be empty, for example because all lines below them are commented out.
 MAY_BE_EMPTY = ("header", "objective", "resources", "evaluation", "keep", "replicates", "searcher", "training")
 
-#: (Part, key) of lists that can be written as their only member.
+#: (Part, key) of lists for which a single member can be written without brackets.
 LISTS = (("keep", "per"), ("scheduler", WITHIN.name))
 
 
@@ -49,7 +49,7 @@ class Header(Part):
         command: the command that runs it.
         paper: short name of the paper whose experiment this is.
         tables: published tables and figures whose cells this sweep can fill, e.g. `mukhoti-1`.
-        claims: claims that its results are judged by.
+        claims: claims that its results can support or refute.
     """
 
     question: str = ""
@@ -93,7 +93,7 @@ class Tracking(Part):
 
 
 def _tree(space: object) -> Fields:
-    """Return the tree of a space: unchanged after checking, parsed from the values of a resolved file."""
+    """Return the tree of a space; the values of a resolved file are parsed, a tree is returned unchanged."""
     if isinstance(space, Fields):
         return space
     if not isinstance(space, dict):
@@ -105,7 +105,8 @@ def _tree(space: object) -> Fields:
     return tree
 
 
-# pydantic knows no trees of domains: a plain validator keeps the parsed object, and dumping writes it as YAML values.
+# pydantic has no type for trees of domains. So a plain validator keeps the parsed object, and dumping writes it as YAML
+# values.
 _TREE = core_schema.no_info_plain_validator_function(
     _tree, serialization=core_schema.plain_serializer_function_ser_schema(plain)
 )
@@ -117,22 +118,23 @@ class SweepSpec(Part):
     Attributes:
         dataset: the data set, `{name: …, option: value}`.
         loop: import path of the user's training loop, see `trainables.training.own_loop`.
-        objectives: several objectives, the first of which is `objective`; empty if there is only that one.
+        objectives: several objectives; the first is `objective`. Empty if there is only one.
         constraints: constraints that trials must satisfy.
         space: tree of domains below `loss`, `architecture` and `optimizer`, parsed and resolved once.
         samples: number of configurations drawn per grid point.
         searcher: method that chooses the configurations.
         retries: number of times that a crashed trial is retried.
-        trial_timeout: training time in seconds per try of a trial, checked after each epoch; `null` for no limit. With
-            `packing: trials` it applies to each replicate, from one rung to the next.
-        hang_timeout: seconds without any work in a trial's process, as in a data loader's deadlock, after which it is
-            killed and the try counts as failed; ten minutes is far above any wait for storage. `null` for no limit.
+        trial_timeout: largest training time in seconds per try of a trial, checked after each epoch; `null` for no
+            limit. With `packing: trials` it applies to each replicate, from one rung to the next.
+        hang_timeout: seconds without any work in a trial's process, as in a data loader's deadlock. The process is then
+            killed, and the try counts as failed. The default, ten minutes, is far above any wait for storage. `null`
+            for no limit.
         checkpoint: how often a running trial's checkpoint is written between rungs, and how many are kept.
         budget: budget of the sweep; `null` for no limit.
         keep: trials whose checkpoints are kept at the end.
         max_concurrent: largest number of trials that run at once; `null` for as many as fit.
         tracking: how trackers show the sweep.
-        which: hyperparameters of the loss for which the final stage trains a line of values.
+        which: hyperparameters of the loss. For each, the final stage trains several values.
         rehearsal: changes that `--rehearse` makes beyond its general rules, written like the file itself.
         rehearsed: changes that a rehearsal made, one sentence each; empty for a real sweep.
 
@@ -185,7 +187,7 @@ class SweepSpec(Part):
         if self.objectives or self.constraints:
             goals = tuple(Goal(objective.metric, objective.mode) for objective in self.objectives or (goal,))
             guards = tuple(guard.constraint for guard in self.constraints)
-            # A scheduler that cannot was refused by the check; a file that is only read falls back to one objective.
+            # The check refused a scheduler that cannot do this. A file that is only read falls back to one objective.
             scheduler = scheduler.comparing(goals, guards) or scheduler
         if not isinstance(within, list):
             return scheduler
@@ -194,7 +196,7 @@ class SweepSpec(Part):
 
     @property
     def cross_fitted(self) -> list[str]:
-        """Labels of the post-hoc methods whose validation metrics are compared: these methods are cross-fitted."""
+        """Labels of the post-hoc methods that are cross-fitted, because their validation metrics are compared."""
         # Fitted and measured on the same samples, a method with more parameters would always look better.
         goals: list[parts.Objective | parts.Guard] = [self.objective, *self.objectives, *self.constraints]
         columns = [measured_as(goal.metric)[1] for goal in goals]
@@ -207,7 +209,7 @@ class SweepSpec(Part):
         return ReplicateSeeds(self.seed, self.replicates.count, self.replicates.common_seeds)
 
     def resolved(self) -> dict[str, Plain]:
-        """Return the file's values with every default filled in, ready for YAML; loading them gives this spec again."""
+        """Return the file's values with every default filled in, ready for YAML. Loading them gives an equal spec."""
         return self.model_dump(mode="json")
 
 
@@ -254,7 +256,7 @@ def structural_faults(error: ValidationError) -> list[Fault]:
 
 
 def _from_pydantic(detail: ErrorDetails) -> Fault:
-    # pydantic adds the branch of a union to the location; it is no key of the file.
+    # pydantic adds the branch of a union to the location. It is not a key of the file.
     keys = [key for key in detail["loc"] if not str(key).startswith(("function-", "dict[", "literal["))]
     path = reduce(join_path, keys, "")
     if detail["type"] == "extra_forbidden":
@@ -262,11 +264,12 @@ def _from_pydantic(detail: ErrorDetails) -> Fault:
         return Fault(path, f"unknown key {keys[-1]!r}", hint(str(keys[-1]), names))
     if detail["type"] == "missing":
         return Fault(path, "missing")
-    # pydantic's wording (2.x), in the words of YAML.
+    # Replace pydantic's Python terms (2.x) with YAML's.
     rule = detail["msg"].removeprefix("Value error, ")
     rule = re.sub("Input should be a valid dictionary or instance of .*", "must be a mapping of keys to values", rule)
     rule = rule.replace("Input should be", "must be")
-    # Our own validators write `key = value` themselves; of other values 60 characters identify the place.
+    # Our own validators write `key = value` themselves. Other values are cut to 60 characters, enough to recognise
+    # them.
     return Fault(path, rule if "=" in rule else f"{repr(detail['input'])[:60]} {rule}")
 
 

@@ -21,7 +21,7 @@ from trainables.files.atomic import write_bytes
 from trainables.files.regular import read_bytes
 from trainables.registry import OWN, ExtensionError, Registry, is_import_path, permit_only
 
-#: Key of the manifest with the digest of the code of a sweep's own components, and the object that each name refers to.
+#: Key of the manifest's entry on a sweep's own components: the digest of their code, and the object behind each name.
 MANIFEST_KEY = "extensions"
 
 
@@ -31,7 +31,7 @@ def set_code_root(space: Path | None) -> None:
     Own components that were imported before are forgotten.
     """
     try:
-        # Unlike `Path.resolve`, this accepts circular links: reading the file reports them with a better message.
+        # Unlike `Path.resolve`, this accepts circular links. Reading the file reports them with a better message.
         folder = Path(os.path.realpath(space)).parent if space is not None else FOLDER
     except ValueError:  # a NUL in the name, which reading the file reports, too
         folder = FOLDER
@@ -63,7 +63,7 @@ def code_of(spec: SweepSpec) -> ExtensionCode | None:
 
 
 def manifest_entry(own: ExtensionCode | None) -> dict[str, object]:
-    """Return the manifest's entry on the code, empty if there is none."""
+    """Return the manifest's entry on the code; empty if there is none."""
     return {} if own is None else {MANIFEST_KEY: own.facts}
 
 
@@ -71,18 +71,18 @@ def keep(own: ExtensionCode | None, paths: SweepPaths) -> None:
     """Write the code into a sweep's folder, from which its processes and `resume` load it."""
     if own is not None:
         write_bytes(paths.extensions, own.archive)
-        # Whoever started the sweep ran this code, so `resume` must not ask about it.
+        # This user started the sweep with this code, so `resume` must not ask for approval.
         allow(_identified(own.archive, own.components))
 
 
 def kept_archive(paths: SweepPaths, spec: SweepSpec, manifest: Mapping[str, Any]) -> bytes | None:
-    """Read the code of a sweep's own components from its folder, `None` if the space or the manifest names none.
+    """Read the code of a sweep's own components from its folder; `None` if the space or the manifest names none.
 
     Raises:
         SweeperError: the digest of the copy is not the one in the manifest.
     """
     facts = manifest.get(MANIFEST_KEY)
-    # The user is asked about names in the space only (`take_up_kept`), so no other code can reach a process.
+    # The user approves only names in the space (`take_up_kept`), so no other code must reach a process.
     if not facts or not os.path.lexists(paths.extensions) or next(own_names(spec), None) is None:
         return None
     archive = read_bytes(paths.extensions)
@@ -126,21 +126,22 @@ def take_up_kept(paths: SweepPaths, spec: SweepSpec, manifest: Mapping[str, obje
 
 
 def _identified(archive: bytes, names: Iterable[str]) -> str:
-    """Return the identity of approved code: its digest, and the names in it that can be called."""
-    # With the names: the same archive with other names could call another function of an approved package.
+    """Return the identity of approved code: its digest, and the names that can be called."""
+    # The names are included, because the same archive with other names could call another function of an approved
+    # package.
     return " ".join([hashlib.sha256(archive).hexdigest(), *sorted(names)])
 
 
 def _named(value: Plain, registry: Registry | None, places: Mapping[str, Registry]) -> Iterator[tuple[Registry, str]]:
-    """Yield every name of a component anywhere in `value`, with its registry; domains and short forms are included.
+    """Yield every name of a component anywhere in `value`, with its registry. Domains and short forms are included.
 
     Args:
         value: a resolved search space, or a part of one.
-        registry: registry of the component that `value` names; `None` if it names none by itself.
+        registry: registry of the component that `value` names; `None` if `value` itself names none.
         places: keys below which components are named → registry.
     """
-    # The whole specification is walked, not known places: a component's settings can name further components
-    # (`Hyperparameter.names`), such as the base of a loss or the data set of a shift.
+    # The whole specification is searched, not only known keys, because a component's settings can name further
+    # components (`Hyperparameter.names`), such as the base of a loss or the data set of a shift.
     if isinstance(value, str) and registry is not None and (is_import_path(value) or value in registry.installed()):
         yield registry, value
     elif isinstance(value, list):
@@ -154,7 +155,7 @@ def _named(value: Plain, registry: Registry | None, places: Mapping[str, Registr
             component = None if registry.is_own(name) else registry[name]
             kinds = {known.kind: known for known in places.values()}
             settings = {h.name: kinds[h.names] for h in component.hyperparameters if h.names} if component else {}
-            registry = None  # the other keys beside a name are settings
+            registry = None  # the other keys next to a name are settings
         for key, inner in value.items():
             if key != "name":
                 # Not `or`: a registry without built-in members is falsy.
