@@ -1,7 +1,8 @@
 """Compare two sweeps: settings, environment and paired results.
 
-Outcomes are compared in pairs: the same configuration (by hash), on the same seeds if both sweeps have them, and only
-if it ran to the end in both, so a trial that was stopped early is never compared with one that was not.
+Outcomes are compared in pairs of the same configuration (by hash), on the same seeds if both sweeps have them. Only
+configurations that ran to the end in both sweeps are compared, so a stopped trial is never compared with a finished
+one.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from sweeper.results.results import SeveralResults
 from sweeper.results.selection import selected, winners_interval
 from trainables.curvature.statistics.base import headline_columns
 
-#: Split and column of the compared metrics; curvature is measured on validation data alone. They are few on purpose:
-#: each additional metric makes Holm's correction stricter for all.
+#: (Split, column) of the compared metrics. Curvature is measured only on validation data. There are few metrics,
+#: because each additional one makes Holm's correction stricter for all.
 METRICS = (
     ("test", "accuracy"),
     ("test", "nll"),
@@ -41,8 +42,9 @@ METRICS = (
     *(("val", name) for name in headline_columns() if name.startswith("hessian_cross_entropy_")),
 )
 
-#: Least number of shared configurations that finished in both sweeps. With fewer, all shared ones are compared
-#: at the epoch of their first evaluation, stopped ones included, so none was selected by the compared result.
+#: Smallest number of shared configurations that finished in both sweeps. With fewer, all shared configurations are
+#: compared at the epoch of their first evaluation, including stopped ones. The compared result then selected none of
+#: them.
 LEAST_FINISHED = 3
 
 UNPAIRED = (
@@ -53,16 +55,16 @@ UNPAIRED = (
 #: A configuration's hash and a replicate's seed.
 Key = tuple[str, int]
 
-#: A paired unit: a seed, or a configuration by its hash.
+#: What is paired: a seed, or a configuration by its hash.
 Unit = int | str
 
-#: Dotted key, the first sweep's value and the second's; None if absent.
+#: (Dotted key, value in the first sweep, value in the second); None if absent.
 Difference = tuple[str, object, object]
 
 
 @dataclass(frozen=True)
 class MetricComparison:
-    """One metric in both sweeps, over the pairs that have it.
+    """One metric in both sweeps, over the pairs for which both have a value.
 
     Attributes:
         split, metric: the compared metric.
@@ -84,16 +86,17 @@ class Comparison:
         names: the two sweeps.
         asked: (key, first, second) for every differing value of the resolved search spaces.
         ran_on: (key, first, second) for every difference in versions, commit and hardware.
-        only: numbers of configurations that only the first and only the second sweep has.
+        only: number of configurations that only the first sweep has, and number that only the second has.
         shared: number of configurations in both.
-        finished: number of shared configurations that finished in both; only these are compared if there are at least
-            LEAST_FINISHED.
-        unit: the paired unit, `configuration` (means over seeds) or `seed`.
-        equal_seeds: whether pairs are on the same seeds.
+        finished: number of shared configurations that finished in both. If there are at least LEAST_FINISHED, only
+            these are compared.
+        unit: what is paired, `configuration` (means over seeds) or `seed`.
+        equal_seeds: whether both members of a pair have the same seeds.
         metrics: the compared metrics that both measured.
         left_out: metric → why it is not compared.
         best: each sweep's best finished configuration, in words; empty if none finished.
-        epoch: the epoch at which all shared configurations are compared if too few finished in both.
+        epoch: if too few configurations finished in both sweeps, the epoch at which all shared ones are compared; else
+            None.
     """
 
     names: tuple[str, str]
@@ -115,20 +118,20 @@ def compare(first: Results, second: Results) -> Comparison:
     both = SeveralResults({"first": first, "second": second})
     trials = both.sql("SELECT DISTINCT sweep, config_hash FROM trials WHERE config_hash IS NOT NULL").to_pylist()
     hashes = [{row["config_hash"] for row in trials if row["sweep"] == name} for name in both.members]
-    # Only the last evaluation: a finished trial's rows at earlier rungs are of half-trained networks.
+    # Only the last evaluation is used, because earlier rungs measured half-trained networks.
     done = "status = 'completed' AND epoch = last_evaluation_epoch"
     rows = [_measured(both, f"sweep = '{name}' AND {done}") for name in both.members]
     finished = {key[0] for key in rows[0]} & {key[0] for key in rows[1]}
     epoch = None
     if len(finished) < LEAST_FINISHED <= len(hashes[0] & hashes[1]):
         first_rungs = both.sql("SELECT min(epoch) AS epoch FROM evaluations GROUP BY sweep").to_pylist()
-        # The later of both first rungs: before it one of the sweeps has no evaluation.
+        # The later of both first rungs, because one of the sweeps has no evaluation before it.
         epoch = max((row["epoch"] for row in first_rungs), default=None)
         rows = [_measured(both, f"sweep = '{name}' AND epoch = {epoch or 0}") for name in both.members]
     equal_seeds = any(key in rows[1] for key in rows[0])
     common = set(rows[0]) & set(rows[1]) if equal_seeds else None
     sides = [common] if common else rows
-    # Configurations that share seeds are not independent: their common seeds are then the independent units.
+    # Configurations that share seeds are not independent. Then their common seeds are the independent units.
     shared_seeds = any(unit != key[0] for keys in sides for key, unit in independent_units(keys).items())
     by_seed = (shared_seeds and common is not None) or (len(finished) == 1 and equal_seeds and epoch is None)
     units = [_units(side, common, by_seed) for side in rows]
@@ -153,7 +156,7 @@ def compare(first: Results, second: Results) -> Comparison:
 def _best(results: Results) -> str:
     """Return the best finished configuration of a sweep by its own objective, `validation NLL 0.045 ± 0.001, …`.
 
-    The value is optimistic because it selected the configuration, so an interval that allows for that follows.
+    The value is too optimistic, because it selected the configuration. An interval that accounts for this follows.
     """
     board = leaderboard(results)
     if not board.finished:
@@ -164,9 +167,10 @@ def _best(results: Results) -> str:
 
 
 def _optimism(results: Results, board: Leaderboard) -> list[str]:
-    """Return how optimistic the selected configuration's value is; nothing if only one finished.
+    """Return a sentence on how optimistic the selected configuration's value is; empty if only one finished.
 
-    Only configurations that meet the constraints could be selected: if at most one does, the objective chose nothing.
+    Only configurations that meet the constraints could be selected. If at most one does, the objective selected
+    nothing.
     """
     if len(board.finished) == 1:
         return []
@@ -250,7 +254,7 @@ def _compare_metrics(
         before, after = ([pair[side] for pair in pairs] for side in (0, 1))
         means = (sum(before) / len(pairs), sum(after) / len(pairs))
         compared.append(MetricComparison(split, metric, means, paired_difference(before, after)))
-    # With few pairs p has a lower limit whatever the data are; the table states it beside p.
+    # With few pairs, p cannot fall below a limit, whatever the data are. The table shows this limit next to p.
     corrected = statistics.holm([entry.difference.p for entry in compared])
     smallest = statistics.smallest_holm([entry.difference.smallest_p for entry in compared])
     return [
@@ -260,9 +264,9 @@ def _compare_metrics(
 
 
 def _sample_counts(units: Mapping[Unit, Rows]) -> set[Value]:
-    """Return the numbers of samples that curvature was measured on."""
-    # On 128 of 350 samples λ_max was 1.8 times the full value for focal loss: different numbers of samples are
-    # not comparable.
+    """Return the numbers of samples on which curvature was measured."""
+    # Curvature on different numbers of samples is not comparable: for focal loss, λ_max on 128 of 350 samples was 1.8
+    # times the full value.
     counts = {row.get("val_hessian_cross_entropy_samples") for rows in units.values() for row in rows}
     return counts - {None}
 
@@ -272,7 +276,7 @@ def _mean(rows: Rows, column: str) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-#: Largest number of differing values listed; the files have the rest.
+#: Largest number of differing values listed; the sweeps' files contain all.
 SHOWN = 12
 
 

@@ -1,10 +1,10 @@
 """Judge a difference in calibration by several estimators, from stored predictions.
 
 "A is better calibrated than B" may hold for ECE with 15 bins but not with 10, before temperature scaling but not after,
-or only for a few seeds. Each estimator is therefore judged by itself, with `equivalence`, over seeds and samples: a
-spread over seeds alone would ignore that the test set is a sample. The samples' part of the variance comes from the
-delete-a-group jackknife (Kott 2001, "The delete-a-group jackknife", J. Official Statistics 17, Eq. 1). Assumptions:
-seeds are independent, samples are independent, and an estimator's bias shifts both sides equally.
+or only for a few seeds. Each estimator is therefore judged separately, with `equivalence`. The judgement is over seeds
+and samples, because a spread over seeds alone would ignore that the test set is a sample. The samples' part of the
+variance comes from the delete-a-group jackknife (Kott 2001, "The delete-a-group jackknife", J. Official Statistics 17,
+Eq. 1). Assumptions: seeds are independent, samples are independent, and an estimator's bias shifts both sides equally.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from trainables.metrics.evaluate import confidence_metrics
 from trainables.metrics.kernel import smooth_calibration_error
 from trainables.metrics.refinement import refinement
 
-#: Number of jackknife groups: 19 degrees of freedom, and leaving out a twentieth of the samples keeps the bins filled.
+#: Number of jackknife groups. 20 groups give 19 degrees of freedom, and without one of them the bins are still filled.
 GROUPS = 20
 
 #: Default of `objective.margin`, the largest difference that counts as no difference: 0.01 of ECE is one percentage
@@ -47,7 +47,8 @@ class Scored:
         correct: 1 if the predicted class is the target, else 0, [N].
         nll, brier: loss of each sample, [N].
         targets: classes, [N].
-        logits: the network's own logits, [N, K]; None after a post-hoc method, on which refinement does not depend.
+        logits: the network's own logits, [N, K]; None after a post-hoc method. Only refinement needs logits, and
+            post-hoc methods do not change refinement.
     """
 
     confidence: Floats
@@ -89,7 +90,7 @@ ESTIMATORS: Mapping[str, Callable[[Scored], float]] = {
     "refinement NLL": lambda of: math.nan if of.logits is None else refinement(of.logits, of.targets).nll,
 }
 
-#: The estimator of the first screen.
+#: The estimator that the first screen shows.
 SHOWN = "ECE, 15 bins"
 
 #: The test predictions of one configuration's networks: seed → predictions.
@@ -98,14 +99,14 @@ Networks = Mapping[int, Scored]
 
 @dataclass(frozen=True)
 class Judgement:
-    """One estimator of two sides.
+    """The result of one estimator on two sides.
 
     Attributes:
         estimator: its name in ESTIMATORS.
         means: mean of the first and of the second side over the compared seeds.
-        deviations: standard deviations of both over seeds; NaN for one seed.
-        verdict: verdict on first minus second, negative if the first is better; None for one seed, which decides
-            nothing.
+        deviations: standard deviations of both sides over seeds; NaN for one seed.
+        verdict: verdict on first minus second, which is negative if the first is better. None for a single seed, which
+            decides nothing.
     """
 
     estimator: str
@@ -127,9 +128,9 @@ class Measured:
     pair: Pair
 
     def judgement(self, verdict: Verdict | None) -> Judgement:
-        """Return the pair's means together with its verdict."""
+        """Return the judgement: the pair's means and its verdict."""
         sides = [np.array([*values.values()]) for values in (self.pair.b, self.pair.a)]
-        # Equal values have no spread to test, but are certainly no difference.
+        # Equal values have no spread to test, but there is certainly no difference.
         if verdict is None and len(self.pair.a) > 1 and self.pair.a == self.pair.b:
             verdict = Verdict(NO_DIFFERENCE, 0.0, (0.0, 0.0), 0.0, 0.0, len(self.pair.a))
         first, second = (float(side.std(ddof=1)) if len(side) > 1 else math.nan for side in sides)
@@ -139,11 +140,10 @@ class Measured:
 def measured(estimator: str, first: Networks, second: Networks) -> Measured | None:
     """Return one estimator of both sides; None if it has no value.
 
-    Common seeds are compared with each other and the others are left out. With fewer than two common seeds, seeds are
-    paired in order.
+    Only common seeds are compared, in pairs. With fewer than two common seeds, seeds are paired in order.
     """
     common = sorted(first.keys() & second.keys())
-    if len(common) < 2:  # seeds are then unrelated: any pairing is as good as another
+    if len(common) < 2:  # unrelated seeds can be paired in any order
         second = dict(zip(first, second.values(), strict=False))
         common = [seed for seed in first if seed in second]
     measure = ESTIMATORS[estimator]
@@ -151,8 +151,8 @@ def measured(estimator: str, first: Networks, second: Networks) -> Measured | No
     if not common or not np.isfinite([*a.values(), *b.values()]).all():
         return None
     samples = len(first[common[0]].targets)
-    # A fixed seed, so that a report made twice states the same intervals. The same groups for all seeds of both sides:
-    # a sample's difficulty is common to them.
+    # A fixed seed, so that a report made twice has the same intervals. All seeds of both sides have the same groups,
+    # because they share the samples' difficulty.
     group = np.random.default_rng(0).permutation(samples) % min(GROUPS, samples)
     kept = [np.flatnonzero(group != left_out_group) for left_out_group in range(group.max() + 1)]
     left_out = [[measure(first[s].at(rows)) - measure(second[s].at(rows)) for s in common] for rows in kept]
@@ -166,6 +166,6 @@ def judged(estimator: str, first: Networks, second: Networks, margin: float = MA
 
 
 def judged_together(rows: Sequence[Measured], margin: float) -> list[Judgement]:
-    """Return the judgements of one table's rows; they share their estimate of how far seeds spread."""
+    """Return the judgements of one table's rows, which share their estimate of the spread of seeds."""
     verdicts = equivalences([row.pair for row in rows], margin)
     return [row.judgement(verdict) for row, verdict in zip(rows, verdicts, strict=True)]

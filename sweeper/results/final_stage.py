@@ -15,7 +15,7 @@ def final_stage(spec: SweepSpec) -> FinalStage | None:
     if spec.replicates.at_most is None:
         return None
     mode, margin = spec.objective.mode, spec.objective.margin
-    # `objective.margin` is a difference in ECE; for another objective it would be in the wrong unit.
+    # `objective.margin` is a difference in ECE, so for another objective it would have the wrong unit.
     if not spec.objective.metric.endswith("ece"):
         margin = None
 

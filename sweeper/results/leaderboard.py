@@ -1,7 +1,7 @@
 """The leaderboard: one row per configuration, replicates as mean ± standard deviation.
 
 The command line's summary and the report both use this module, so they cannot disagree. For several objectives it also
-computes the Pareto front, and for constraints the trials that must not be called the best.
+computes the Pareto front. For constraints, it finds the trials that break them and so cannot be the best.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FINISHED = COMPLETED
 
 @dataclass(frozen=True)
 class Front:
-    """The trials that no other trial dominates beyond the replicates' standard errors.
+    """The Pareto front: the trials that no other trial dominates by more than the replicates' standard errors.
 
     Attributes:
         goals: the objectives.
@@ -119,7 +119,7 @@ def front(results: Results) -> Front | None:
     measured = [final_values(results, goal.metric) for goal in goals]
     kept = set.intersection(*map(set, measured)) - breaking_constraints(results)
     values = {trial: [by_trial[trial] for by_trial in measured] for trial in sorted(kept)}
-    # A diverged trial has no place on the front, and an infinite cost would make every share of the range NaN.
+    # A diverged trial does not belong on the front, and its infinite cost would make every share of the range NaN.
     values = {trial: pairs for trial, pairs in values.items() if all(math.isfinite(mean) for mean, _ in pairs)}
     trials = [*values]
     if not trials:
@@ -134,7 +134,7 @@ def _course(results: Results, trials: list[str], costs: Any) -> list[tuple[int, 
     """Return epochs spent and hypervolume at the end of each trial, with objectives scaled to [0, 1]."""
     width = np.ptp(costs, axis=0)
     shares = (costs - costs.min(axis=0)) / np.where(width > 0, width, 1.0)  # an objective may be constant
-    # `lag` gives the epochs of each rung alone: a decision's `epoch` counts from the start of its trial.
+    # A decision's `epoch` counts from the start of its trial, so `lag` subtracts the previous rung's.
     rows = results.rows(
         "SELECT trial, epoch - coalesce(lag(epoch) OVER (PARTITION BY trial ORDER BY epoch), 0) AS epochs, kind "
         "FROM decisions WHERE rung IS NOT NULL ORDER BY decided_at, trial, epoch"
@@ -199,8 +199,8 @@ class Leaderboard:
 
     Attributes:
         rows: dictionaries with `trial status epochs loss architecture replicates`, `judged` (the objective),
-            `<split>_<metric>` and `hessian_<loss>_<field>` with a `…_sd` each (None below two replicates), and the
-            varying `config_…`.
+            `<split>_<metric>`, `hessian_<loss>_<field>`, and the varying `config_…`. Each metric also has a standard
+            deviation `…_sd`, which is None for fewer than two replicates.
         varying: columns of the hyperparameters that have more than one value in the sweep.
         sql: the query that returns the rows.
         objective: the objective that orders the rows.
@@ -222,8 +222,7 @@ class Leaderboard:
 
     @property
     def best(self) -> Row | None:
-        """The best finished configuration, or the best so far if none finished; None if all failed or none was
-        evaluated.
+        """The best finished configuration; if none finished, the best so far. None if all failed or none was evaluated.
         """
         return next((row for row in self.rows if row["status"] != FAILED), None)
 
@@ -250,8 +249,8 @@ class Leaderboard:
 def chosen_by(results: Results, metric: str) -> Goal:
     """Return a metric as an objective, e.g. `val_posthoc_temperature_ece`.
 
-    A metric after a post-hoc method is the cross-fitted one if the sweep measured it, else that of the fit on the same
-    data.
+    For a metric after a post-hoc method, the cross-fitted metric is returned if the sweep measured it. Otherwise it is
+    the metric of the fit on the same data.
 
     Raises NotMeasuredError if the sweep measured neither.
     """
@@ -264,12 +263,13 @@ def chosen_by(results: Results, metric: str) -> Goal:
 
 
 def leaderboard(results: Results, most: int | None = None, by: str | None = None) -> Leaderboard:
-    """Return at most `most` configurations of a sweep, best first by its objective or by the metric `by`.
+    """Return at most `most` configurations of a sweep, best first by its objective, or by the metric `by` if it is
+    given.
 
     Raises QueryError if the tables cannot be read, NotMeasuredError for a metric that was not measured.
     """
     goal = objective(results) if by is None else chosen_by(results, by)
-    # A searched hyperparameter is shown although only one value was drawn so far: the reader expects its column.
+    # A searched hyperparameter is shown even if only one value was drawn so far, because the reader expects its column.
     asked = {*searched(results.specification.get("space", {}))} & {*results.columns("trials")}
     varying = in_order(dict.fromkeys([*varying_columns(results), *sorted(asked)]))
     breaking = breaking_constraints(results)
@@ -280,10 +280,12 @@ def leaderboard(results: Results, most: int | None = None, by: str | None = None
 
 
 def varying_columns(results: Results) -> tuple[str, ...]:
-    """Return the `config_…` columns that distinguish trials: the loss's, the architecture's, then the others.
+    """Return the `config_…` columns that distinguish trials. Those of the loss come first, then those of the
+    architecture.
 
     A hyperparameter with a single value per component (absence counts as a value) is left out, since it follows from
-    the component's name: the width of the only `resnet8` is no choice, even if `mlp` has another width.
+    the component's name. For example, the width of `resnet8` is left out if all `resnet8` have the same width, even if
+    `mlp` has another width.
     """
     names = [name for name in results.columns("trials") if name.startswith("config_") and name != "config_hash"]
     if not names:
@@ -305,8 +307,8 @@ def searched(space: Mapping[str, object], path: str = "config") -> Iterator[str]
 
 
 def value_count(column: str, names: Sequence[str]) -> str:
-    """Return the SQL of the largest number of values that a column takes for one name of its component."""
-    # `coalesce`: `count(DISTINCT …)` skips NULL, but a hyperparameter that some trials lack does vary.
+    """Return the SQL for the number of values of a column per name of its component; the largest of these numbers."""
+    # `coalesce` is needed because `count(DISTINCT …)` skips NULL, but a hyperparameter that some trials lack does vary.
     owner = f"config_{group(column)}_name"
     by = f" GROUP BY {owner}" if owner in names and owner != column else ""
     counted = f"SELECT count(DISTINCT coalesce({column}::VARCHAR, '')) AS n FROM trials{by}"
@@ -319,8 +321,9 @@ METRICS = (
 )  # fmt: skip
 
 
-#: The view `final` with a column `counts`: the replicates by which a trial is judged. With fresh seeds it is judged
-#: by these alone, since its first seeds selected it. A trial stopped before it got them counts as finished.
+#: The view `final` with a column `counts`, which is true for the replicates by which a trial is judged. If a trial has
+#: fresh seeds, only these count, because its first seeds selected it. A trial stopped before it got them counts as
+#: finished.
 FRESH = (
     "SELECT *, stage = 'final' OR NOT bool_or(stage = 'final') OVER each AS counts FROM final\n"
     f"WINDOW each AS (PARTITION BY trial) QUALIFY status = '{FINISHED}' OR NOT bool_or(stage = 'final') OVER each"
@@ -328,10 +331,11 @@ FRESH = (
 
 
 def leaderboard_sql(results: Results, goal: Goal, varying: Sequence[str], breaking: set[str]) -> str:
-    """Return the query of the leaderboard, for the columns that this sweep's tables have.
+    """Return the query of the leaderboard for the columns in this sweep's tables.
 
     Finished trials that break a constraint (`breaking`) follow those that break none, whatever their objective. Trials
-    with fresh seeds precede other finished trials and are ordered by these seeds alone, since the first selected them.
+    with fresh seeds precede other finished trials. They are ordered only by fresh seeds, because their first seeds
+    selected them.
     """
     present = set(results.columns("evaluations"))
     metrics = [name for name in METRICS if name in present]
@@ -340,12 +344,12 @@ def leaderboard_sql(results: Results, goal: Goal, varying: Sequence[str], breaki
         f"any_value({name})" if name in of_trials else "NULL"
         for name in ("config_loss_name", "config_architecture_name")
     )
-    # A sweep with one loss and one network has no such columns; readers rely on the names.
+    # A sweep with one loss and one network has no such columns, but readers rely on the names.
     named = f"{loss} AS loss, {network} AS architecture"
     parts = [f"{named}, count(DISTINCT replicate) AS replicates, {objective_sql(goal, present)}"]
     for split in ("val", "test"):
         parts += [spread_sql(name, f"{split}_{name}", f" FILTER (split = '{split}')") for name in metrics]
-    # Curvature is measured on validation data alone; its column is null on test data.
+    # Curvature is measured only on validation data. Its column is null on test data.
     parts += [spread_sql(name, name, " FILTER (split = 'val')") for name in headline_columns() if name in present]
     parts += [f"any_value({name}) AS {name}" for name in varying]
     columns = ",\n  ".join(parts)
@@ -361,7 +365,7 @@ def leaderboard_sql(results: Results, goal: Goal, varying: Sequence[str], breaki
 def objective_sql(goal: Goal, present: set[str]) -> str:
     """Return the SQL of the objective's mean and standard deviation over replicates.
 
-    A metric that only `epochs` has, such as the training loss, is read there at the evaluation's epoch.
+    A metric that is only in `epochs`, such as the training loss, is read from there at the evaluation's epoch.
     """
     if goal.column in present and goal.split in ("val", "test"):
         return spread_sql(goal.column, "judged", f" FILTER (split = '{goal.split}' AND counts)")

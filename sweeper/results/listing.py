@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from sweeper.results.results import Results
 
 
-#: Number of configurations that `sweeper results` prints by default: a screenful with the headings.
+#: Number of configurations that `sweeper results` prints by default. With the headings they fill a screen.
 TOP = 10
 
-#: Least width of a configuration in characters: below it, spare columns are dropped, then the configuration moves to a
-#: line of its own.
+#: Smallest width of a configuration in characters. If less is available, spare columns are dropped; if that does not
+#: suffice, the configuration moves to a separate line.
 LEAST_WORDS = 30
 
 #: A trial's status in one word.
@@ -64,7 +64,7 @@ class Heading:
 
 @dataclass(frozen=True)
 class TrialsTable:
-    """Rows of a leaderboard. Numbers are never cut; a configuration is shortened or moves to a line of its own."""
+    """Rows of a leaderboard. Numbers are never cut; a configuration is shortened or moved to a separate line."""
 
     board: Leaderboard
     rows: Rows
@@ -110,7 +110,7 @@ class TrialsTable:
 
 
 def usual_headings(board: Leaderboard) -> list[Heading]:
-    """Return the columns of a summary that were measured."""
+    """Return the summary's columns, without those that were not measured."""
     headings = (
         Heading("judged", board.objective.label),
         Heading("test_accuracy", "test accuracy %", scale=100.0),
@@ -173,7 +173,7 @@ def names_of(board: Leaderboard) -> list[str]:
 
 def sorted_sql(board: Leaderboard, sort: str) -> str:
     """Return the board's query sorted by one column, missing values last. Raises SweeperError for an unknown column."""
-    # NaN is turned into NULL by its text, since `isnan` refuses columns of text.
+    # NaN is converted to NULL by comparing text, since `isnan` refuses columns of text.
     (name,) = chosen(board, [sort.removeprefix("-")]) or ("trial",)
     direction = "DESC" if sort.startswith("-") else "ASC"
     return (
@@ -216,7 +216,7 @@ TESTED = ("test_accuracy", "test_nll", "test_ece", "test_posthoc_temperature_ece
 def best_trials(
     results: Results, columns: Sequence[str] = (), sort: str | None = None, by: str | None = None
 ) -> pa.Table:
-    """Return every evaluated configuration, best first, as data: `sweeper results --format csv` and similar.
+    """Return every evaluated configuration, best first, as data for `sweeper results --format csv` and similar formats.
 
     Args:
         results: the sweep.
@@ -233,12 +233,12 @@ def best_trials(
     wanted = ["trial", *chosen(board, columns)] if columns else usual
     table = results.sql(board.sql if sort is None or not board.rows else sorted_sql(board, sort))
     table = table.select([*dict.fromkeys(wanted)]) if wanted else table
-    if results.rehearsed:  # a file outlives the terminal's notice, so the mark goes into every row
+    if results.rehearsed:  # a file has no notice like the terminal's, so every row is marked
         table = table.append_column(REHEARSAL, pa.array([True] * table.num_rows))
     return table
 
 
-#: Suffix of a column that describes another column → beginning of its meaning.
+#: Suffix of a column that describes another column → beginning of its description.
 ENDINGS = {"_se": "standard error of ", "_unavailable": "why it could not be measured: "}
 
 
@@ -260,7 +260,7 @@ def columns_table(results: Results) -> pa.Table:
 
 @functools.cache
 def column_words() -> dict[str, str]:
-    """Return the meanings of the columns that are no metric, method, statistic or hyperparameter, by name."""
+    """Return column → meaning for the columns that are not a metric, method, statistic or hyperparameter."""
     words: dict[str, str] = yaml.safe_load(
         resources.files("sweeper.results").joinpath("columns.yaml").read_text("utf-8")
     )
@@ -287,7 +287,7 @@ def meaning(column: str) -> str:
     return f"{after}{metric.summary or metric.words}, in {metric.range_text}{better}"
 
 
-#: A trial with only some failed replicates has the status of the others, so failed rows sort last.
+#: If only some replicates of a trial failed, the trial has the status of the others, so failed rows sort last.
 STATUS_SQL = (
     "SELECT status, count(*) AS trials FROM (SELECT DISTINCT ON (trial) trial, status FROM trials ORDER BY trial, "
     "status = 'failed', replicate) GROUP BY status ORDER BY trials DESC"
@@ -316,7 +316,7 @@ class Overview:
         replicates: number of replicates of all trials.
         trained: epochs trained, summed over replicates.
         saved: epochs that early stopping saved, summed over replicates.
-        full: epochs if every replicate were trained to the maximum.
+        full: number of epochs if every replicate were trained to the maximum.
         rungs: one row per rung, `rung judged stopped`.
         limit: maximum number of epochs of a replicate.
         worked: seconds spent in trials, summed.
@@ -370,9 +370,9 @@ def elapsed(created: object, last: Value) -> float | None:
     if not isinstance(last, datetime) or not isinstance(created, str):
         return None
     began = datetime.fromisoformat(created)
-    # Tables store UTC; a manifest may have a time zone or not, and Python subtracts only times of one kind.
+    # Tables store UTC. A manifest may have a time zone or not, and Python cannot subtract times with and without one.
     both = [moment if moment.tzinfo else moment.replace(tzinfo=UTC) for moment in (began, last)]
-    # Not below 0: the clocks of two machines may differ by more than a short sweep took.
+    # Not below 0, because the clocks of two machines may differ by more than a short sweep took.
     return max(0.0, (both[1] - both[0]).total_seconds())
 
 
@@ -425,7 +425,7 @@ def overview_table(board: Leaderboard, counts: Overview) -> RenderableType:
 
 
 def count_line(counts: Overview) -> str:
-    """Return trials by status and what early stopping saved, e.g. `48 trials: 8 finished, 40 stopped early · …`."""
+    """Return trials by status and the epochs saved, e.g. `48 trials: 8 finished, 40 stopped early · …`."""
     named = [f"{counts.count(status)} {words}" for status, words in STATUS_WORDS.items() if counts.count(status)]
     parts = [f"{plural(counts.trials, 'trial')}: {', '.join(named)}"]
     if counts.saved:

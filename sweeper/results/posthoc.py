@@ -1,6 +1,6 @@
 """Post-hoc methods on every replicate's last evaluation, from the sweep's own evaluations and from `recalibrations`.
 
-If both measured a method with the same options and bins, the recalibration is used, because it is newer.
+If both contain a method with the same options and bins, the recalibration is used, because it is newer.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from sweeper.results.results import Results
 from trainables.registry import FITTED_ON, LABEL, entry_label
 
 METRICS = ("ece", "ada_ece", "nll")
-#: The method that is listed first, since readers compare the others with it.
+#: The method that is listed first, because readers compare the other methods with it.
 BASELINE = "temperature"
 
-#: Largest number of configurations in a table, the best by the sweep's objective.
+#: Largest number of configurations in a table; those that are best by the sweep's objective.
 MOST_ROWS = 24
 
 
@@ -66,8 +66,8 @@ class Posthoc:
 
 
 def method_words(method: str) -> str:
-    """Return a post-hoc method's name for readers."""
-    # A user's own method goes by its import path: reading a sweep must not run its code.
+    """Return a post-hoc method's display name."""
+    # A user's own method is shown by its import path, because reading a sweep must not run its code.
     from trainables.posthoc import POSTHOC
 
     if method == UNCALIBRATED:
@@ -78,7 +78,7 @@ def method_words(method: str) -> str:
 def posthoc_measurements(results: Results) -> Posthoc | None:
     """Return the measurements of post-hoc methods on the last evaluations; None if there are none.
 
-    Finished configurations only, or all evaluated ones where none has finished.
+    Only finished configurations are included. If none has finished, all evaluated ones are.
     """
     sql = posthoc_sql(results)
     rows = results.rows(sql)
@@ -120,7 +120,7 @@ def own_methods(results: Results) -> list[tuple[str, str, str]]:
         prefix = f"posthoc_{entry_label(options)}_"
         name, split = options.pop("name"), {key: options.pop(key) for key in (FITTED_ON,) if key in options}
         options.pop(LABEL, None)
-        # A user's own method is a program: reading a sweep does not import it.
+        # Reading a sweep must not import a user's own method.
         given = options if POSTHOC.is_own(name) else options_that_differ(POSTHOC[name], options)
         methods.append((name, json.dumps({**given, **split}, sort_keys=True), prefix))
     return methods

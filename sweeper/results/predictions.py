@@ -27,18 +27,18 @@ from trainables.posthoc import fit
 from trainables.registry import HyperparameterValue
 from trainables.worker.trial_tables import part_name
 
-#: Rows read at once: 64 MiB for 1,000 classes in float32.
+#: Number of rows read at once; 64 MiB for 1,000 classes in float32.
 ROWS_A_BATCH = 16_384
 
-#: Attempts to open a file while the tables are replaced by a new generation. Compactions are minutes apart, so the
-#: second attempt usually succeeds; the limit only prevents an endless loop on a faulty file system.
+#: Number of attempts to open a file while the tables are replaced by a new generation. Compactions are minutes apart,
+#: so the second attempt usually succeeds. The limit only prevents an endless loop on a faulty file system.
 MOVES = 8
 
 FITTED_ON, MEASURED_ON = "val", "test"
 
 Key = tuple[str, int, int]
 
-#: Consecutive rows of one evaluation and split: key, split, logits [n, K], targets [n].
+#: (Key, split, logits [n, K], targets [n]) for consecutive rows of one evaluation and split.
 Piece = tuple[Key, str, np.ndarray, np.ndarray]
 
 
@@ -64,7 +64,7 @@ class StoredPredictions:
         return sum(len(values) for values in self.targets.values())
 
     def probabilities(self, split: str, method: str | None = None, **options: HyperparameterValue) -> Floats:
-        """Return a split's probabilities, [N, K], after a post-hoc method fitted on validation data; None: no method.
+        """Return a split's probabilities, [N, K], after a post-hoc method (or None) fitted on validation data.
 
         Raises PosthocUnavailable if the method cannot be fitted to the validation data.
         """
@@ -76,12 +76,12 @@ class StoredPredictions:
 class PredictionFiles:
     """The current files of the table `predictions`.
 
-    A running sweep may publish a new generation at any time. File names stay the same in it, so the names are listed
-    once and each file is opened in the generation that is current then.
+    A running sweep may publish a new generation at any time. File names do not change between generations. So the names
+    are listed once, and each file is opened in the generation that is current at that time.
     """
 
     def __init__(self, paths: SweepPaths, trials: Collection[str] | None = None) -> None:
-        """List the files; those of a sweep in a store are fetched first.
+        """List the files. If the sweep is in a store, its files are fetched first.
 
         Args:
             paths: the sweep's files.
@@ -94,7 +94,7 @@ class PredictionFiles:
         bring_predictions(paths, trials)
         folder = current_generation(paths.root) / "predictions"
         names = sorted(path.relative_to(folder).as_posix() for path in folder.glob("**/*.parquet"))
-        # A compacted file holds several trials and its name tells none, so it is always kept.
+        # A compacted file holds several trials, and its name does not contain them, so it is always included.
         self._names = [name for name in names if trials is None or trial_of(name) in (None, *trials)]
         self.rows = sum(self._rows_of(name) for name in self._names)
         if not self.rows:
@@ -109,8 +109,8 @@ class PredictionFiles:
 
         Raises SweeperError if a file is damaged or an evaluation's rows are not contiguous.
         """
-        # Only one evaluation is held at a time, so a second run of its rows cannot be joined to the first, and would
-        # count as another evaluation.
+        # Only one evaluation is in memory at a time. If its rows were not contiguous, the second part could not be
+        # joined to the first and would count as another evaluation.
         self._seen.clear()
         for predictions in _whole(self._pieces()):
             key = (predictions.trial, predictions.replicate, predictions.epoch)
@@ -152,7 +152,7 @@ class PredictionFiles:
             try:
                 require_sound(generation / "predictions" / name)
                 return pq.ParquetFile(generation / "predictions" / name)
-            except FileNotFoundError as error:  # only damage if the generation is still the current one
+            except FileNotFoundError as error:  # the file is missing only if its generation is still current
                 if generation == current_generation(self._paths.root):
                     raise self._damaged(name, error) from error
             except (OSError, ValueError) as error:
@@ -202,21 +202,22 @@ def _runs(batch: pa.RecordBatch) -> Iterator[Piece]:
 
 
 def finished_members(results: Results, most: int) -> list[StoredPredictions]:
-    """Return the networks of the best finished configurations, configuration by configuration.
+    """Return the networks of the best finished configurations, grouped by configuration.
 
     Args:
         results: the sweep.
-        most: largest number of configurations, the best by the sweep's objective.
+        most: largest number of configurations; the best by the sweep's objective are taken.
 
     Raises:
-        SweeperError: none finished with predictions of both splits, or they were measured on different samples.
+        SweeperError: no configuration finished with predictions of both splits, or networks were measured on different
+            samples.
     """
     trials = [text_of(row, "trial") for row in leaderboard(results).finished[:most]]
     return members_of(results, trials)
 
 
 def members_of(results: Results, trials: Sequence[str]) -> list[StoredPredictions]:
-    """Return the networks of these trials at their last evaluation, trial by trial.
+    """Return the networks of these trials at their last evaluation, grouped by trial.
 
     Raises what `finished_members` raises.
     """
@@ -229,7 +230,7 @@ def members_of(results: Results, trials: Sequence[str]) -> list[StoredPrediction
         if (predictions.trial, predictions.replicate, predictions.epoch) in wanted and set(both) <= set(
             predictions.logits
         ):
-            # Further splits, such as shifted ones, are dropped: they may be many times as large.
+            # Further splits, such as shifted ones, are dropped, because they may be many times as large.
             kept = ({split: part[split] for split in both} for part in (predictions.logits, predictions.targets))
             members.append(StoredPredictions(predictions.trial, predictions.replicate, predictions.epoch, *kept))
     if not members:
@@ -242,7 +243,7 @@ def members_of(results: Results, trials: Sequence[str]) -> list[StoredPrediction
 
 
 def require_same_samples(members: Sequence[StoredPredictions]) -> None:
-    """Raise SweeperError if networks were measured on different samples: they cannot be averaged or paired."""
+    """Raise SweeperError if networks were measured on different samples and so cannot be averaged or paired."""
     for member in members:
         for split, targets in member.targets.items():
             if not np.array_equal(targets, members[0].targets[split]):

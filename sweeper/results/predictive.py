@@ -2,8 +2,8 @@
 
 An ensemble's probabilities are the mean of its members'. Greedy selection adds, with replacement, the network that
 lowers the ensemble's validation NLL most (Caruana, Niculescu-Mizil, Crew & Ksikes 2004, Ensemble selection from
-libraries of models). An ensemble of calibrated networks is underconfident, so it matters where the temperature is
-fitted: before averaging, one per member, or after averaging, one for the ensemble (Rahaman & Thiery 2021, Uncertainty
+libraries of models). An ensemble of calibrated networks is underconfident, so it matters where temperatures are fitted:
+one per member before averaging, or one for the ensemble after averaging (Rahaman & Thiery 2021, Uncertainty
 quantification and deep ensembles, arXiv:2007.08792).
 
 Conformal sets are computed for a sweep's best configuration: their size and their coverage.
@@ -41,7 +41,7 @@ from trainables.posthoc.conformal import (
 )
 
 NONE, BEFORE, AFTER = "none", "before", "after"
-#: Where the temperature is fitted: nowhere, on each member, on the mean.
+#: Where a temperature is fitted: nowhere, on each member, or on the mean.
 TEMPERATURES = (NONE, BEFORE, AFTER)
 
 SHOWN = ("accuracy", "nll", "brier", "ece")
@@ -55,7 +55,7 @@ class EnsembleRow:
 
     Attributes:
         ensemble: SINGLE, REPLICATES or GREEDY.
-        members: number of networks, each counted as often as it was chosen.
+        members: number of networks. A network that was chosen several times counts each time.
         configurations: number of different configurations among them.
         temperature: one of TEMPERATURES.
         metrics: metric → value on test data.
@@ -71,9 +71,10 @@ class EnsembleRow:
 
 
 def greedy_members(of_target: Floats, size: int) -> list[int]:
-    """Return the networks to average, out of M, in the order chosen, with replacement.
+    """Return the indices of the networks to average, chosen from M with replacement, in the order of choice.
 
-    Each step adds the network that gives the smallest mean NLL. All `size` are returned, even if a step raises the NLL.
+    Each step adds the network that gives the smallest mean NLL. Exactly `size` networks are chosen, even if a step
+    raises the NLL.
 
     Args:
         of_target: each network's validation probability of the target, [M, N].
@@ -100,11 +101,11 @@ def ensembles(results: Results, *, size: int = 10, candidates: int = 50) -> list
 
     Args:
         results: the sweep.
-        size: members of the largest greedy ensemble; one ensemble of each size from 1 is returned.
-        candidates: largest number of configurations to choose from, the best by the sweep's objective.
+        size: number of members of the largest greedy ensemble. One ensemble of each size from 1 is returned.
+        candidates: largest number of configurations to choose from; the best by the sweep's objective are taken.
 
     Raises:
-        SweeperError: as `finished_members`, or no temperature can be fitted to a network.
+        SweeperError: an error of `finished_members`, or no temperature can be fitted to a network.
     """
     members = finished_members(results, candidates)
     targets = members[0].targets
@@ -112,12 +113,12 @@ def ensembles(results: Results, *, size: int = 10, candidates: int = 50) -> list
     scaled = [_scaled(member) for member in members]
     loss = [_nll(probabilities[FITTED_ON], targets[FITTED_ON]) for probabilities in plain]
     best = int(np.argmin(loss))
-    same = [at for at, member in enumerate(members) if member.trial == members[0].trial]  # members come best first
+    same = [at for at, member in enumerate(members) if member.trial == members[0].trial]  # the best members come first
     rows = _measured(SINGLE, [best], members, plain, scaled)
     rows += _measured(REPLICATES, same, members, plain, scaled) if len(same) > 1 else []
     every = np.arange(len(targets[FITTED_ON]))
-    # Scaled members are selected anew: a temperature changes which networks complement each other. An ensemble that is
-    # scaled after averaging has the members of the plain one.
+    # Members with temperatures are selected separately, because temperatures change which networks complement each
+    # other. An ensemble that is scaled after averaging has the same members as the ensemble without temperatures.
     orders = {
         where: greedy_members(np.stack([part[FITTED_ON][every, targets[FITTED_ON]] for part in parts]), size)
         for where, parts in ((NONE, plain), (BEFORE, scaled))
@@ -132,7 +133,8 @@ def ensembles(results: Results, *, size: int = 10, candidates: int = 50) -> list
 def _scaled(member: StoredPredictions) -> dict[str, Floats]:
     """Return a member's probabilities by split with its own temperature.
 
-    Raises SweeperError if none can be fitted: a calibrated ensemble must not silently hold an uncalibrated member.
+    Raises SweeperError if no temperature can be fitted, because a calibrated ensemble must not silently contain an
+    uncalibrated member.
     """
     calibrator = _temperature(member.logits[FITTED_ON], member.targets[FITTED_ON], member.trial)
     return {split: calibrator(logits) for split, logits in member.logits.items()}
@@ -160,11 +162,11 @@ def _measured(
         parts = scaled if where == BEFORE else plain
         mean = {split: np.mean([parts[at][split] for at in chosen], axis=0) for split in (FITTED_ON, MEASURED_ON)}
         if where == AFTER:
-            # A mean of probabilities has no logits of its own; its logarithm is one choice up to a constant.
+            # A mean of probabilities has no logits, so its logarithm is used. It is unique up to a constant.
             logits = {split: np.log(np.maximum(values, SMALLEST_PROBABILITY)) for split, values in mean.items()}
             calibrator = _temperature(logits[FITTED_ON], targets[FITTED_ON], f"the ensemble {name!r}")
             mean = {split: calibrator(values) for split, values in logits.items()}
-        bins = min(15, len(targets[MEASURED_ON]))  # equal-mass bins need a sample each
+        bins = min(15, len(targets[MEASURED_ON]))  # each equal-mass bin needs a sample
         measured = evaluate_probabilities(mean[MEASURED_ON], targets[MEASURED_ON], bins)
         configurations = len({members[at].trial for at in chosen})
         shown = {metric: measured[metric] for metric in SHOWN}
@@ -230,15 +232,16 @@ class Conformal:
         alpha: requested miscoverage rate.
         rows: one per score and kind of threshold.
         method: post-hoc method applied first; None for none.
-        crosswise: whether the method was fitted on the other folds of every sample (CV+), not on one half.
+        crosswise: whether the method was fitted for each sample on the other folds (CV+), instead of on one half of the
+            data.
         samples: number of validation samples.
-        promised: lower bound of the coverage on new samples exchangeable with these, for a network fixed before they
-            were seen.
+        promised: lower bound of the coverage on new samples that are exchangeable with the validation samples. It
+            assumes that the network was fixed before these samples were seen.
         classes: number of classes K.
-        always: numbers of classes that every set contains, with one threshold and with one per class, because fewer
-            than 1/α − 1 samples set no threshold.
-        candidates: number of finished configurations; if the objective is a validation metric, these same samples
-            chose this one among them.
+        always: number of classes that every set contains because fewer than 1/α − 1 samples give no threshold; two
+            numbers, for one common threshold and for one per class.
+        candidates: number of finished configurations. If the objective is a validation metric, the validation samples
+            also chose this configuration among them.
     """
 
     trial: str
@@ -261,13 +264,13 @@ def conformal_sets(
 
     Args:
         results: the sweep.
-        alpha: miscoverage rate, in (0, 1).
-        method: post-hoc method applied first, with its default options; None for the network's own probabilities. It
-            is fitted on one half of the validation data, the thresholds on the other.
-        crosswise: fit the method to all folds but one in turn instead, and use all validation data for the sets (CV+).
+        alpha: requested miscoverage rate, in (0, 1).
+        method: post-hoc method applied first, with its default options; None for the network's own probabilities. The
+            method is fitted on one half of the validation data, and the thresholds on the other half.
+        crosswise: instead, fit the method to all folds but one in turn, and use all validation data for the sets (CV+).
 
     Raises:
-        SweeperError: as `finished_members`, or the method or alpha cannot be used.
+        SweeperError: an error of `finished_members`, or the method or alpha cannot be used.
     """
     members = finished_members(results, most=1)
     candidates = len(leaderboard(results).finished)
@@ -290,7 +293,7 @@ def conformal_sets(
     except ValueError as error:
         raise SweeperError(str(error)) from error
     promised = promised_coverage(alpha, samples, crosswise=crosswise)
-    # Fold −1 holds the samples that the method was fitted on: they set no threshold.
+    # Fold −1 holds the samples on which the method was fitted. They are not used for thresholds.
     scored = members[0].targets[FITTED_ON] if fits[0] is None else fits[0].targets[fits[0].fold >= 0]
     classes = members[0].logits[FITTED_ON].shape[1]
     counts, needed = np.bincount(scored, minlength=classes), samples_needed(alpha)
@@ -307,7 +310,7 @@ def _set_measured(
     if fitted is not None:
         sets = fitted.sets(score, logits[MEASURED_ON], alpha=alpha, by_class=by_class, seed=seed)
         return set_measures(sets, targets[MEASURED_ON])
-    # Without a post-hoc method nothing is fitted but the threshold, so all validation data set it.
+    # Without a post-hoc method only the threshold is fitted, so it uses all validation data.
     own = softmax64(logits[FITTED_ON])
     plain = fit_sets(score, own, targets[FITTED_ON], alpha=alpha, by_class=by_class, seed=seed)
     return set_measures(plain(softmax64(logits[MEASURED_ON])), targets[MEASURED_ON])

@@ -30,17 +30,18 @@ READ_TABLES = (*TABLES, RECALIBRATIONS)
 
 VIEWS = (*READ_TABLES, "final")
 
-#: The column of `decisions` that is simulated when a query names it: how fragile a stop was.
+#: The column of `decisions` with the fragility of stops. It is simulated when a query names it.
 FRAGILITY = "fragility"
 
-#: Tables with many rows per evaluation. A snapshot leaves them in their files and reads only what a query needs.
+#: Tables with many rows per evaluation. A snapshot does not copy them, and reads only the rows that a query needs.
 LARGE_TABLES = frozenset({"reliability", "predictions", "spectra", "blocks"})
 
-#: Opening a sweep may remove the generation that a query is reading, and removed files look like fewer rows. So a query
-#: restarts if the link moved meanwhile. Compactions are minutes apart, so the second attempt usually succeeds.
+#: Number of attempts at a query. Opening a sweep may remove the generation that a query is reading, and removed files
+#: look like missing rows, so the query restarts if the link changed meanwhile. Compactions are minutes apart, so the
+#: second attempt usually succeeds.
 READ_ATTEMPTS = 8
 
-#: Least address space in bytes for a query: DuckDB's threads and Arrow's buffers take 150 MiB.
+#: Smallest address space for a query, in bytes. DuckDB's threads and Arrow's buffers take 150 MiB.
 ADDRESS_SPACE = 256 * 2**20
 
 #: `QUALIFY` keeps each replicate's last evaluation; `EXCLUDE` drops the columns that both tables have, so that `trial`
@@ -55,23 +56,25 @@ FROM (
 JOIN trials ON {same}
 """
 
-#: A name that needs no quotes in SQL. Names go into queries unquoted, and an unquoted column name that calls
-#: `read_text` reads any file, so a column of a foreign table must not reach the parser unchecked.
+#: A name that needs no quotes in SQL. Names go into queries unquoted. A column name of a foreign table could contain a
+#: call of `read_text`, which reads any file, so names are checked before DuckDB parses them.
 PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 CHANGED = "another program changed the sweep's files; use an unchanged copy"
 
-#: Percentage of the machine's memory that one query may take: `SELECT * FROM range(1e10)` would take all of it and the
-#: kernel would kill the process.
+#: Percentage of the machine's memory that one query may take. Without a limit, `SELECT * FROM range(1e10)` would take
+#: all of it, and the kernel would kill the process.
 MEMORY_PERCENT = 50
 
 #: Seconds after which a query is interrupted, so that an accidental cross join does not run forever.
 DEADLINE_SECONDS = 600.0
 
-#: Words, not parsed table names: a false match only costs a checksum or a fetch, a missed one would skip them.
+#: Matches words instead of parsed table names. A false match only costs a checksum or a fetch; a missed one would skip
+#: them.
 _NAMED_TABLES = re.compile(rf"\b(?:{'|'.join(VIEWS)})\b", re.IGNORECASE)
 
-#: DuckDB reports EXPLAIN as one statement type whatever it explains, and EXPLAIN ANALYZE executes it.
+#: DuckDB reports the same statement type for every EXPLAIN, but EXPLAIN ANALYZE executes the statement that it
+#: explains.
 EXPLAIN = re.compile(r"\s*explain\s+(analyze\s+)?(?P<statement>.+)", re.IGNORECASE | re.DOTALL)
 
 
@@ -85,7 +88,7 @@ def current_generation(folder: Path) -> Path:
     Raises SweeperError if the link is missing although files of trials exist, or if it leads out of the sweep's folder.
     """
     tables = folder / "tables"
-    # A copy without symbolic links would otherwise read as a sweep without any trials.
+    # Without this check, a copy without symbolic links would look like a sweep without trials.
     if not tables.is_dir() and next((folder / "generations").glob("[0-9]*/*/c*.parquet"), None) is not None:
         raise SweeperError(
             f"{tables} is no longer a link to the tables: the folder was probably copied without symbolic links",
@@ -106,8 +109,8 @@ def open_database() -> duckdb.DuckDBPyConnection:
             f"{left / 2**20:.0f} MiB of address space are left, and a query needs {ADDRESS_SPACE / 2**20:.0f} MiB",
             "raise the limit (ulimit -v)",
         )
-    # DuckDB 2.0 starts eight threads to fetch files over a network: 576 MB of address space, which batch systems count
-    # and local files do not need. Earlier releases refuse the unknown setting.
+    # DuckDB 2.0 starts eight threads to fetch files over a network. They take 576 MB of address space, which batch
+    # systems count and local files do not need. Earlier releases refuse this setting, because they do not know it.
     try:
         return duckdb.connect(config={"async_threads": 0})
     except duckdb.Error:
@@ -134,7 +137,7 @@ def connect(
 
     Args:
         generations: sweep name → folder of its files.
-        query: the statement to run; the files of the tables that it names are first compared with their checksums.
+        query: the statement to run. The files of the tables that it names are first compared with their checksums.
         in_memory: copy all but the large tables, so that later queries do not open the files again.
         named: add the name of its sweep to every row, as the first column `sweep`.
     """
@@ -148,7 +151,7 @@ def connect(
         for name in READ_TABLES:
             empty, parts = empty_table(name), []
             for sweep, generation in generations.items():
-                # DuckDB raises for a pattern without files; a new sweep has no decisions yet.
+                # DuckDB raises an error for a pattern without files, and a new sweep has no decisions yet.
                 if next((generation / name).glob("**/*.parquet"), None) is not None:
                     files = literal(f"{generation}/{name}/**/*.parquet")
                     parts.append((sweep, f"read_parquet({files}, hive_partitioning = false)"))
@@ -163,8 +166,8 @@ def connect(
             connection.execute(f"CREATE {kind} {name} AS {' UNION ALL BY NAME '.join(rows)}")
         create_final_view(connection, ("sweep", "trial", "replicate") if named else ("trial", "replicate"))
         _require_plain_columns(connection)
-        # The order matters: the directories cannot be set once external access is closed, and the last setting forbids
-        # further ones. `python_enable_replacements` would let a query read this process's variables by name.
+        # The order matters: the directories cannot be set after external access is disabled, and the last setting locks
+        # all settings. `python_enable_replacements` would let a query read this process's variables by name.
         folders = ", ".join(literal(str(_sweep_of(generation))) for generation in generations.values())
         connection.execute(f"SET allowed_directories = [{folders}]; SET memory_limit = '{MEMORY_PERCENT}%'")
         connection.execute("SET python_enable_replacements = false; SET enable_external_access = false")
@@ -178,13 +181,13 @@ def connect(
 
 
 def tables_of(query: str) -> set[str]:
-    """Return the tables that a query names; `final` names `evaluations` and `trials`."""
+    """Return the tables that a query names; `final` counts as `evaluations` and `trials`."""
     named = {name.lower() for name in _NAMED_TABLES.findall(query)}
     return (named - {"final"}) | ({"evaluations", "trials"} if "final" in named else set())
 
 
 def require_files(generation: Path) -> None:
-    """Raise QueryError if a table's files include a link, pipe or device: a link may lead anywhere, a pipe blocks."""
+    """Raise QueryError if a table's files include a link, pipe or device: a link can lead anywhere, a pipe blocks."""
     for path in (path for name in READ_TABLES for path in (generation / name).glob("**/*.parquet")):
         if not stat.S_ISREG(path.lstat().st_mode):
             raise QueryError(f"{path} is not a regular file", CHANGED)
@@ -203,8 +206,8 @@ def require_sound_files(generation: Path, tables: Iterable[str]) -> None:
 
 def _sweep_of(generation: Path) -> Path:
     """Return the sweep's folder of a generation."""
-    # DuckDB checks paths after following links, and `recalibrations` links to a folder next to `generations`, so the
-    # allowed directory has to be the sweep's.
+    # DuckDB checks paths after following links, and `recalibrations` is a link to a folder next to `generations`. So
+    # the allowed directory has to be the sweep's folder.
     folder = Path(os.path.realpath(generation))
     return folder.parents[1] if folder.parent.name == "generations" else folder.parent
 
@@ -226,7 +229,7 @@ def literal(value: object) -> str:
 def read_one_generation(
     folders: Mapping[str, Path], query: str, most: int | None = None, *, named: bool = False
 ) -> pa.Table:
-    """Return a query's rows from one generation of each sweep's files, even if they are replaced meanwhile.
+    """Return a query's rows from one generation of each sweep's files, even if the files are replaced meanwhile.
 
     Args:
         folders: sweep name → its folder.
@@ -243,7 +246,7 @@ def read_one_generation(
         try:
             with connect(before, query, named=named) as connection:
                 outcome = execute(connection, query, most)
-        except QueryError as error:  # perhaps only because files vanished: raised below if the link stayed
+        except QueryError as error:  # files may have vanished: raised below if the link is unchanged
             outcome = error
         if before == {name: current_generation(folder) for name, folder in folders.items()}:
             if isinstance(outcome, QueryError):
@@ -260,7 +263,7 @@ def fetch_needed_predictions(paths: SweepPaths, query: str, trials: Collection[s
         query: the statement; any text with the table's name counts.
         trials: trials whose predictions are fetched; all by default.
     """
-    if "predictions" in tables_of(query):  # gigabytes, so a copy from a store leaves them there until needed
+    if "predictions" in tables_of(query):  # predictions take gigabytes, so they stay in the store until needed
         from sweeper.storage.places import bring_predictions
 
         bring_predictions(paths, trials)
@@ -277,13 +280,13 @@ def create_final_view(connection: duckdb.DuckDBPyConnection, key: Sequence[str])
     """
     same = " AND ".join(f"trials.{column} = evaluations.{column}" for column in key)
     columns = [connection.sql(f"SELECT * FROM {name} LIMIT 0").columns for name in ("evaluations", "trials")]
-    # Looked up, not listed: a foreign or older sweep may lack a column such as `rehearsal`.
+    # The shared columns are looked up, because a foreign or older sweep may lack a column such as `rehearsal`.
     shared = ", ".join(name for name in columns[1] if name in columns[0])
     connection.execute(_FINAL.format(key=", ".join(key), same=same, shared=shared))
 
 
 def empty_table(name: str) -> pa.Table:
-    """Return a table without rows but with the columns of every sweep: a table without files reads as this."""
+    """Return a table without rows, with the columns that every sweep has. It replaces a table without files."""
     if name == RECALIBRATIONS:
         return RECALIBRATIONS_SCHEMA.empty_table()
     return table_schemas({}, classes=1, evaluation_columns=())[name].empty_table()
@@ -340,17 +343,17 @@ class NotMeasuredError(SweeperError):
     """The sweep did not measure the metric."""
 
 
-#: Condition on rows of `epochs` that counted: a replicate diverged in any other row, and the trial's mean leaves it out
-#: from there (`trainables.worker.trial_reports.non_finite`). A diverged replicate has no evaluations.
+#: Condition for rows of `epochs` in which a replicate had not diverged. From its divergence on, the trial's mean leaves
+#: a replicate out (`trainables.worker.trial_reports.non_finite`), and the replicate has no evaluations.
 SOUND = "isfinite(train_loss) AND isfinite(val_nll)"
 
 
 def measured_sql(results: Results, metric: str) -> str:
-    """Return the query of a metric as the scheduler saw it: rows `trial replicate epoch value`.
+    """Return the query of a metric's values as the scheduler received them: rows `trial replicate epoch value`.
 
     The evaluation at a trial's end takes precedence over the epoch's own measurement (see
-    `trainables.worker.trial_reports.of_kept_weights`): with `checkpoint: best_val_nll` it measures the kept weights,
-    and the last epoch's weights are gone.
+    `trainables.worker.trial_reports.of_kept_weights`). With `checkpoint: best_val_nll`, this evaluation measures the
+    weights that are kept, which can be older than the last epoch's.
 
     Raises:
         NotMeasuredError: the sweep did not measure the metric.

@@ -38,13 +38,14 @@ from trainables.posthoc import Calibrator, fit_many
 from trainables.posthoc.focal_map import with_training_gamma
 from trainables.registry import HyperparameterValue, hyperparameter_values
 
-#: Number of rows after which they are converted to Arrow: a dictionary takes ten times the memory.
+#: Number of rows that are collected before conversion to Arrow. As dictionaries, rows take ten times the memory.
 ROWS_A_BATCH = 1000
 
-#: Logits of evaluations that are fitted together, 16 MiB in float64: for small ones, calls cost more than arithmetic.
+#: Number of logits that are fitted together, 16 MiB in float64. Batches save time, because for small evaluations the
+#: calls cost more than the arithmetic.
 BATCH_VALUES = 2**21
 
-#: Callback: samples done, samples in all, evaluations done.
+#: Callback that receives samples done, total number of samples, and evaluations done.
 Progress = Callable[[int, int, int], None]
 
 
@@ -56,10 +57,10 @@ class Recalibrated:
         requests: the requests, in order.
         evaluations: number of evaluations read.
         samples: number of predictions in them.
-        unavailable: per request, the number of evaluations on which it could not be fitted.
-        reasons: per request, one reason for that, or None.
+        unavailable: for each request, the number of evaluations on which it could not be fitted.
+        reasons: for each request, one reason why it could not be fitted, or None.
         seconds: duration.
-        missing: names of the evaluations that were left out because their predictions are not stored.
+        missing: names of the evaluations without stored predictions, which were left out.
         effects: effect of each method on test ECE and NLL, over the trials' last evaluations.
     """
 
@@ -95,16 +96,17 @@ def recalibrate(
     """Measure every evaluation of a sweep under `requests` and write the rows to its table `recalibrations`.
 
     The sweep may be running or interrupted; the evaluations in its tables are used. Repeating a request replaces its
-    rows. Memory holds `BATCH_VALUES` logits, or those of one evaluation, and the rows of the answer.
+    rows. Memory holds one batch of `BATCH_VALUES` logits (or one larger evaluation), and the resulting rows.
 
     Args:
         sweep: an open sweep.
-        requests: see `sweeper.results.recalibration.read_requests`.
+        requests: the requests, e.g. from `sweeper.results.recalibration.read_requests`.
         progress: called after each batch of evaluations.
         metrics: names and options of optional metrics, see `trainables.metrics.base.METRICS`.
 
     Raises:
-        SweeperError: no predictions, a damaged file, another recalibration is running, or the folder is read-only.
+        SweeperError: there are no predictions, a file is damaged, another recalibration is running, or the folder is
+            read-only.
     """
     began = time.monotonic()
     paths = sweep.paths
@@ -120,11 +122,12 @@ def recalibrate(
             samples, evaluations = samples + sum(predictions.samples for predictions in batch), evaluations + len(batch)
             if progress is not None:
                 progress(samples, files.rows, evaluations)
-        missing = files.missing()  # only now does `files` know what it has read
+        missing = files.missing()  # `files` must have read everything before this call
         for request, answer in zip(requests, answers, strict=True):
             write_part(paths, request.part, answer.batches())
         with writing_to(f"the tables in {paths.tables}", "make the folder writable"):
-            # Readers look below `tables`. A driver makes the same link in each later generation.
+            # Readers search in `tables`, so a link is made there. A driver makes the same link in each later
+            # generation.
             link_recalibrations(paths, current_generation(paths.root))
     return Recalibrated(
         requests,
@@ -141,7 +144,7 @@ def recalibrate(
 def effects_of(paths: SweepPaths, requests: Sequence[Request]) -> list[Effect]:
     """Return the effects of the requested methods on the finished trials, or on all trials if none finished."""
     results = Results(paths.root)
-    # `final` keeps each replicate's last evaluation: earlier ones are of half-trained networks.
+    # `final` keeps only each replicate's last evaluation, because earlier ones measured half-trained networks.
     rows = results.rows(
         "SELECT recalibrations.*, seed, status FROM recalibrations JOIN final USING (trial, replicate, epoch, split) "
         "WHERE split = 'test' ORDER BY trial, replicate"
@@ -163,7 +166,7 @@ def recalibrate_sweep(
     *,
     trust: bool = False,
 ) -> Recalibrated:
-    """Recalibrate the sweep `name` as the command does.
+    """Recalibrate the sweep `name`, with the arguments of the command.
 
     Args:
         name: name of a sweep on this machine, or its folder.
@@ -171,21 +174,21 @@ def recalibrate_sweep(
         methods: names of post-hoc methods.
         options: `key=value` or `method.key=value`.
         bins: numbers of bins of the calibration errors; the sweep's by default.
-        metrics: names of optional metrics; their options are those in the sweep's file, if any.
+        metrics: names of optional metrics. Their options come from the sweep's file, if it has any.
         showing: returns the progress callback for a sweep's name.
         trust: run code that came with the sweep's folder even if this user has not run it before.
 
     Raises:
-        SweeperError: an error in a request (the message lists all), or as `recalibrate`.
+        SweeperError: a request has an error (the message lists all), or `recalibrate` fails.
     """
     sweep = open_sweep(name, output)
-    refuse_odd_files(sweep.paths)  # a planted link would make this write outside the sweep's folder
+    refuse_odd_files(sweep.paths)  # a planted link could redirect writes outside the sweep's folder
     if not methods and not bins and not metrics:
         raise SweeperError(
             "no post-hoc method, number of bins or metric was given",
             "give --method temperature, or --bins 10, or --metric smooth_ece, or several of them",
         )
-    # Before requests are read: their methods and metrics may be defined in the code kept with the sweep.
+    # The code kept with the sweep is loaded before requests are read, because it may define their methods and metrics.
     take_up_kept(sweep.paths, sweep.spec, read_manifest(sweep.paths.manifest), trust=trust)
     requests = read_requests(methods, options, bins or [sweep.spec.evaluation.bins])
     chosen = read_metrics(metrics, sweep.spec.evaluation.metrics)
@@ -194,7 +197,7 @@ def recalibrate_sweep(
 
 
 def _batches(evaluations: Iterable[StoredPredictions]) -> Iterator[list[StoredPredictions]]:
-    """Yield evaluations in lists of about `BATCH_VALUES` logits, at least one each."""
+    """Yield lists of evaluations with about `BATCH_VALUES` logits in total; each list has at least one evaluation."""
     batch: list[StoredPredictions] = []
     size = 0
     for predictions in evaluations:
@@ -215,17 +218,17 @@ def measure_all(
 ) -> list[list[list[dict[str, Value]]]]:
     """Return the rows of each evaluation and request, one per split.
 
-    A method is fitted once for all of its numbers of bins, and on all evaluations at once if it supports that. If a
-    method cannot be fitted or measured, the column `unavailable` has the reason.
+    A method is fitted once for all numbers of bins, and on all evaluations at once if it supports this. If a method
+    cannot be fitted or measured, the column `unavailable` has the reason.
 
     Args:
         batch: logits and targets by split of each evaluation.
         requests: the requests; those of one method with the same options must be adjacent.
-        losses: each evaluation's training loss, name and hyperparameters; the focal map uses its γ.
+        losses: name and hyperparameters of each evaluation's training loss. The focal map uses its γ.
         metrics: names and options of optional metrics.
     """
     rows_of: list[list[list[dict[str, Value]]]] = [[] for _ in batch]
-    # A fit does not depend on the number of bins, and costs most of the time.
+    # Each method is fitted once: the fit does not depend on the number of bins, and takes most of the time.
     for (method, _), group in groupby(requests, key=lambda request: (request.method, request.options_text)):
         same = list(group)
         asked = hyperparameter_values(same[0].options)
@@ -241,7 +244,7 @@ def measure_all(
     return rows_of
 
 
-#: A calibrator, the reason why there is none, or None for softmax alone.
+#: A calibrator, the reason why it could not be fitted, or None for plain softmax.
 Fitted = Calibrator | UnusablePredictions | None
 
 
@@ -253,7 +256,7 @@ def fitted(
         return [None] * len(batch)
     fits: list[Fitted] = [UnusablePredictions("there are no predictions on validation data to fit on")] * len(batch)
     usable = [at for at, predictions in enumerate(batch) if FITTED_ON in predictions.logits]
-    # `fit_many` takes one set of options; these differ between evaluations where they follow the training loss.
+    # `fit_many` takes one set of options, but options that depend on the training loss differ between evaluations.
     for places in grouped(usable, lambda at: repr(sorted(options[at].items()))).values():
         data = [(batch[at].logits[FITTED_ON], batch[at].targets[FITTED_ON]) for at in places]
         for at, calibrator in zip(places, fit_many(method, data, **options[places[0]]), strict=True):
@@ -261,8 +264,8 @@ def fitted(
     return fits
 
 
-#: Fitted parameters and, by split, calibrated probabilities with the logits of those that underflowed to 0 (their NLL
-#: needs logits); or the reason why there are none.
+#: (Fitted parameters, split → (calibrated probabilities, logits)), or the reason why the method could not be applied.
+#: The logits are those of probabilities that underflowed to 0, and are needed for their NLL.
 Applied = tuple[Mapping[str, float], dict[str, tuple[Floats, Floats | None]]] | UnusablePredictions
 
 
@@ -310,7 +313,7 @@ def _row(
 
 
 def _as_json(values: Mapping[str, float | str]) -> str:
-    """Return values as JSON, with null for numbers that are not finite (JSON has no NaN; DuckDB refuses it)."""
+    """Return values as JSON, with null for numbers that are not finite, since JSON has no NaN and DuckDB refuses it."""
     known = {key: value if isinstance(value, str) or math.isfinite(value) else None for key, value in values.items()}
     return json.dumps(known)
 

@@ -52,9 +52,9 @@ class Request:
 
     @property
     def part(self) -> str:
-        """Name of the file that holds the answer; equal requests have equal names, so they replace each other."""
-        # Only the options are hashed if the method's name can be a file name, else a user's `module:Class` as well,
-        # which `column_label` shortens.
+        """Name of the file with the resulting rows. Equal requests have equal names, so they replace each other."""
+        # If the method's name can be a file name, only the options are hashed. Otherwise the name, a user's
+        # `module:Class`, is hashed too, because `column_label` shortens it.
         label = column_label(self.method)
         asked = self.options_text if label == self.method else f"{self.method} {self.options_text}"
         digest = hashlib.sha256(asked.encode()).hexdigest()[:8]
@@ -77,7 +77,7 @@ def method_label(method: str, options: Mapping[str, object]) -> str:
 def read_requests(methods: Sequence[str], options: Sequence[str], bins: Sequence[int]) -> list[Request]:
     """Return the requests of a command line: every method with every number of bins, each once.
 
-    The uncalibrated probabilities are always measured too, so that before and after are in one table.
+    The uncalibrated probabilities are always included, so that values before and after are in one table.
 
     Args:
         methods: names of post-hoc methods.
@@ -85,7 +85,8 @@ def read_requests(methods: Sequence[str], options: Sequence[str], bins: Sequence
         bins: numbers of bins, 1 to 1000.
 
     Raises:
-        SweeperError: the message lists every unknown name, misplaced option and value out of range.
+        SweeperError: a name is unknown, an option is misplaced, or a value is out of range; the message lists all
+            errors.
 
     Example:
         >>> [request.label for request in read_requests(["temperature"], ["objective=ece"], [15])]
@@ -98,7 +99,8 @@ def read_requests(methods: Sequence[str], options: Sequence[str], bins: Sequence
     faults += [f"--bins {count} is outside 1 … {MOST_BINS}" for count in bins if not 1 <= count <= MOST_BINS]
     chosen = {name: POSTHOC[name] for name in wanted if name in POSTHOC}
     values: dict[str, dict[str, object]] = {name: {} for name in chosen}
-    # With an unknown method, every option for it would be reported as a second, misleading error.
+    # Options are checked only if all methods are known. Otherwise each option of an unknown method would be a second,
+    # misleading error.
     for text in options if len(chosen) == len(wanted) else ():
         faults += _assign(text, chosen, values)
     for name, component in chosen.items():
@@ -143,7 +145,7 @@ def _only_for(name: str, chosen: Mapping[str, Component]) -> str:
 
 
 def options_that_differ(component: Component, values: Mapping[str, object]) -> dict[str, object]:
-    """Return the options that differ from their defaults, with equal numbers written equally (`3` becomes `3.0`).
+    """Return the options that differ from their defaults; equal numbers are written in the same way (`3` as `3.0`).
 
     Raises SweeperError for an option that the component does not have, e.g. from a damaged `sweep.yaml`.
     """
@@ -155,7 +157,7 @@ def options_that_differ(component: Component, values: Mapping[str, object]) -> d
             raise SweeperError(
                 f"{component.name} has no option {key!r}{did_you_mean(key, known)}", "correct it in `sweep.yaml`"
             )
-        # `3` and `3.0` are one request: they must have one file and be equal to one default.
+        # `3` and `3.0` are the same request, so they must have the same file and equal the same default.
         if description.kind == "number" and isinstance(value, (int, float)):
             value = float(value)
         elif description.kind == "integer" and isinstance(value, (int, float)):
@@ -169,7 +171,7 @@ def read_metrics(names: Sequence[str], given: Sequence[Mapping[str, object]]) ->
     """Return optional metrics by name, each with its options from `given` (`{name: …, option: value}`) or its defaults.
 
     Raises:
-        SweeperError: the message lists every name that is no optional metric.
+        SweeperError: a name is not an optional metric; the message lists all such names.
     """
     measured = [f"--metric {name} is always measured: omit it" for name in names if name in METRIC_NAMES]
     others = [name for name in dict.fromkeys(names) if name not in METRIC_NAMES]
@@ -181,7 +183,7 @@ def read_metrics(names: Sequence[str], given: Sequence[Mapping[str, object]]) ->
     return tuple((name, hyperparameter_values(options.get(name, {}))) for name in others)
 
 
-#: The metrics whose change is judged: a calibration error, and a proper score that shows what the method costs.
+#: The metrics whose change is judged: a calibration error, and a proper score that shows the method's cost.
 METRICS = ("ece", "nll")
 
 
@@ -193,7 +195,7 @@ class Change:
         metric: `ece` or `nll`.
         before: mean over units before the method.
         after: mean over units after the method.
-        difference: after − before, paired by unit; units with the same pair of values count once.
+        difference: after − before, paired by unit. Units with the same pair of values count once.
         better: number of units whose metric fell.
         unit: `trial`, or `seed` if trials share their seeds.
         trials: number of trials.
@@ -212,9 +214,9 @@ class Change:
         return f"{self.before:.4f} → {self.after:.4f}"
 
     def verdict(self) -> str:
-        """Return `lower` or `higher` if the difference's 95 % interval excludes 0, else `no clear change`.
+        """Return `lower` or `higher` if the 95 % interval of the difference excludes 0, else `no clear change`.
 
-        With fewer than two differing units there is no interval: `cannot be judged`.
+        With fewer than two differing units there is no interval, and the result is `cannot be judged`.
         """
         limits = self.difference.interval
         if limits is None:
@@ -234,7 +236,7 @@ class Change:
         interval = self.difference.interval
         if interval is None:
             return ""
-        # A narrow interval gets as many digits as it takes to print two different limits.
+        # A narrow interval gets enough digits to print two different limits.
         digits = next(
             (digits for digits in range(2, 9) if signed(interval[0], digits) != signed(interval[1], digits)), 2
         )
@@ -261,8 +263,8 @@ class Effect:
         bins: number of bins of the ECE.
         changes: change of each metric that was measured before and after.
         fits: number of fits.
-        at_bound: number of fits that the validation data do not determine: the search ended at an end of its range, or
-            a class had no sample.
+        at_bound: number of fits that the validation data do not determine, because the search ended at an end of its
+            range or a class had no sample.
     """
 
     method: str
@@ -330,13 +332,13 @@ def at_bound(row: Row) -> bool:
 
 
 def seed_of(row: Row) -> object:
-    """Return a row's seed; without one, its trial and replicate stand for a seed that no other row shares."""
+    """Return a row's seed. If it is unknown, return trial and replicate, which no other row shares."""
     return row.get("seed", (row["trial"], row["replicate"]))
 
 
 def _over_units(metric: str, before: Rows, after: Rows) -> Change | None:
     """Return a metric's change over independent units: trials, or the seeds that they share."""
-    # Trials on common seeds move together, so an interval over trials would be too narrow.
+    # Trials on common seeds are correlated, so an interval over trials would be too narrow.
     sides = [
         {(row["trial"], seed_of(row)): value for row in rows if (value := measured_or_none(row, metric)) is not None}
         for rows in (before, after)
@@ -353,9 +355,9 @@ def _over_units(metric: str, before: Rows, after: Rows) -> Change | None:
 
 
 def changed(metric: str, before: Mapping[Any, list[float]], after: Mapping[Any, list[float]]) -> Change | None:
-    """Return a metric's change over the units that have it before and after; None if there are none.
+    """Return a metric's change over the units with a value before and after; None if there are none.
 
-    Units with equal pairs of values count once: repeating a deterministic training adds no evidence.
+    Units with equal pairs of values count once, because repeating a deterministic training adds no evidence.
     """
     units = [unit for unit in before if unit in after]
     pairs = sorted({(spread(before[unit]).mean, spread(after[unit]).mean) for unit in units})

@@ -1,17 +1,17 @@
 """Read a sweep: SQL, Arrow, pandas and Polars over its Parquet tables.
 
 This module reads `<sweep>/tables/<table>/**/*.parquet` and writes nothing. It works while the sweep runs: `tables` is a
-symbolic link to a generation of files, and each query resolves the link once, so a query sees one generation from
-beginning to end even if the link is swapped meanwhile.
+symbolic link to a generation of files, and each query resolves the link once. So a query sees one generation from
+beginning to end, even if the link changes meanwhile.
 
     from sweeper.results import load
     results = load("quickstart")
     results.sql("SELECT config_loss_name, avg(ece) FROM final WHERE split = 'test' GROUP BY 1")
     results.pandas("final")
 
-Several sweeps can be read as one: every table is a union with a column `sweep` that names the source. A column that
-only some sweeps have is null in the rows of the others. The view `final` holds each replicate's last evaluation within
-its own sweep.
+Several sweeps can be read as one: every table is a union, with a column `sweep` that names the source. If only some
+sweeps have a column, it is null in the rows of the others. The view `final` holds each replicate's last evaluation
+within its own sweep.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     import polars
 
 
-#: A snapshot keeps the rows of a query that take at most this many bytes: a page asks hundreds of small ones.
+#: A snapshot caches the rows of a query if they take at most this many bytes. A page has hundreds of small queries.
 MOST_KEPT = 2**16
 
 
@@ -59,9 +59,9 @@ class Results:
 
     Attributes:
         folder: the sweep's results folder.
-        frozen: a connection that already holds the tables (see `snapshot`); None reads the files at each query.
+        frozen: a connection that already holds the tables (see `snapshot`). If None, each query reads the files.
         generation: the folder of files that the connection reads.
-        answers: small results of a snapshot's queries; a report asks a hundred of its queries twice or more.
+        answers: cached small results of a snapshot's queries. A report repeats about a hundred of its queries.
 
     Example:
         >>> from pathlib import Path
@@ -92,7 +92,7 @@ class Results:
 
     @property
     def paths(self) -> SweepPaths:
-        """The places of the sweep's files."""
+        """The paths of the sweep's files."""
         return SweepPaths(self.folder)
 
     def sql(self, query: str, *, trials: Collection[str] | None = None, most: int | None = None) -> pa.Table:
@@ -112,17 +112,17 @@ class Results:
         queries.check_reads_only(query)
         queries.fetch_needed_predictions(self.paths, query, trials)
         if self.generation is not None:
-            # A snapshot checked the small tables when it copied them; the large ones are still read from their files.
+            # A snapshot checked the small tables when it copied them. The large tables are still read from their files.
             queries.require_sound_files(self.generation, queries.tables_of(query) & queries.LARGE_TABLES)
         if self.frozen is None:
             if not NAMES_FRAGILITY.search(query):
                 return queries.read_one_generation({self.name: self.folder}, query, most)
-            # The simulation and the query must see the same rows, also if the tables are replaced between them.
+            # The simulation and the query must see the same rows, even if the tables are replaced between them.
             with self.snapshot() as held:
                 return held.sql(query, trials=trials, most=most)
         named = NAMES_FRAGILITY.search(query)
         table = with_fragility(self, query, most) if named else queries.execute(self.frozen, query, most)
-        # Large tables stay in files, and which trials' predictions are there depends on `trials`.
+        # Results from large tables are not cached, because the predictions that are present depend on `trials`.
         if table.nbytes <= MOST_KEPT and not queries.tables_of(query) & queries.LARGE_TABLES:
             self.answers[query, most] = table
         return table
@@ -140,7 +140,7 @@ class Results:
 
     def columns(self, name: str) -> list[str]:
         """Return the column names of a table. Raises QueryError for an unknown name."""
-        # `trials=()`: only the schema is read, so no predictions are fetched from a store.
+        # With `trials=()`, no predictions are fetched from a store: only the schema is read.
         names: list[str] = self.sql(f"SELECT * FROM {name} LIMIT 0", trials=()).column_names
         return names
 
@@ -169,7 +169,7 @@ class Results:
 
     @contextmanager
     def snapshot(self) -> Iterator[Results]:
-        """Yield a snapshot of these results: every query in the block sees the same rows, read once.
+        """Yield a snapshot of these results, in which all queries see the same rows. The rows are read once.
 
         The small tables are copied into memory; `LARGE_TABLES` are read from the files of the current generation.
         """
@@ -195,7 +195,7 @@ class Results:
 
     @property
     def marks(self) -> list[str]:
-        """The notices that every figure and table must show: that the numbers are a rehearsal's."""
+        """The notices that every figure and table must show, such as that the numbers come from a rehearsal."""
         return [rehearsal_notice(self.rehearsed)] if self.rehearsed else []
 
     @cached_property
@@ -212,8 +212,8 @@ def load(name_or_path: str | Path, output: str | Path = "results", *, table: str
     """Open a sweep, or read one of its tables as Arrow (then `.to_pandas()` or `polars.from_arrow`).
 
     Args:
-        name_or_path: name of the sweep (a folder in `output`), path of its results folder, or its address in a store,
-            from which it is copied first.
+        name_or_path: name of the sweep (a folder in `output`), path of its results folder, or its address in a store. A
+            sweep in a store is copied first.
         output: the folder of sweeps, or a store.
         table: name of a table, or the view `final`; the whole sweep if unset.
 
@@ -298,10 +298,10 @@ def load_several(names: Sequence[str | Path], output: str | Path = "results") ->
     return SeveralResults(members)
 
 
-#: Matches a query that reads the column `fragility`. The simulation takes seconds, so it runs only for such a query.
+#: Matches queries that read the column `fragility`. The simulation takes seconds, so it runs only for these.
 NAMES_FRAGILITY = re.compile(rf"\b{FRAGILITY}\b", re.IGNORECASE)
 
-#: Only a stop can be fragile: the trials of other decisions went on.
+#: Fragility is defined only for stops; after other decisions, the trial went on.
 _DECISIONS = (
     "CREATE TEMP TABLE decisions AS SELECT written.*, CASE kind WHEN 'stop' THEN chance END AS fragility\n"
     "FROM memory.main.decisions AS written LEFT JOIN stop_chances USING (trial) ORDER BY trial, epoch, decided_at"
@@ -330,9 +330,9 @@ def with_fragility(results: Results, query: str, most: int | None = None) -> pa.
 
 
 def stop_chances(results: Results) -> dict[str, Chances]:
-    """Return each trial's chances to finish and to win with other seeds in another order, by trial name.
+    """Return trial name → chances to finish and to win with other seeds and in another order.
 
-    Empty if trials are not compared by one objective, or if nothing shows how far seeds spread.
+    Empty if trials are not compared by one objective, or if the spread of seeds is unknown.
     """
     scheduler = _scheduler(results)
     if scheduler is None:
@@ -341,7 +341,8 @@ def stop_chances(results: Results) -> dict[str, Chances]:
         measured = queries.measured_sql(results, scheduler.metric)
     except SweeperError:  # the objective is in no table, e.g. because another program wrote the sweep
         return {}
-    # A failed trial has no comparable value, and a diverged replicate would make every simulated mean infinite.
+    # Failed trials are left out, because they have no comparable value. So are diverged replicates, which would make
+    # every simulated mean infinite.
     rows = results.rows(
         "SELECT trial, stratum, epoch, seed, value\nFROM decisions\n"
         f"JOIN ({measured}) AS measured USING (trial, epoch)\n"

@@ -1,4 +1,4 @@
-"""The configurations that may be the best, and the interval of the winner's true value.
+"""The configurations that may be the best, and an interval for the winner's true value.
 
 This module reads tables; the statistics are in `sweeper.core.statistics.best_set`.
 """
@@ -18,12 +18,13 @@ def selected(results: Results, board: Leaderboard) -> tuple[list[str], BestSet] 
     """Return the trials that may be the best, best first, with the statistics of the winner.
 
     Only finished configurations that meet the constraints are compared. None if there are fewer than two, or if no
-    spread is known: one replicate each, or an objective whose values per replicate are not in `evaluations`.
+    spread is known. The spread is unknown if each has one replicate, or if `evaluations` does not contain the
+    objective.
     """
     measured = _values(results, board)
     if len(measured) < 2:
         return None
-    # `entered` counts the stopped ones too: the winner was selected among all that were evaluated.
+    # `entered` includes stopped configurations, because the winner was selected among all that were evaluated.
     best = best_set(
         list(measured.values()), board.objective.mode, entered=sum(row["status"] != FAILED for row in board.rows)
     )
@@ -48,8 +49,9 @@ def _kept(board: Leaderboard) -> list[str]:
 
 
 def replicates_sql(goal: Objective) -> str:
-    """Return the query of the objective of every finished replicate, or of fresh seeds only if there are any."""
-    # Fresh seeds selected nothing, so their values are unbiased; mixing them with the others would bring the bias back.
+    """Return the query of the objective of every finished replicate; if there are fresh seeds, only of these."""
+    # Fresh seeds selected nothing, so their values are unbiased. Mixing them with other seeds would bring the bias
+    # back.
     return (
         f"SELECT trial, coalesce(seed, replicate) AS seed, {goal.column} AS value FROM final\n"
         f"WHERE split = '{goal.split}' AND status = '{FINISHED}' AND isfinite({goal.column})\n"
@@ -60,7 +62,8 @@ def replicates_sql(goal: Objective) -> str:
 def winners_interval(best: BestSet) -> str:
     """Return e.g. `Allowing for having picked the best of 48: 0.047 (95 % 0.031 … 0.086)`.
 
-    If two or three seeds leave an interval wider than a factor of ten, the sentence names the remedy instead.
+    If there are only two or three seeds and the interval is wider than a factor of ten, the sentence names the remedy
+    instead.
     """
     picked = f"Allowing for having picked the best of {best.entered:,}"
     if not best.is_bounded:

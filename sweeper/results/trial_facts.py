@@ -1,4 +1,4 @@
-"""Gather everything about one trial as text and small tables, for the terminal (`trial_view`) and the trial's page."""
+"""Collect all facts about one trial as text and small tables, for the terminal (`trial_view`) and the trial's page."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 SPLITS = ("val", "test")
 
-#: Largest number of metric columns: the last evaluations on validation data, and the one on test data. With a column of
-#: names, more do not fit 80 characters.
+#: Largest number of metric columns: the last evaluations on validation data, and one on test data. Together with a
+#: column of names, more would not fit into 80 characters.
 MOST_EVALUATIONS = 3
 
-#: Names of columns that `label` does not know, because they are no metric.
+#: Names of columns that `label` does not know, because they are not metrics.
 NAMES = {"posthoc_temperature_temperature": "fitted temperature"}
 
 
@@ -61,7 +61,7 @@ class TrialFacts:
         sweep: name of the sweep.
         trial: name of the trial.
         ended: status, epochs and time, in one line.
-        remarks: seeds, why replicates failed, and whether the trial breaks a constraint.
+        remarks: sentences on seeds, on failed replicates, and on a broken constraint.
         configuration: (component, its hyperparameters) in words.
         decisions: the scheduler's decisions; None before the first.
         metrics: mean ± standard deviation over replicates; None before the first evaluation.
@@ -84,7 +84,7 @@ def trial_facts(results: Results, asked: str | None) -> TrialFacts:
     """Gather everything about one trial.
 
     Args:
-        results: the sweep, preferably a snapshot of it: this makes a dozen queries.
+        results: the sweep. A snapshot is faster, because there are a dozen queries.
         asked: the trial's name, `c00039`, or its number; None for the best.
 
     Raises:
@@ -117,7 +117,7 @@ def chosen_name(results: Results, asked: str | None) -> str:
 
 def state_of(replicates: Rows) -> tuple[str, list[str]]:
     """Return status, epochs and time in one line, and remarks on seeds and errors."""
-    # Replicates of one trial usually fail for one reason and end in one status: each is stated once.
+    # Replicates of one trial usually have the same status and the same reason of failure, so each is stated once.
     first = replicates[0]
     statuses = list(dict.fromkeys(STATUS_WORDS[text_of(row, "status")] for row in replicates))
     seconds = sum(float_or_none(row, "wall_seconds") or 0.0 for row in replicates)
@@ -147,7 +147,7 @@ def same_configuration(results: Results, trial: str) -> list[str]:
 
 def fragile(results: Results, trial: str, replicates: Rows) -> list[str]:
     """Return a sentence on how fragile the trial's stop was; nothing if it was not stopped or this is unknown."""
-    # Checked first, because the chances are simulated, which takes seconds.
+    # This is checked first, because simulating the chances takes seconds.
     stopped = any(row["status"] == "early_stopped" for row in replicates)
     odds = stop_chances(results).get(trial) if stopped else None
     if odds is None:
@@ -187,7 +187,7 @@ def metrics(results: Results, trial: str) -> Grid | None:
     )
     if not rows:
         return None
-    # Test data are shown for the last evaluation only: the earlier ones are of no finished network.
+    # Test data are shown only for the last evaluation, because earlier ones measured unfinished networks.
     last = max(int_of(row, "epoch") for row in rows)
     shown = [(split, epoch) for split in SPLITS for epoch in sorted({int_of(row, "epoch") for row in rows})]
     shown = [key for key in shown if key[0] == "val" or key[1] == last][-MOST_EVALUATIONS:]
@@ -236,7 +236,7 @@ def number_of(row: Row, column: str) -> str:
     return "" if value is None else f"{value:.4g}"
 
 
-#: Largest number of files listed; each replicate and evaluation has one of predictions.
+#: Largest number of files listed. Each evaluation of each replicate has a file of predictions.
 MOST_FILES = 8
 
 
@@ -261,7 +261,7 @@ def drawn(grid: Grid | None, absent: str) -> RenderableType:
         return Text(absent, style="dim")
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     for at, heading in enumerate(grid.headings):
-        # Only the reason, a sentence, may wrap: a wrapped number would be misread.
+        # Only the reason, which is a sentence, may wrap: a wrapped number could be misread.
         table.add_column(heading, justify="left" if at in grid.left else "right", no_wrap=heading != "reason")
     for row in grid.rows:
         table.add_row(*row)

@@ -1,7 +1,8 @@
 """Compare losses, configurations and sweeps by every estimator, before and after post-hoc methods.
 
-Everything is computed from stored logits; nothing is trained. A loss stands for its best finished configuration on each
-network. Seeds of the final stage are used if there are any, because they selected nothing; else all seeds.
+Everything is computed from stored logits; nothing is trained. Each loss is represented by its best finished
+configuration on each network. If there are seeds of the final stage, only these are used, because they selected
+nothing. Otherwise all seeds are used.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ from trainables.posthoc.focal_map import with_training_gamma
 from trainables.registry import FITTED_ON as FITTED_ON_SPLIT, LABEL, hyperparameter_values
 from trainables.registry.names import did_you_mean
 
-#: Largest number of logits of all finalists for which the first screen judges them: 80 MB, a few seconds of a core.
+#: Largest number of logits of all finalists with which the first screen judges them. More than 80 MB would take too
+#: long.
 MOST_VALUES = 20_000_000
 
 #: A post-hoc method and its options.
@@ -52,14 +54,14 @@ TEMPERATURE: Method = ("temperature", {})
 
 def fresh_replicates(results: Results) -> set[tuple[str, int]]:
     """Return (trial, replicate) of the seeds that were trained in the final stage, after the selection."""
-    if "stage" not in results.columns("evaluations"):  # tables copied from elsewhere need not have the column
+    if "stage" not in results.columns("evaluations"):  # tables from elsewhere may lack the column
         return set()
     rows = results.rows("SELECT DISTINCT trial, replicate FROM evaluations WHERE stage = 'final'")
     return {(text_of(row, "trial"), int_of(row, "replicate")) for row in rows}
 
 
 def outlying_seeds(results: Results, board: Leaderboard) -> Outliers:
-    """Return the finished seeds whose objective is far from the other seeds' of their configuration."""
+    """Return the finished seeds whose objective is far from that of their configuration's other seeds."""
     goal = board.objective
     if goal.split not in ("val", "test") or goal.column not in results.columns("evaluations"):
         return Outliers((), 0)
@@ -69,7 +71,7 @@ def outlying_seeds(results: Results, board: Leaderboard) -> Outliers:
 
 
 class TrainedNetworks:
-    """The stored networks of some finished trials of one sweep, without seeds that ended far from the others.
+    """The stored networks of some finished trials of one sweep. Seeds that ended far from the others are left out.
 
     Attributes:
         members: trial → seed → predictions.
@@ -83,7 +85,7 @@ class TrainedNetworks:
         flagged = outlying_seeds(results, leaderboard(results)).flagged
         for trial, every in grouped(members_of(results, trials), lambda member: member.trial).items():
             kept = [member for member in every if (trial, member.replicate) in fresh]
-            used = kept if len(kept) > 1 else every  # one fresh seed alone has no spread to judge by
+            used = kept if len(kept) > 1 else every  # a single fresh seed has no spread
             of_seed = {seeds[trial, member.replicate]: member for member in used}
             self.members[trial] = {seed: member for seed, member in of_seed.items() if (trial, seed) not in flagged}
 
@@ -147,7 +149,7 @@ def calibration(results: Results, rows: Sequence[Row], *, between: bool = False)
         between: also compare the first row with the second.
     """
     try:
-        # One trial is read first: its size times the number of rows decides whether to read the others.
+        # One trial is read first. Its size times the number of rows decides whether the others are read.
         trained, margin = TrainedNetworks(results, [text_of(rows[0], "trial")]), margin_of(results)
         size = sum(logits.size for network in trained.all() for logits in network.logits.values())
         if size * len(rows) > MOST_VALUES:
@@ -177,7 +179,7 @@ class Estimates:
 
     Attributes:
         network: the architecture.
-        sides: for each side the requested name and the configuration that stands for it.
+        sides: for each side, the requested name and the configuration that represents it.
         stages: `uncalibrated`, then each post-hoc method in words → judgements of first minus second.
         changes: each side after a method, in words → judgements of after minus before.
         seeds: number of seeds of each side.
@@ -198,20 +200,20 @@ class Estimates:
         return next((one for one in self.stages.get(stage, ()) if one.estimator == SHOWN), None)
 
 
-#: A sweep and its loss or trial to compare; None stands for its best finished configuration.
+#: (Sweep, loss or trial to compare); None means the sweep's best finished configuration.
 Side = tuple[Results, str | None]
 
 
 def estimates(
     first: Side, second: Side, network: str | None = None, known: Mapping[str, Judgement] = MappingProxyType({})
 ) -> list[Estimates]:
-    """Return the comparison of two sides on each network on which both have a finished configuration.
+    """Return the comparisons of two sides, one for each network on which both have a finished configuration.
 
     The methods are temperature scaling and those of the first sweep that were fitted on validation data.
 
     Args:
-        first, second: the sides; a loss stands for its best finished configuration on each network.
-        network: compare on this network only.
+        first, second: the sides. A loss is represented by its best finished configuration on each network.
+        network: network to compare on; all by default.
         known: trial → the first screen's judgement of temperature scaling, which replaces the one computed here.
 
     Raises:
@@ -246,8 +248,8 @@ def estimates(
             if method != BEFORE:
                 for side, trial, own, raw in zip(names, trials, after, before, strict=True):
                     rows_of = _by_every(own, raw, margin)
-                    # The first screen judged all finalists together, which knows the seeds' spread better: the page
-                    # must not state two verdicts on one question.
+                    # The first screen's judgement is used, so that the page has only one verdict on each question. It
+                    # judged all finalists together, which estimates the seeds' spread better.
                     said = known.get(trial) if method == TEMPERATURE else None
                     changes[f"{side} {words}"] = [said if said and row.estimator == SHOWN else row for row in rows_of]
         named = (names[0], trials[0]), (names[1], trials[1])
@@ -278,9 +280,9 @@ def _finished(results: Results, asked: str | None) -> dict[str, Row]:
 
 
 def _methods(results: Results) -> list[Method]:
-    """Return the methods to compare, with their options: none, temperature scaling, the sweep's own fitted on `val`.
+    """Return the methods to compare, with options: none, temperature scaling, and the sweep's methods fitted on `val`.
 
-    A user's own method is left out: its code may not be present where the sweep is read.
+    A user's own method is left out, because its code may be missing on this machine.
     """
     ours = [BEFORE, TEMPERATURE]
     for options in results.posthoc:

@@ -44,9 +44,9 @@ REQUEST = "request"
 #: diverged.
 FIRST_SEEDS = 3
 
-#: Number of values of a line, and of seeds per value. On simulated surfaces with a strong effect, 3 values × 4 seeds
-#: keep the best value in 99 % of cases and exclude 89 % of the worse values. With the same number of trainings, 6 × 2
-#: excludes 52 %.
+#: Number of values of a line, and of seeds per value. On simulated surfaces, 3 values × 4 seeds keep the best value in
+#: 99 % of cases. If the effect is strong, they exclude 89 % of the worse values. With the same number of trainings, 6 ×
+#: 2 excludes 52 %.
 LINE_VALUES, LINE_SEEDS = 3, 4
 
 #: Part of a space that a question can be about → its name in the question.
@@ -373,7 +373,7 @@ def _indices(groups: Mapping[str, Mapping[str, int]]) -> list[int]:
 
 
 def _on_line(name: str, one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Return whether two configurations differ only in a hyperparameter of the loss, or are its γ = 0."""
+    """Return whether two configurations differ only in one hyperparameter of the loss; cross-entropy is γ = 0."""
     # Cross-entropy has no γ and another name, but belongs to the line of γ as its value 0.
     plain = name == "gamma" and "cross_entropy" in (one["loss"].get("name"), other["loss"].get("name"))
 

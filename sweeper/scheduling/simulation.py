@@ -257,8 +257,8 @@ def other_seeds(scheduler: Scheduler, rungs: Sequence[Measurements], seed: int =
             means, truth = offset + slope * means, offset + slope * truth
             # An AR(1) step: unit variance at every rung, and correlation `kept` with the previous rung.
             noise = kept * noise + np.sqrt(1 - kept**2) * rng.standard_normal(noise.shape)
-        # The posterior of a normal mean. Weight 0 leaves an unmeasured trial on the line. `where` is needed because 0 ·
-        # NaN is NaN.
+        # The posterior of a normal mean. Weight 0 leaves an unmeasured trial on the line; its NaN must not enter the
+        # sum.
         weight = np.where(present, left / (left + error**2), 0.0)
         value = np.where(present, seen, 0.0)
         means = means + weight * (value - means)

@@ -142,7 +142,7 @@ class StrataState(RungState):
         return self.pool(configuration).compare(rung, configuration, metric, measured)
 
     def promotion(self, settled: Settled = lambda stratum, rung: False) -> tuple[int, Decision] | None:
-        """Return the promotion from the highest rung of any stratum; ties go to the stratum that began first."""
+        """Return the promotion from the highest rung of any stratum; of equal rungs, the stratum that began first."""
 
         # A pool does not know its stratum and passes `None`, which is replaced by the stratum's name.
         def within(stratum: str) -> Settled:

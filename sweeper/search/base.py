@@ -1,11 +1,11 @@
-"""The interface of searchers, and the history that they learn from. Uses no Ray, no Optuna and no I/O.
+"""The interface of searchers, and the history from which they learn. Uses no Ray, no Optuna and no I/O.
 
-A search space names a `SearchMethod`, which checks or rewrites the space and begins a `Searcher` if it learns. A
-suggestion depends only on its index and on a fold of the journal, so a driver that takes over a sweep makes the same
-suggestions as its predecessor would have, and an audit can recompute them all.
+A search space names a `SearchMethod`. The method checks or rewrites the space and, if it learns, creates a `Searcher`.
+A suggestion depends only on its index and on the journal. So a driver that takes over a sweep makes the same
+suggestions as its predecessor would have, and an audit can recompute all of them.
 
-A searcher observes the values that the scheduler judged: the objective at every rung. A trial that was stopped early
-keeps its highest rung and is never compared with finished trials as if its value were final; a failed trial has no
+A searcher observes the values that the scheduler compares: the objective at every rung. For a trial that was stopped
+early, the searcher knows the highest rung, so it does not mistake the value for a final one. A failed trial has no
 value.
 
 To add a searcher, add one file to this folder; it is discovered there:
@@ -31,7 +31,7 @@ from sweeper.journal.records import Failed, Judged, Record, Reported, Suggested
 from sweeper.journal.state import ENDED, FAILED, RUNNING
 from trainables.registry import Registry
 
-#: Relative tolerance for equal suggestions in an audit: processors round logarithms differently.
+#: Relative tolerance within which an audit counts suggestions as equal. Processors round logarithms differently.
 SAME_NUMBER = 1e-9
 
 
@@ -41,7 +41,7 @@ SEARCHERS = Registry("searcher")
 
 @dataclass(frozen=True)
 class Suggestion:
-    """A configuration, and the choices that lead to it (`sweeper.core.domains`)."""
+    """A configuration, and the choices from which it results (`sweeper.core.domains`)."""
 
     values: Configuration
     choices: dict[str, Choice]
@@ -80,13 +80,13 @@ class SearchMethod:
         """Adapt the parts of a space to the searcher, and check its rules.
 
         Args:
-            nodes: parts of the space by key, as written; `INVALID` where they have a fault already.
+            nodes: parts of the space by key, as written. A part that already has a fault is `INVALID`.
             faults: list to which each broken rule is appended, with its path below `space`.
         """
         return nodes
 
     def begin(self, space: Fields, *, mode: str, seed: int) -> Searcher:
-        """Return a searcher without observations. Called only if the method learns; can import slow packages."""
+        """Return a searcher without observations. Called only if the method learns, so it can import slow packages."""
         raise NotImplementedError(f"{type(self).__name__} does not learn: its configurations follow from the space")
 
 
@@ -101,7 +101,7 @@ def written_method(written: Mapping[str, object]) -> SearchMethod:
     try:
         method: SearchMethod = SEARCHERS.build(str(written.get("name")), **settings)
     except ValueError:
-        # Reports of a finished sweep still work without the package that registered its searcher.
+        # Reports of a finished sweep must work without the package that registered its searcher.
         return SearchMethod()
     return method
 
@@ -109,7 +109,8 @@ def written_method(written: Mapping[str, object]) -> SearchMethod:
 class Searcher(Protocol):
     """Chooses configurations from observations."""
 
-    #: Package and version, journaled with each suggestion: an audit skips those of another version, which can differ.
+    #: Package and version, journaled with each suggestion. Other versions can differ, so an audit skips their
+    #: suggestions.
     maker: str
 
     def suggest(self, configuration: int) -> Suggestion:
@@ -124,9 +125,9 @@ class Observed:
     """The observations of a suggested trial.
 
     Attributes:
-        choices: choices that lead to its configuration.
+        choices: choices from which its configuration results.
         rungs: epoch → objective on arrival.
-        status: `running` until it has ended; then `completed`, `early_stopped` or `failed`.
+        status: `running` until the trial has ended; then `completed`, `early_stopped` or `failed`.
     """
 
     choices: Mapping[str, Choice]
@@ -135,18 +136,18 @@ class Observed:
 
 
 class History:
-    """The observations of a searcher: a fold of the journal.
+    """The observations of a searcher, computed from the journal.
 
     Attributes:
         trials: configuration → its observations, in the order of suggestion.
     """
 
     def __init__(self) -> None:
-        """Begin before the first record."""
+        """Create a history without observations."""
         self.trials: dict[int, Observed] = {}
 
     def apply(self, record: Record) -> None:
-        """Fold one record in."""
+        """Add the observations of one record."""
         match record.body:
             case Suggested() as body:
                 self.trials[body.configuration] = Observed(body.choices)
@@ -161,13 +162,13 @@ class History:
         # A report after a failure or an interruption means that the trial was started again.
         trial.status = body.status if body.status in ENDED else RUNNING
         decision = body.decision
-        # Only values at rungs, which the scheduler judged: between rungs the objective may not be measured.
+        # Only values at rungs are used: between rungs the objective may not be measured.
         if decision and decision.kind != "fail" and decision.rung is not None and decision.metric is not None:
             trial.rungs[decision.rung] = decision.metric
 
 
 def suggested_body(configuration: int, suggestion: Suggestion, maker: str) -> Suggested:
-    """Return the body of the record that makes a suggestion configuration `configuration` of its sweep."""
+    """Return the body of the record that stores a suggestion as configuration `configuration` of its sweep."""
     digest = config_hash(suggestion.values)
     return Suggested(configuration, suggestion.values, suggestion.choices, digest, maker)
 
@@ -179,7 +180,8 @@ class SuggestionAudit:
     Attributes:
         checked: number of suggestions recomputed.
         differences: one sentence for each difference.
-        unchecked: number of suggestions by another version, or after the first difference.
+        unchecked: number of suggestions that were not recomputed: those by another version, or after the first
+            difference.
     """
 
     checked: int
@@ -197,7 +199,7 @@ def audit_suggestions(begin: Callable[[], Searcher], records: Iterable[Record]) 
     searcher: Searcher | None = None
     checked, unchecked, differences, expected = 0, 0, list[str](), 0
     for record in records:
-        # Late, because beginning imports Optuna, and most sweeps have no suggestions.
+        # The searcher is created late, because this imports Optuna and most sweeps have no suggestions.
         if isinstance(record.body, Suggested) and searcher is None:
             searcher = begin()
         if searcher is None:
@@ -208,7 +210,8 @@ def audit_suggestions(begin: Callable[[], Searcher], records: Iterable[Record]) 
             if body.configuration != expected or body.config_hash != config_hash(body.values):
                 differences.append(f"{name}: its index is not {expected}, or its hash does not match its values")
             expected += 1
-            # After a difference the searcher's state is not the driver's, so later suggestions prove nothing.
+            # After a difference, the searcher's state is not that of the driver, so comparing later suggestions is
+            # useless.
             if differences or body.searcher != searcher.maker:
                 unchecked += 1
             else:

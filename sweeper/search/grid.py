@@ -7,7 +7,8 @@ from sweeper.core.errors import Fault
 from sweeper.core.json_types import join_path
 from sweeper.search.base import SEARCHERS, SearchMethod
 
-#: Most members of one `randint` or `quniform` in a grid (our choice): a finer domain is meant as an interval.
+#: Largest number of members of one `randint` or `quniform` in a grid (our choice). A finer domain is probably meant as
+#: an interval.
 MOST_MEMBERS = 10_000
 
 
@@ -27,19 +28,20 @@ class GridSearch(SearchMethod):
     """
 
     def adapt(self, nodes: dict[str, Node], faults: list[Fault]) -> dict[str, Node]:
-        """Replace every domain with a `grid`; a domain without a finite list of members is a fault."""
+        """Replace every domain with a `grid`. A domain without a finite list of members is a fault."""
         return {key: _enumerated(node, join_path("space", key), faults) for key, node in nodes.items()}
 
 
 def _enumerated(node: Node, path: str, faults: list[Fault]) -> Node:
-    """Replace every domain of a node with a `grid`; a domain with infinitely or too many members is a fault."""
+    """Replace every domain of a node with a `grid`. Append a fault for a domain with infinitely or too many members."""
     if isinstance(node, Fields):
         return Fields({key: _enumerated(member, join_path(path, key), faults) for key, member in node.nodes.items()})
     if isinstance(node, Interval):
         return _members_of(node, join_path(path, node.kind), faults)
     if isinstance(node, Members):
         inner = join_path(path, node.kind)
-        # A `choice` may repeat a value to weigh it; a grid would train it twice. Invalid members all look alike (None).
+        # A `choice` can repeat a value to give it more weight, but a grid would train it twice. Invalid members are all
+        # equal (None).
         if not any(member is INVALID for member in node.nodes):
             faults += repeats([plain(member) for member in node.nodes], inner)
         nodes = (_enumerated(member, join_path(inner, index), faults) for index, member in enumerate(node.nodes))
@@ -49,7 +51,7 @@ def _enumerated(node: Node, path: str, faults: list[Fault]) -> Node:
 
 def _members_of(node: Interval, path: str, faults: list[Fault]) -> Node:
     remedy = "write grid or choice with the values to try, or searcher: random"
-    # The other intervals are continuous; a spacing picked here would be an invisible choice for the user.
+    # The other intervals are continuous. Choosing a spacing here would be invisible to the user.
     if node.kind not in ("randint", "quniform"):
         return refused(faults, path, f"{node.kind} has no finite list of members for the searcher grid", remedy)
     count = node.steps + 1  # both ends belong to the domain

@@ -1,16 +1,16 @@
 """The searcher `optuna`: Optuna's tree-structured Parzen estimator (TPE), through its interface of ask and tell.
 
-Each trial walks the space, so a hyperparameter exists for Optuna only in the branch that was taken, and the γ of focal
-loss is modelled from the trials of focal loss alone: TPE on a tree-shaped space, as in Bergstra et al. 2011 (Algorithms
-for Hyper-Parameter Optimization, section 4).
+For Optuna, a trial has only the hyperparameters of the branches that it takes. So the γ of focal loss is modelled only
+from trials of focal loss. This is TPE on a tree-shaped space, as in Bergstra et al. 2011 (Algorithms for
+Hyper-Parameter Optimization, section 4).
 
-No domain can be a `grid`, which promises that every member is tried: a searcher that chooses cannot promise that.
+No domain can be a `grid`. A grid promises that every member is tried, which a searcher that chooses cannot promise.
 
-A study is kept in memory and built from the journal's fold alone. Each suggestion has its own random numbers, seeded by
-the sweep's seed and its index, and of running trials the study knows only the choices. So a study that observed every
-record as it happened makes the same suggestions as one built afterwards; tests check this.
+A study is kept in memory and built only from the journal. Each suggestion has its own random numbers, seeded by the
+sweep's seed and the suggestion's index. For running trials, the study contains only the choices. So a study that
+observed every record as it happened makes the same suggestions as one built afterwards; tests check this.
 
-Every command imports this file to know the searcher's name, so Optuna is imported only when a search begins.
+Every command imports this file for the searcher's name, so Optuna itself is imported only when a search begins.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from optuna.study import Study
     from optuna.trial import BaseTrial, FrozenTrial, Trial
 
-#: Trials drawn at random before TPE begins: the default of `n_startup_trials` of Optuna's TPESampler.
+#: Number of trials drawn at random before TPE begins; the default of `n_startup_trials` of Optuna's TPESampler.
 STARTUP = 10
 
 
@@ -66,7 +66,7 @@ class TpeSearch(SearchMethod):
         return f"{self.startup} trials at random, then from what was observed"
 
     def adapt(self, nodes: dict[str, Node], faults: list[Fault]) -> dict[str, Node]:
-        """Report a fault for every `grid`, and for a space in which nothing can be chosen."""
+        """Append a fault for every `grid`, and for a space without any choice."""
         space = Fields(nodes)
         members = ((path, node) for path, node in walk(space, "space") if isinstance(node, Members))
         grids = [join_path(path, node.kind) for path, node in members if node.kind == "grid"]
@@ -114,8 +114,9 @@ class OptunaSearcher:
             return
         reported, known = self._reported.get(index), self._history.trials[index]
         if reported is None or (reported.status in ENDED and reported.status != known.status):
-            # Optuna cannot take back an ended trial, nor adopt one that this study did not suggest (the driver before
-            # did, or a failed trial was started again): the next suggestion builds a new study.
+            # Optuna cannot reopen an ended trial, and cannot add one that this study did not suggest. The latter
+            # happens after a previous driver's suggestion, or if a failed trial was started again. So the next
+            # suggestion builds a new study.
             self._study = None
             return
         self._tell(self._study, index)
@@ -127,7 +128,7 @@ class OptunaSearcher:
         sampler = seeded_tpe(self._seed, self._startup)
         study = optuna.create_study(direction="minimize" if self._mode == "min" else "maximize", sampler=sampler)
         for index, trial in self._history.trials.items():
-            # An enqueued trial takes its journaled choices when it is asked, instead of sampled ones.
+            # An enqueued trial gets its journaled choices instead of sampled ones.
             study.enqueue_trial(dict(trial.choices))
             self._ask(study, index)
             self._tell(study, index)
@@ -141,7 +142,7 @@ class OptunaSearcher:
         return Suggestion(draw_configuration(self._space, 0, asked), asked.choices)
 
     def _tell(self, study: Study, index: int) -> None:
-        """Report to the study the rungs and the status of a trial that it does not know yet."""
+        """Report a trial's rungs and status to the study."""
         from optuna.trial import TrialState
 
         trial, known, reported = self._asked[index], self._history.trials[index], self._reported[index]
@@ -167,15 +168,15 @@ class _TrialChoices:
         self.choices: dict[str, Choice] = {}
 
     def member(self, path: str, members: Members) -> int:
-        """Return the index of the chosen member."""
-        # Indices, because Optuna's categories must be plain values, and members can be whole components.
+        """Return the index of the member that Optuna chooses."""
+        # Optuna's categories must be plain values, but members can be whole components, so indices are passed.
         place = int(self._trial.suggest_categorical(path, list(range(len(members.nodes)))))
         self.choices[path] = place
         return place
 
     def number(self, path: str, interval: Interval) -> Choice:
         """Return a number in the interval; the index of a step for `quniform`."""
-        # Whole steps, so that `Interval` turns suggested and drawn steps into the same floats.
+        # Optuna chooses a number of steps, so that `Interval` converts suggested and drawn steps to the same floats.
         if interval.kind == "quniform":
             chosen: Choice = self._trial.suggest_int(path, 0, interval.steps)
         elif interval.kind == "randint":
@@ -191,8 +192,8 @@ def seeded_tpe(seed: int, startup: int) -> BaseSampler:
     """Return a TPE sampler with separate random numbers for each trial, so earlier draws do not affect a suggestion.
 
     Each hyperparameter is modelled from the trials that have it (Optuna's `multivariate=False`). This needs no joint
-    model over branches, which Optuna marks as experimental, and only the choices of running trials. Running trials
-    count as bad ones (`constant_liar`; Ginsbourger et al. 2010, Kriging is well-suited to parallelize optimization), so
+    model over branches, which Optuna marks as experimental. Of running trials, only the choices are needed. They count
+    as bad trials (`constant_liar`; Ginsbourger et al. 2010, Kriging is well-suited to parallelize optimization), so
     trials that run at the same time differ from each other.
 
     Args:
