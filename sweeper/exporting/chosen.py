@@ -40,18 +40,18 @@ from trainables.worker.trial_reports import WorkerCommand, WorkerFailed, WorkerI
 from trainables.worker.trial_settings import Assignment, TrialSettings
 from trainables.worker.trial_tables import part_name
 
-#: Settings, or the contents of `model.json`: nested JSON.
+#: Nested JSON: settings, or the contents of `model.json`.
 Description: TypeAlias = dict[str, Any]
 
 
 def _settings(sweep: Sweep, trial: TrialState, epoch: int, folder: Path) -> TrialSettings:
-    """Return the settings for retraining a trial: the original ones, but with a single evaluation that stores logits.
+    """Return the settings for retraining a trial: the original settings, but with one evaluation that stores logits.
 
     Raises:
         SweeperError: the trial was trained on a GPU, and this machine has none.
     """
     spec, device = sweep.spec, trial.device or "cpu"
-    # A CPU sums in another order than a GPU, so it would train a different network.
+    # A CPU adds numbers in another order than a GPU, so it would train a different network.
     if device == "cuda" and not torch.cuda.is_available():
         raise SweeperError(
             f"{trial_name(trial.configuration)} was trained on a GPU, and this machine has none",
@@ -85,7 +85,7 @@ def _assignments(sweep: Sweep, trial: TrialState, replicates: Sequence[int]) -> 
     index = trial.configuration
     values: Description = sweep.configurations[index]
     seeds = sweep.spec.replicate_seeds.of(index)
-    # Lanes round differently from a single network, so all fused replicates are trained together again.
+    # Lanes round differently from a single network, so fused replicates are again trained together.
     if trial.packing == FUSED:
         return [Assignment(index, trial_name(index), values, seeds)]
     return [Assignment(index, trial_name(index), values, [seeds[number]], number) for number in replicates]
@@ -103,7 +103,7 @@ def _train(process: TrialProcess, assignment: Assignment, epoch: int, say: Calla
     while True:
         try:
             message: WorkerReport | WorkerFailed = process.connection.recv()
-        except (EOFError, ConnectionResetError) as error:  # the process was killed, for lack of memory, say
+        except (EOFError, ConnectionResetError) as error:  # the process was killed, for example for lack of memory
             raise SweeperError(f"retraining {name} failed: its process ended without an error message") from error
         if isinstance(message, WorkerFailed):
             raise SweeperError(f"retraining {name} failed: {reason_text(message.failure)}")
@@ -112,7 +112,7 @@ def _train(process: TrialProcess, assignment: Assignment, epoch: int, say: Calla
         if last.failure:
             raise SweeperError(f"retraining {name} failed: {reason_text(last.failure)}")
         say(f"{name}{which}: epoch {last.epoch} of {epoch}")
-        # A report waits for its answer, so the worker is told whether to train on.
+        # After a report, the worker waits for the answer whether to continue.
         over = last.epoch >= epoch
         process.send(WorkerCommand(over=(last.configuration,) if over else ()))
         if over:
@@ -142,8 +142,8 @@ class Chosen:
         configuration: the trial's loss, architecture and optimizer.
         dataset: the data set that they were trained on.
         networks: one or several replicates.
-        again: largest difference between the logits of the retrained network and the stored ones, 0 for equal bits;
-            `None` if the sweep's own checkpoint was used.
+        again: largest difference between the logits of the retrained network and the stored logits; 0 if all bits are
+            equal, `None` if the sweep's own checkpoint was used.
         why: reason for the choice, e.g. `best by validation NLL`; empty if the user named the trial.
     """
 
@@ -177,10 +177,10 @@ def chosen_networks(
         trial: name of the trial, or `best`.
         replicate: number of the replicate, or `all`.
         by: metric that decides which trial is `best`; by default the sweep's objective.
-        store: address of the sweep in an object store, from which its checkpoints are fetched.
-        trust: whether to run code that came with the sweep's folder, even if this user has not run it before.
-        retrain: whether to train the trial again if its weights are gone.
-        say: receives lines on the progress of retraining.
+        store: address of the sweep in an object store. Its checkpoints are fetched from there.
+        trust: whether to run code from the sweep's folder even if this user has not run it before.
+        retrain: whether to train the trial again if its weights are missing.
+        say: called with lines on the progress of retraining.
 
     Raises:
         SweeperError: there is no such trial or replicate, its weights or predictions are gone, or the data set is
@@ -201,7 +201,7 @@ def chosen_networks(
     weights = _weights(sweep, trial, sweep.paths.checkpoints, store)
     again: float | None = None
     if weights is None:
-        if not retrain:  # retraining takes as long as the trial did, so it is never a surprise
+        if not retrain:  # retraining takes as long as the trial, so it must be requested
             raise SweeperError(
                 f"the weights of {trial} are gone: the sweep keeps only those of its best finished trials",
                 f"export --trial {BEST}, or pass --retrain to train it again; `keep: {{best: 3}}` keeps more",
@@ -209,7 +209,7 @@ def chosen_networks(
         weights, again = _trained_again(sweep, trial, replicate, say)
     epoch, states = weights
     numbers = _numbers(trial, replicate, states)
-    # Without the sweep's own logits, nothing shows that the exported program computes what the sweep measured.
+    # The sweep's own logits are needed to check that the exported program computes what the sweep measured.
     predictions = _predictions(sweep, trial, epoch)
     if lost := [number for number in numbers if number not in predictions]:
         raise SweeperError(
@@ -223,7 +223,7 @@ def chosen_networks(
 
 
 def _trial(results: Results, trial: str, by: str | None) -> tuple[str, str]:
-    """Return a trial's name and the reason for it, `best by validation NLL`; no reason if the user named it."""
+    """Return a trial's name and the reason for its choice, `best by validation NLL`; no reason if the user named it."""
     if by is not None and trial != BEST:
         raise SweeperError(f"--by {by} and --trial {trial} both choose a trial", "give only one of them")
     board = leaderboard(results, by=by)
@@ -247,7 +247,7 @@ Weights: TypeAlias = tuple[int, dict[int, Mapping[str, Tensor]]]
 def _weights(sweep: Sweep, trial: str, checkpoints: Path, store: str | None = None) -> Weights | None:
     """Return the weights of a trial's newest checkpoint, `None` if there is none."""
     last = sweep.spec.scheduler.max_epochs
-    # With `packing: trials` each replicate has its own folder; otherwise all share one.
+    # With `packing: trials`, each replicate has its own folder. Otherwise all replicates share one.
     places: dict[int | None, Path] = {None: Path(trial)}
     places |= {number: replicate_folder(Path(trial), number) for number in range(sweep.spec.replicates.count)}
     epochs: dict[int, int] = {}
@@ -264,13 +264,13 @@ def _weights(sweep: Sweep, trial: str, checkpoints: Path, store: str | None = No
                 states[at] = measured_weights(saved, finished=saved["epoch"] >= last)
     if not states:
         return None
-    # A stopped sweep can leave replicates at different epochs, whose networks do not belong together.
+    # A stopped sweep can leave replicates at different epochs. Their networks must not be combined.
     newest = max(epochs.values())
     return newest, {at: state for at, state in states.items() if epochs[at] == newest}
 
 
 def _trained_again(sweep: Sweep, trial: str, replicate: str, say: Callable[[str], None]) -> tuple[Weights, float]:
-    """Retrain a trial; return its weights, and the largest difference of their logits from the stored ones."""
+    """Retrain a trial; return its weights, and the largest difference of their logits from the stored logits."""
     states = fold(read_journal(sweep.paths.journal), len(sweep.configurations)).trials
     state = states[configuration_index(trial)]
     epoch = state.last_evaluation_epoch
@@ -279,7 +279,7 @@ def _trained_again(sweep: Sweep, trial: str, replicate: str, say: Callable[[str]
         raise SweeperError(
             f"{trial} has no stored predictions to compare new weights with", "restore the table `predictions`"
         )
-    # An unknown replicate is reported later, together with the ones that exist.
+    # An unknown replicate is reported later, together with the existing replicates.
     numbers = [int(replicate)] if replicate.isdecimal() and int(replicate) in stored else sorted(stored)
     with tempfile.TemporaryDirectory(prefix="sweeper-again-") as made, ForkServer() as server:
         folder = Path(made)
@@ -289,18 +289,18 @@ def _trained_again(sweep: Sweep, trial: str, replicate: str, say: Callable[[str]
                 _train(process, assignment, epoch, say)
             process.send(None)
         finally:
-            process.kill()  # also after Ctrl-C: a worker in the middle of an epoch would train on
+            process.kill()  # also after Ctrl-C, because a worker in the middle of an epoch would continue training
         weights = _weights(sweep, trial, folder / CHECKPOINTS)
         assert weights is not None
         return weights, max(_difference(stored[number], folder / TABLES) for number in numbers)
 
 
 def _difference(stored: StoredPredictions, tables: Path) -> float:
-    """Return the largest difference between the logits of a retrained replicate and the stored ones, 0 if equal."""
+    """Return the largest difference between the logits of a retrained replicate and the stored logits; 0 if equal."""
     name = part_name(stored.trial, stored.replicate, stored.epoch)
     new = predictions_in(tables / "predictions" / name).logits
     return max(
-        # Equality first: infinite logits would give inf − inf = NaN.
+        # Equality is checked first, because infinite logits would give inf − inf = NaN.
         0.0 if np.array_equal(new[part], old) else float(np.abs(new[part] - old).max())
         for part, old in stored.logits.items()
     )
@@ -333,7 +333,7 @@ def _dataset(sweep: Sweep, configuration: Description) -> DataSet:
 
 
 def _network(dataset: DataSet, configuration: Description, state: Mapping[str, Tensor]) -> nn.Module:
-    without = ("pretrained", "weights_file")  # a download, of weights that the checkpoint would replace
+    without = ("pretrained", "weights_file")  # these would download weights, which the checkpoint replaces anyway
     described = {key: value for key, value in configuration["architecture"].items() if key not in without}
     network = build_for(dataset, described)
     try:

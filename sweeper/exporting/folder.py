@@ -59,11 +59,12 @@ PROGRAM, DESCRIPTION, CARD, ONNX = "program.pt2", "model.json", "model_card.md",
 #: Format of `model.json`; `load_model` refuses any other.
 FORMAT = 1
 
-#: Samples that a program is traced with: more than one, because torch takes a size of 1 for a constant.
+#: Number of samples with which a program is traced. More than one is needed, because torch treats a size of 1 as a
+#: constant.
 EXAMPLES = 4
 
-#: Difference between the program's probabilities and the sweep's above which the weights are taken to be others (our
-#: choice): a GPU that rounds products to TF32 differs by about a third of it.
+#: Largest difference between the program's probabilities and the sweep's (our choice). If it is larger, the weights are
+#: probably not those of the sweep. A GPU that rounds products to TF32 differs by about a third of this limit.
 LARGEST_DIFFERENCE = 0.01
 
 #: Headline metrics that follow from probabilities and targets alone.
@@ -81,12 +82,13 @@ class Exported:
         folder: folder of the model.
         trial, replicates: source of the weights.
         posthoc: label of the post-hoc method, or `none`.
-        difference: largest difference between the program's test probabilities and those of the sweep's stored logits.
-        samples: number of test samples, all of which were compared.
+        difference: largest difference between the program's test probabilities and the probabilities of the stored
+            logits.
+        samples: number of test samples; all were compared.
         description: contents of `model.json`.
-        again: largest difference between the logits of retrained weights and the sweep's, 0 for equal bits; `None` if
-            the sweep's own weights were exported.
-        logged: its place in MLflow, in words.
+        again: largest difference between the logits of retrained weights and the sweep's logits; 0 if all bits are
+            equal, `None` if the sweep's own weights were exported.
+        logged: description of where it is in MLflow.
         why: reason for the choice, e.g. `best by validation NLL`; empty if the user named the trial.
     """
 
@@ -118,7 +120,7 @@ class Exported:
 
     @property
     def at_bound(self) -> bool:
-        """Whether the post-hoc method's fit ended at its bound, so that validation data do not determine it."""
+        """Whether the fit of the post-hoc method ended at a bound. Validation data then do not determine it."""
         return bool(self.description["posthoc"]["parameters"].get("at_bound"))
 
 
@@ -154,17 +156,17 @@ def export_model(
         trial: name of the trial, or `best`.
         by: metric that decides which trial is best; by default the sweep's objective.
         replicate: number of the replicate, or `all` for an ensemble.
-        posthoc: label or name of a method that the sweep measured; `none` for the network's own probabilities.
-        store: address of the sweep in an object store, if it is there.
-        trust: whether to run code that came with the sweep's folder.
-        retrain: whether to train the trial again if its weights are gone.
-        onnx: whether to write an ONNX file, too.
-        say: receives lines on the progress of retraining.
+        posthoc: label or name of a post-hoc method that the sweep measured; `none` for the network's own probabilities.
+        store: address of the sweep, if it is in an object store.
+        trust: whether to run code from the sweep's folder.
+        retrain: whether to train the trial again if its weights are missing.
+        onnx: whether to also write an ONNX file.
+        say: called with lines on the progress of retraining.
 
     Raises:
         SweeperError: the model cannot be exported; nothing was written.
     """
-    # These first checks cost nothing; loading, and perhaps retraining, takes minutes.
+    # These cheap checks come first, because loading, and perhaps retraining, takes minutes.
     if os.path.lexists(to):
         raise SweeperError(f"{to} exists already", "pass --to a folder that does not exist yet")
     if onnx:
@@ -186,7 +188,7 @@ def export_model(
     card = model_card(chosen, description, reference)
     with writing_to(to, "pass --to another folder"):
         to.parent.mkdir(parents=True, exist_ok=True)
-        # Written next to `to` and renamed, so the folder appears complete or not at all.
+        # The folder is written next to `to` and renamed, so it appears only when it is complete.
         with temporary_folder(to.parent) as made:
             if onnx:
                 description["onnx"] = {"largest_difference": write_onnx(program, made / ONNX, split, probabilities)}
@@ -203,7 +205,7 @@ def _fitted(chosen: Chosen, posthoc: str) -> tuple[Calibrator | None, Descriptio
     if posthoc == NONE:
         return None, {}
     measured = {entry_label(entry): entry for entry in chosen.sweep.spec.evaluation.posthoc}
-    # A name is enough if only one measured entry has it; several need their labels.
+    # A name suffices if only one measured method has it. Otherwise the label is needed.
     named = [entry for entry in measured.values() if entry["name"] == posthoc]
     if posthoc not in measured and len(named) != 1:
         known = ", ".join(measured) or "none"
@@ -230,7 +232,7 @@ def _reference(chosen: Chosen, calibrator: Calibrator | None, part: str) -> tupl
     """Compute probabilities and their CARD_METRICS from the sweep's stored logits, without torch."""
     logits = joint_logits([trained.stored.logits[part] for trained in chosen.networks])
     targets, probabilities = _targets(chosen, part), softmax64(logits) if calibrator is None else calibrator(logits)
-    # The NLL of a probability that underflows to 0 would be infinite; these logits keep it finite.
+    # The NLL of a probability that underflows to 0 would be infinite. With these logits it is finite.
     exact = logits if calibrator is None else calibrator.underflowed(logits, probabilities)
     bins = chosen.sweep.spec.evaluation.bins
     return probabilities, evaluate_probabilities(probabilities, targets, bins, CARD_METRICS, exact)
@@ -314,7 +316,7 @@ def _write(
 
     torch.export.save(program, folder / PROGRAM)
     for trained in chosen.networks:
-        # Cloned, because safetensors refuses tensors that share memory, such as tied weights.
+        # Tensors are cloned, because safetensors refuses tensors that share memory, such as tied weights.
         weights = {name: value.detach().clone() for name, value in trained.network.state_dict().items()}
         (folder / f"weights_r{trained.stored.replicate}.safetensors").write_bytes(save(weights))
     (folder / DESCRIPTION).write_text(json.dumps(description, indent=2, default=str) + "\n", encoding="utf-8")
@@ -357,7 +359,7 @@ def _intervals(values: Mapping[str, float], probabilities: Floats, targets: Inte
     texts = []
     for name in CARD_METRICS:
         value, half = values[name], NORMAL_95 * errors[f"{name}_se"]
-        high = min(value + half, METRICS[name].range[1])  # a normal interval can leave a metric's range
+        high = min(value + half, METRICS[name].range[1])  # a normal interval can exceed a metric's range
         texts.append(f"{value:.4f} ({max(value - half, 0.0):.4f} … {high:.4f})")
     return texts
 
@@ -388,7 +390,7 @@ def _named(values: Mapping[str, object]) -> str:
 
 
 CODE, LOADER = "code", "calibrated_model"
-#: Files with one sample, in the form that MLflow reads and in the form that a client sends.
+#: Files with one example sample, in the form that MLflow reads and in the form that a client sends.
 EXAMPLE, SERVED_EXAMPLE = "input_example.json", "serving_input_example.json"
 
 
@@ -400,7 +402,7 @@ def write_mlflow_files(folder: Path, description: Description, example: NDArray[
         description: contents of `model.json`.
         example: one preprocessed sample [1, …].
     """
-    # A local version such as `+cu128` is dropped: package indexes do not have it.
+    # A local version suffix such as `+cu128` is dropped, because package indexes do not have it.
     needed = [f"{name}=={version(name).partition('+')[0]}" for name in ("mlflow", "numpy", "torch")]
     shape, python = [-1, *description["input"]["shape"]], platform.python_version()
     # −1 is MLflow's mark for the free dimension of a tensor's signature.
@@ -415,7 +417,7 @@ def write_mlflow_files(folder: Path, description: Description, example: NDArray[
     (folder / EXAMPLE).write_text(json.dumps(example.tolist()), encoding="utf-8")
     (folder / SERVED_EXAMPLE).write_text(json.dumps({"inputs": example.tolist()}), encoding="utf-8")
     (folder / CODE).mkdir()
-    # A copy of our module under another name, so that it cannot clash with an installed `sweeper`.
+    # Our module is copied under another name, so that it cannot clash with an installed `sweeper`.
     shutil.copyfile(served.__file__, folder / CODE / f"{LOADER}.py")
     (folder / "MLmodel").write_text(model, encoding="utf-8")
     (folder / "python_env.yaml").write_text(yaml.safe_dump(environment, sort_keys=False), encoding="utf-8")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     Picture: TypeAlias = str | Path | Image
 
 
-#: Samples per call of the program: bounds the memory of activations.
+#: Number of samples per call of the program. It limits the memory of activations.
 BATCH = 256
 
 
@@ -82,14 +82,14 @@ class ExportedModel:
         return torch.cat([self.module(self._prepared(part)) for part in parts])
 
     def _samples(self, inputs: Tensor | NDArray[np.generic] | Picture | Sequence[Picture]) -> Tensor:
-        """Convert inputs to samples as the network takes them, or as the data set stores them."""
+        """Convert inputs to samples in the form that the network takes, or in the form that the data set stores."""
         if not isinstance(inputs, (Tensor, np.ndarray)):
             return self._pixels(inputs)
         given = inputs if isinstance(inputs, Tensor) else torch.from_numpy(np.ascontiguousarray(inputs))
         pixels = given.dtype == torch.uint8 and self._stored_shape is not None
         shape = self._stored_shape if pixels and self._stored_shape else self.input_shape
-        # Any floating-point type is accepted for a floating-point network, but no integers: these are usually pixels
-        # that were not preprocessed, and would give confident nonsense.
+        # A floating-point network accepts any floating-point type, but no integers. Integers are usually pixels that
+        # were not preprocessed, and would give confident nonsense.
         fits = given.is_floating_point() if self._dtype.is_floating_point else not given.is_floating_point()
         if not (pixels or fits) or (tuple(given.shape) != shape and tuple(given.shape[1:]) != shape):
             images = f", or uint8 pixels [N, {_sizes(self._stored_shape)}]" if self._stored_shape else ""
@@ -136,7 +136,7 @@ def load_model(path: str | Path) -> ExportedModel:
     Loading can execute code from the folder: load only folders whose author you trust.
 
     Raises:
-        SweeperError: the folder has no model, or it is damaged or of a later release.
+        SweeperError: the folder has no model, or the model is damaged or from a later release.
 
     Example:
         >>> from sweeper.core.errors import SweeperError
@@ -150,7 +150,7 @@ def load_model(path: str | Path) -> ExportedModel:
     try:
         description = json.loads(read_text(folder / DESCRIPTION))
         known = description["format"]
-        # The program of another format is not read: reading it can run code, and would fail in some other way.
+        # A program of another format is not read, because reading can run code and would fail with another error.
         module = torch.export.load(folder / PROGRAM).module() if known == FORMAT else None
     except FileNotFoundError as error:
         raise SweeperError(f"{folder} has no {Path(str(error.filename or PROGRAM)).name}", _EXPORT) from error

@@ -22,7 +22,7 @@ from trainables.posthoc import POSTHOC, Calibrator
 
 
 def layer_of(calibrator: Calibrator | None) -> nn.Module:
-    """Return a fitted method as a module from logits to probabilities [N, K] in float64, the softmax for `None`.
+    """Return a fitted method as a module from logits to probabilities [N, K] in float64; for `None`, the softmax.
 
     Raises:
         SweeperError: torch cannot compute the method.
@@ -40,7 +40,7 @@ def layer_of(calibrator: Calibrator | None) -> nn.Module:
 
 
 class CalibratedNetworks(nn.Module):
-    """Computes calibrated probabilities, float32 [N, K], of network inputs; several networks are averaged first.
+    """Computes calibrated probabilities, float32 [N, K], from network inputs. Several networks are averaged first.
 
     The post-hoc part computes in float64, like the sweep's metrics. The method is applied after the mean, because an
     ensemble of calibrated networks is underconfident (Rahaman & Thiery 2021, arXiv:2007.08792).
@@ -63,7 +63,7 @@ class CalibratedNetworks(nn.Module):
         logits = [network(inputs).double() for network in self.networks]
         if len(logits) > 1:
             mean = torch.stack([torch.softmax(single, dim=1) for single in logits]).mean(dim=0)
-            # The method takes logits; the clamp keeps an underflowed probability from becoming −inf.
+            # The method takes logits. The clamp prevents the logarithm −inf of an underflowed probability.
             logits = [mean.clamp(min=SMALLEST_PROBABILITY).log()]
         probabilities: Tensor = self.posthoc(logits[0])
         return probabilities.float()  # float32 is what clients of a served model expect
@@ -79,7 +79,7 @@ def joint_logits(logits: Sequence[np.ndarray]) -> Floats:
     """
     if len(logits) == 1:
         return np.asarray(logits[0], dtype=np.float64)
-    # In log space, where small probabilities do not underflow.
+    # Computed in log space, where small probabilities do not underflow.
     return np.asarray(logsumexp([log_softmax64(single) for single in logits], axis=0) - np.log(len(logits)))
 
 
@@ -103,7 +103,7 @@ def exported_program(module: nn.Module, inputs: Tensor) -> torch.export.Exported
     Raises:
         SweeperError: torch cannot translate the network.
     """
-    # torch.export specialises dimensions of size 0 or 1: with one example, the program would take one sample only.
+    # torch.export specialises dimensions of size 0 or 1. With one example, the program would accept only one sample.
     batch = torch.export.Dim("batch")
     try:
         with torch.no_grad(), silenced():
@@ -120,7 +120,7 @@ def exported_program(module: nn.Module, inputs: Tensor) -> torch.export.Exported
 @contextlib.contextmanager
 def silenced() -> Iterator[None]:
     """Silence torch's exporters."""
-    # They print and log pages of graphs when they fail; the error is reported in one sentence instead.
+    # When exporters fail, they print and log pages of graphs. We report the error in one sentence instead.
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:
@@ -130,10 +130,10 @@ def silenced() -> Iterator[None]:
         logging.disable(before)
 
 
-#: Names in the ONNX file of the input [N, …], the output [N, K] and the dimension N.
+#: Names of the input [N, …], the output [N, K] and the dimension N in the ONNX file.
 INPUT, OUTPUT, BATCH = "inputs", "probabilities", "batch"
 
-#: Largest allowed difference from the torch program's probabilities: both compute the network in float32.
+#: Largest allowed difference from the torch program's probabilities. Both programs compute the network in float32.
 TOLERANCE = 1e-5
 
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
@@ -153,12 +153,12 @@ def require_onnx() -> None:
 
 
 def write_onnx(program: torch.export.ExportedProgram, to: Path, split: Split, expected: Floats) -> float:
-    """Write a program as ONNX and return the largest difference of its probabilities from the program's.
+    """Write a program as ONNX and return the largest difference between the probabilities of both.
 
     Args:
         program: program from `exported_program`.
         to: path of the file.
-        split: samples to compare, all of which are used.
+        split: samples to compare; all are used.
         expected: the program's probabilities of these samples [N, K].
 
     Raises:
@@ -173,7 +173,7 @@ def write_onnx(program: torch.export.ExportedProgram, to: Path, split: Split, ex
             assert translated is not None
             translated.save(to)
     except Exception as error:
-        # The exporter raises several types, with pages of text.
+        # The exporter raises errors of several types, with pages of text.
         raise SweeperError(
             f"ONNX cannot express the network: {_reason(error)}", "export without --onnx; nothing was written"
         ) from error
@@ -195,7 +195,7 @@ def _run(path: Path, split: Split) -> Floats:
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
         parts = [session.run([OUTPUT], {INPUT: given.numpy()})[0] for given, _ in evaluation_batches(split, 1024)]
     except Exception as error:
-        # ONNX Runtime has a separate type for every kind of failure, and exports none of them.
+        # ONNX Runtime has a separate error type for every kind of failure, and exports none of them.
         raise SweeperError(
             f"ONNX Runtime cannot run the network: {str(error).splitlines()[0]}",
             "export without --onnx; nothing was written",
@@ -204,7 +204,7 @@ def _run(path: Path, split: Split) -> Floats:
 
 
 def _name_the_batch(path: Path) -> None:
-    """Name the free dimension, which the exporter calls `s77` or the like."""
+    """Name the free dimension, for which the exporter uses a name such as `s77`."""
     import onnx
 
     model = onnx.load(str(path))
@@ -214,9 +214,9 @@ def _name_the_batch(path: Path) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    """Describe what the exporter could not translate: the missing operator, if there is one."""
+    """Describe the exporter's failure by the missing operator, or by its error message."""
     cause = error
-    for _ in range(10):  # a chain of causes is a few long; a bound guards against circles
+    for _ in range(10):  # chains of causes are short; the limit guards against circles
         if named := _LACKING.search(str(cause)):
             return f"it lacks the operator {named[1]}"
         cause = cause.__cause__ or cause

@@ -1,4 +1,4 @@
-"""The loader of an exported model for MLflow: copied into its folder, so a server does not need this project."""
+"""MLflow's loader of an exported model. It is copied into the model's folder, so servers do not need this project."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-#: Samples per call of the program: bounds the memory of activations, whatever a client sends.
+#: Number of samples per call of the program. It limits the memory of activations for requests of any size.
 BATCH = 256
 
 
@@ -29,5 +29,5 @@ class ServedModel:
 
 
 def _load_pyfunc(folder: str) -> ServedModel:
-    """Load the model in `folder`; MLflow calls the function of this name."""
+    """Load the model in `folder`. MLflow calls this function by its name."""
     return ServedModel(Path(folder) / "program.pt2")

@@ -70,8 +70,7 @@ def prepare_dataset(spec: SweepSpec, manifest: Mapping[str, Any] | None = None) 
 
 
 def data_of_loop(spec: SweepSpec) -> DataSet:
-    """Return the data set that a search space with a loop names. If it names none, return a stand-in for the loop's own
-    data.
+    """Return the data set that a search space with a loop names; by default a stand-in for the loop's own data.
 
     Raises:
         SweeperError: the data cannot be loaded.

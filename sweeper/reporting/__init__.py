@@ -1,4 +1,5 @@
 """A sweep's results for readers: the first screen, the summary of a run, live progress, and self-contained pages.
 
-Results come from the tables (through `sweeper.results`), progress from the journal; Ray and trackers are not imported.
+Results come from the tables (through `sweeper.results`), and progress from the journal. Ray and trackers are not
+imported.
 """

@@ -1,7 +1,8 @@
-"""The first screen of a sweep as data: what to use, what that may cost, what is undecided, and what would decide it.
+"""The first screen of a sweep as data: the recommendation, its possible cost, open questions, and how to decide them.
 
-A finalist is the best configuration of a loss on a network that was trained to the end, or each value of a
-hyperparameter that varies alone on a line through it. `sentences` puts all of this into words.
+For each loss and network, the finalist is the best configuration that was trained to the end. If other configurations
+differ from it only in the value of one hyperparameter, they form a line and are finalists too. `sentences` puts all of
+this into words.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ from sweeper.results.recalibration import Effect, effects
 from sweeper.results.verdicts import Calibration, calibration
 from trainables.registry import IMPORTED
 
-#: Least difference between the best configuration's accuracy and the largest class's share; below it the screen warns.
+#: If the best configuration's accuracy exceeds the largest class's share by less than this, the screen shows a warning.
 LEAST_ABOVE_MAJORITY = 0.02
 
-#: Largest loss from using the leader that still counts as "nearly decided", as a share of the best finalist's value.
+#: Largest cost of using the leader that still counts as "nearly decided", as a share of the best finalist's value.
 NEARLY = 0.5
 
 #: Standings: the leader, possibly as good, worse, not trained to the end, not compared.
 BEST, ALIKE, WORSE, STOPPED, UNKNOWN = "best", "alike", "worse", "stopped", "unknown"
 
-#: States of an answer: all others are worse; some are; none is; no difference can be judged (one seed each, or equal
-#: values); there is only one finalist; none has finished.
+#: States of an answer: all other finalists are worse; some are worse; none is worse; no difference can be judged (one
+#: seed each, or equal values); there is only one finalist; no trial has finished.
 DECIDED, NEARLY_DECIDED, NOT_DECIDED, NOT_JUDGED, ALONE, UNFINISHED = (
     "decided", "nearly", "open", "not judged", "alone", "unfinished"
 )  # fmt: skip
@@ -46,16 +47,17 @@ DECIDED, NEARLY_DECIDED, NOT_DECIDED, NOT_JUDGED, ALONE, UNFINISHED = (
 
 @dataclass(frozen=True)
 class Line:
-    """A finalist, or the best configuration of a loss on a network if none was trained to the end.
+    """A finalist. If no configuration of a loss on a network was trained to the end, the best of them.
 
     Attributes:
-        place, loss, network: the cell in which it is the best; `place` is the data set's setting.
-        setting: the hyperparameter that varies alone with its value, `γ 3`, or the loss's γ; empty if there is none.
+        place, loss, network: the cell in which it is the best. `place` is the data set's setting.
+        setting: name and value of the only hyperparameter that varies, `γ 3`, or the loss's γ; empty if there is
+            neither.
         trial: name of the trial.
         configuration: hyperparameters in words.
         epoch: last epoch trained.
         standing: BEST, ALIKE, WORSE, STOPPED or UNKNOWN.
-        value: the objective over seeds.
+        value: mean and spread of the objective over seeds.
         change: test ECE after minus before temperature scaling; None if it was not measured.
     """
 
@@ -82,10 +84,10 @@ class Question:
 
     Attributes:
         name: `loss`, `network`, or the hyperparameter's name, `γ`.
-        where: loss and network of a hyperparameter; empty for the first two.
-        best: candidates for the best, the leader first.
+        where: loss and network of a hyperparameter; empty for the questions `loss` and `network`.
+        best: candidates that may be the best, the leader first.
         worse: candidates that are worse.
-        unknown: candidates that are not compared; all but the leader if seeds cannot judge.
+        unknown: candidates that are not compared. If seeds cannot decide, these are all but the leader.
     """
 
     name: str
@@ -110,17 +112,18 @@ class Answer:
         running: whether trials are still to be trained.
         objective: the metric that decides, and whether small or large values are better.
         leader: the best finalist so far.
-        most_lost: upper limit of the leader's distance from the best finalist, as a share of that one's value if
-            `relative`, else in the objective's unit; None if seeds cannot judge.
+        most_lost: upper limit of the leader's distance from the best finalist. If `relative`, it is a share of the best
+            finalist's value, else it is in the objective's unit. None if seeds cannot decide.
         relative: whether `most_lost` is a share.
         questions: loss and network, then hyperparameters.
-        lines: the best of each loss on each network, best network and best loss first.
-        between: for exactly two finalists, the difference of their test ECE, before and after temperature scaling.
+        lines: the best configurations of each loss on each network, best network and best loss first.
+        between: for exactly two finalists, the difference of their test ECEs before and after temperature scaling.
         pair: the two finalists of `between`, in the order of the subtraction.
         seeds: smallest number of seeds of a finalist.
-        fresh: whether these seeds selected nothing.
-        trainings: number of further trainings that probably decide the rest; 0 if unknown.
-        command: command that would decide the rest; empty if nothing is left or trials are still to be trained.
+        fresh: whether these seeds are fresh, so that they selected nothing.
+        trainings: number of further trainings that would probably decide the open questions; 0 if unknown.
+        command: command that would decide the open questions; empty if there are none, or if trials are still to be
+            trained.
         seconds: mean duration of a training; None if unknown.
     """
 
@@ -147,10 +150,11 @@ class FirstScreen:
     """The first screen.
 
     Attributes:
-        answers: one per setting of the data set; none if nothing was evaluated.
-        missing: why there is no answer, in words.
+        answers: one per setting of the data set; empty if nothing was evaluated.
+        missing: sentence on why there is no answer.
         warnings: sentences on results that are not reliable.
-        compare: command that compares the leader with the next best loss by every estimator; empty without one.
+        compare: command that compares the leader with the next best loss by every estimator; empty without another
+            loss.
     """
 
     answers: tuple[Answer, ...]
@@ -206,7 +210,8 @@ def answer_of(results: Results, board: Leaderboard, grid: Matrix, place: str, *,
     best = next(row for rows in shown.values() for row, _ in rows)
     finalists = [row for rows in shown.values() for row, _ in rows if row["status"] == FINISHED]
     pair = two_of_one_network(finalists)
-    # The differences are over seeds and test samples, so they need stored predictions; the pair's order is the sign.
+    # The differences are over seeds and test samples, so they need stored predictions. The pair's order determines the
+    # sign.
     measured = calibration(results, pair or finalists, between=pair is not None) if finalists else Calibration({})
     lines = tuple(
         line_of(grid, key, row, best, setting, measured) for key, rows in shown.items() for row, setting in rows
@@ -216,9 +221,9 @@ def answer_of(results: Results, board: Leaderboard, grid: Matrix, place: str, *,
     lost, relative, seeds = cost_of(grid, best)
     state = state_of(grid, lines, best, lost, relative=relative)
     sides = [next(line for line in lines if line.trial == row["trial"]) for row in pair or ()]
-    # The sentence on two finalists names γ even if it does not vary: a reader compares it with a paper's.
+    # The sentence on two finalists names γ even if it does not vary, because readers compare it with papers.
     sides = [line if line.setting else replace(line, setting=gamma_of(results, line.trial)) for line in sides]
-    # A running sweep may still decide by itself, so no command is proposed.
+    # While a sweep runs, its own trials may decide the question, so no command is proposed.
     fresh, wanted = best["trial"] in grid.fresh, state in (NEARLY_DECIDED, NOT_DECIDED, NOT_JUDGED) and not running
     trainings, command = more_seeds(results, grid, lines, seeds, len(board.finished)) if wanted else (0, "")
     return Answer(
@@ -229,23 +234,25 @@ def answer_of(results: Results, board: Leaderboard, grid: Matrix, place: str, *,
 
 
 def chosen_rows(grid: Matrix, place: str) -> dict[Key, list[tuple[Row, str]]]:
-    """Return the configurations shown for each loss on each network, with the setting that varies alone.
+    """Return the configurations shown for each loss on each network, each with its only varying setting.
 
-    After a final stage only those with fresh seeds are shown. The best network comes first, and on it the best loss.
+    After a final stage, only configurations with fresh seeds are shown. The best network comes first, and for each
+    network the best loss.
     """
     cells = {key: rows for key, rows in grid.cells.items() if key[0] == place}
     if any(row["trial"] in grid.fresh for rows in cells.values() for row in rows):
         cells = {key: kept for key, rows in cells.items() if (kept := [r for r in rows if r["trial"] in grid.fresh])}
-    networks = list(dict.fromkeys(key[2] for key in cells))  # cells come best first
+    networks = list(dict.fromkeys(key[2] for key in cells))  # the best cells come first
     order = sorted(cells, key=lambda key: networks.index(key[2]))
     return {key: line_through(grid, cells[key]) for key in order}
 
 
 def line_through(grid: Matrix, rows: Sequence[Row]) -> list[tuple[Row, str]]:
-    """Return the finished configurations that differ in exactly one hyperparameter of their loss, with its value.
+    """Return finished configurations that differ in exactly one hyperparameter of their loss, with its value.
 
-    Of several such hyperparameters γ is taken, else the first. The line goes through the best configuration that is on
-    any line; the best of all comes first. If no hyperparameter varies alone, only the best is returned.
+    If there are several such hyperparameters, γ is preferred, then the first. The line contains the best configuration
+    that is on any line. The best of all configurations comes first. If no hyperparameter varies alone, only the best is
+    returned.
     """
     for column in loss_settings(grid):
         others = [name for name in grid.varying if name != column]
@@ -270,7 +277,7 @@ def numeric(value: object) -> bool:
 
 
 def two_of_one_network(finalists: Sequence[Row]) -> list[Row] | None:
-    """Return the two finalists if there are exactly two and they share a network, cross-entropy second; else None."""
+    """Return the finalists if there are exactly two, on one network; cross-entropy comes second. Else None."""
     if len(finalists) != 2 or finalists[0]["architecture"] != finalists[1]["architecture"]:
         return None
     return sorted(finalists, key=lambda row: (row["loss"] == "cross_entropy", row is finalists[0]))
@@ -278,7 +285,7 @@ def two_of_one_network(finalists: Sequence[Row]) -> list[Row] | None:
 
 def gamma_of(results: Results, trial: str) -> str:
     """Return the γ of a trial's loss in words; empty if it has none."""
-    # From the table, since the leaderboard leaves out a γ that all trials share.
+    # Read from the table, because the leaderboard leaves out a γ that all trials share.
     if "config_loss_gamma" not in results.columns("trials"):
         return ""
     asked = f"SELECT any_value(config_loss_gamma) AS gamma FROM trials WHERE trial = {literal(trial)}"
@@ -290,7 +297,7 @@ def line_of(grid: Matrix, key: Key, row: Row, best: Row, setting: str, measured:
     """Return one line of the screen."""
     value, trial = grid.decides.last(row), text_of(row, "trial")
     assert value is not None  # cells hold only evaluated configurations
-    # Loss, network and data set have columns or headings of their own.
+    # Loss, network and data set have separate columns or headings.
     elsewhere = ("config_loss_name", "config_architecture_name", "config_dataset_")
     names = [n for n in grid.varying if not n.startswith(elsewhere) and row[n] is not None]
     standing = {True: WORSE, False: ALIKE, None: UNKNOWN}[grid.decides.worse(best, row)]
@@ -301,9 +308,9 @@ def line_of(grid: Matrix, key: Key, row: Row, best: Row, setting: str, measured:
 
 
 def loss_and_network(grid: Matrix, place: str) -> list[Question]:
-    """Return the questions which loss and which network may be the best.
+    """Return two questions: which loss, and which network may be the best.
 
-    A loss or network is worse if all of its configurations that were trained as long as the best are worse.
+    A loss or network is worse if all of its configurations with the same training time as the best one are worse.
     """
     best, asked = grid.best(place), list[Question]()
     for name, axis in (("loss", 1), ("network", 2)):
@@ -320,9 +327,9 @@ def loss_and_network(grid: Matrix, place: str) -> list[Question]:
 
 
 def settings_of(grid: Matrix, shown: dict[Key, list[tuple[Row, str]]]) -> list[Question]:
-    """Return the questions which value of a hyperparameter may be the best, for each line of finalists.
+    """Return one question per line of finalists: which value of its hyperparameter may be the best.
 
-    A line of γ includes cross-entropy on the same network with all else equal, as γ = 0.
+    If everything else is equal, a line of γ includes cross-entropy on the same network as γ = 0.
     """
     asked = []
     for (place, loss, network), every in shown.items():
@@ -343,9 +350,9 @@ def settings_of(grid: Matrix, shown: dict[Key, list[tuple[Row, str]]]) -> list[Q
 
 
 def which(grid: Matrix, line: Sequence[Row], leader: Row | None) -> tuple[list[str], list[str]]:
-    """Return the trials of a line that may be its best, best first, and the worse ones; none if seeds cannot judge.
+    """Return the trials of a line that may be its best, best first, and the worse trials; empty if seeds cannot decide.
 
-    If the leader of all finalists is on the line, the verdicts are those of the rows, so that both agree.
+    If the leader of all finalists is on the line, the verdicts are the same as those of the rows.
     """
     names = [text_of(row, "trial") for row in line]
     if leader is not None and leader in line:
@@ -353,7 +360,7 @@ def which(grid: Matrix, line: Sequence[Row], leader: Row | None) -> tuple[list[s
         alike = [name for name, worse in verdicts.items() if worse is False and name != leader["trial"]]
         worse = [name for name, worse in verdicts.items() if worse]
         return ([text_of(leader, "trial"), *alike], worse) if alike or worse else ([], [])
-    # Without the leader, the line has its own best: only its members are compared.
+    # Without the leader, only the line's members are compared with each other.
     values = [grid.decides.values[name] for name in names]
     compared = spreads([of_one[max(of_one)] for of_one in values], "max" if grid.decides.larger else "min")
     if compared is None:
@@ -364,7 +371,7 @@ def which(grid: Matrix, line: Sequence[Row], leader: Row | None) -> tuple[list[s
 
 
 def cost_of(grid: Matrix, best: Row) -> tuple[float | None, bool, int]:
-    """Return the most that the leader can lose, whether that is a share of the best's value, and the fewest seeds."""
+    """Return the leader's largest possible cost, whether it is a share of the best value, and the fewest seeds."""
     trials, compared = grid.decides.compared(text_of(best, "trial"))
     if compared is None or best["trial"] not in trials or best["status"] != FINISHED:
         last = grid.decides.last(best)
@@ -381,23 +388,23 @@ def state_of(grid: Matrix, lines: Sequence[Line], best: Row, lost: float | None,
     standings = [line.standing for line in lines if line.trial != best["trial"]]
     if not standings:
         return ALONE
-    if lost is None:  # before the standings: without a spread none of them is a verdict
+    if lost is None:  # checked before the standings, which mean nothing without a spread
         return NOT_JUDGED
     if all(standing in (WORSE, STOPPED) for standing in standings):
         return DECIDED
     return NEARLY_DECIDED if WORSE in standings and (lost <= NEARLY or not relative) else NOT_DECIDED
 
 
-#: Number of further seeds proposed if the number that decides is unknown, as with one seed each: with three more, the
-#: spread can be estimated.
+#: Number of further seeds that is proposed if the sufficient number is unknown, as with one seed each. With three more
+#: seeds, the spread can be estimated.
 FURTHER = 3
 
 
 def more_seeds(results: Results, grid: Matrix, lines: Sequence[Line], seeds: int, finished: int) -> tuple[int, str]:
-    """Return the number of trainings that probably decide which loss and network is best, and their command.
+    """Return the number of trainings that would probably decide which loss and network is best, and their command.
 
-    The number is 0 if it is unknown. A sweep with a final stage continues it, which trains only the contenders; any
-    other sweep trains all of its finished configurations on further seeds.
+    The number is 0 if it is unknown. A sweep with a final stage continues this stage, which trains only the contenders.
+    Any other sweep trains all of its finished configurations on further seeds.
     """
     values = {line.trial: grid.decides.values[line.trial] for line in lines if line.standing != STOPPED}
     rounds = {trial: dict(enumerate(by_epoch[max(by_epoch)].values())) for trial, by_epoch in values.items()}
@@ -406,7 +413,7 @@ def more_seeds(results: Results, grid: Matrix, lines: Sequence[Line], seeds: int
         name: {level: [line.trial for line in of_level] for level, of_level in grouped(known, attrgetter(name)).items()}
         for name in ("loss", "network")
     }
-    # Simulated (predictive power), from the seeds' spread: the number that decides with probability CHANCE.
+    # The number that suffices with probability CHANCE (predictive power) is simulated from the seeds' spread.
     needed = needed_seeds(rounds, groups, "max" if grid.decides.larger else "min")
     more = max(needed.seeds.values()) if needed is not None else FURTHER
     resume = f"sweeper resume {results.paths.in_commands} --set replicates"
@@ -436,7 +443,7 @@ def majority_warning(results: Results, board: Leaderboard) -> list[str]:
         return []
     balanced = float_or_none(best, "val_balanced_accuracy")
     recall = "" if balanced is None else f", balanced accuracy {balanced:.1%}"
-    others = measured_values(board.finished, "val_balanced_accuracy")  # may be empty: the best need not have finished
+    others = measured_values(board.finished, "val_balanced_accuracy")  # may be empty, since the best may be unfinished
     if balanced is not None and balanced >= max(others, default=balanced):
         longer = "" if results.specification.get("loop") == IMPORTED else ": train longer"
         remedy = f"no finished configuration has a higher one{longer}"
@@ -449,14 +456,14 @@ def majority_warning(results: Results, board: Leaderboard) -> list[str]:
 
 
 def constraint_warning(board: Leaderboard) -> list[str]:
-    """Return a warning if the best configuration breaks a constraint; then all finished ones do."""
+    """Return a warning if the best configuration breaks a constraint, which means that all finished ones do."""
     if board.best is None or not board.breaks_constraint(board.best):
         return []
     return [f"every finished configuration breaks a constraint: {', '.join(board.constraints)}."]
 
 
 def outlier_warning(grid: Matrix) -> list[str]:
-    """Return a warning that names the trainings that ended far from the others; verdicts leave them out."""
+    """Return a warning that names the trainings that ended far from the others. Verdicts leave them out."""
     flagged = grid.outliers.flagged
     if not flagged:
         return []

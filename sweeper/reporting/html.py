@@ -1,6 +1,6 @@
-"""Common parts of all pages: templates, data scripts that no text can break out of, and links to rows.
+"""Common parts of all pages: templates, safe scripts with data, and links to rows.
 
-A page contains its style, scripts, plots and data; Vega's script comes last, after what a reader sees first.
+A page contains its style, scripts, plots and data. Vega's script comes last, so that readers see the text first.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from sweeper.reporting.sentences import SHOWN, cells, glossaries, lead, objectiv
 from sweeper.results import Results
 from trainables.files.atomic import write_text
 
-#: Length of JSON from which it is compressed in the page. Small data can be read by any browser; large data shrink to a
-#: fifth and are not parsed before they are needed.
+#: JSON of at least this length is compressed in the page. It then takes a fifth of the size, and is not parsed before
+#: it is needed. Smaller data are not compressed, so every browser can read them.
 PACKED_FROM = 200_000
 
 
@@ -40,7 +40,7 @@ FILES = resources.files("sweeper.reporting")
 def _environment() -> jinja2.Environment:
     """Return the environment of this folder's templates."""
     loader = jinja2.FunctionLoader(lambda name: FILES.joinpath(name).read_text("utf-8"))
-    # Everything is escaped, and a misspelled variable is an error instead of an empty text in a report.
+    # Everything is escaped. A misspelled variable is an error instead of an empty text in a report.
     made = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, loader=loader
     )
@@ -90,7 +90,7 @@ def write_figure(figure: Figure, file: Path) -> None:
     """Write a figure to a file whose suffix gives the format: a page that opens offline, or a file for a paper.
 
     Raises:
-        SweeperError: another suffix, or the file cannot be written.
+        SweeperError: the suffix is unknown, or the file cannot be written.
     """
     require_format(file, (".html", *SUFFIXES))
     if file.suffix.lower() == ".html":
@@ -100,9 +100,9 @@ def write_figure(figure: Figure, file: Path) -> None:
 
 
 def data_script(identifier: str, text: str) -> Markup:
-    """Return JSON text as an inert script element that no `</script>` or `<!--` in it can end; large text packed."""
+    """Return JSON text as an inert script element that `</script>` or `<!--` cannot end; large text is packed."""
     if len(text) >= PACKED_FROM:
-        # `mtime=0`: without a time in the gzip header, equal data give equal pages.
+        # With `mtime=0` there is no time in the gzip header, so equal data give equal pages.
         packed = base64.b64encode(gzip.compress(text.encode(), 6, mtime=0)).decode()
         return Markup(f'<script type="application/gzip" id="{escape(identifier)}">{packed}</script>')
     safe = text.replace("<", "\\u003c")
@@ -116,20 +116,21 @@ def pretty(text: str) -> Markup:
         >>> str(pretty("λ_max = 3 by `sweeper run`"))
         'λ<sub>max</sub>\xa0=\xa03 by <code>sweeper run</code>'
     """
-    # Escaped before tags are added, so that only these tags are HTML.
+    # The text is escaped before tags are added, so only these tags are HTML.
     unbroken = re.sub(r" ([=±]) ", "\u00a0\\1\u00a0", text)
     coded = re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(unbroken)))
     return Markup(coded.replace("λ_max", "λ<sub>max</sub>"))
 
 
-#: Largest size in memory of a query's rows that go into the page, so that it stays quick to open. Figures of 1,000
-#: trials are below it; 10,000 trials took 18 MiB in a dozen files, and the query returns them from the sweep's tables.
+#: Largest size in memory of a query's rows that are stored in the page, so that it opens quickly. Rows of figures with
+#: 1,000 trials are smaller. With 10,000 trials they took 18 MiB in a dozen files. Larger rows can be read from the
+#: sweep's tables by the query.
 MOST_BYTES = 2**20
 
 
 @dataclass(frozen=True)
 class Sources:
-    """Links to the rows behind a page's numbers; the rows of one query are held once.
+    """Links to the rows behind a page's numbers. The rows of a query are stored only once.
 
     Attributes:
         results: the sweep that is queried.
@@ -145,7 +146,7 @@ class Sources:
         return [self.link(name, query) for name, query in zip(names, sql, strict=True)]
 
     def link(self, name: str, query: str) -> Markup:
-        """Return a link that saves a query's rows as CSV, held compressed in the page itself."""
+        """Return a link that saves a query's rows as CSV. The rows are compressed in the page."""
         if query in self.held:
             return Markup('<a href="#{}">same CSV as above</a>').format(self.held[query])
         table = self.results.sql(query)

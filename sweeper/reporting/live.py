@@ -1,6 +1,6 @@
-"""Live output of a running sweep: a table on a terminal, lines elsewhere, a notebook's cell, its report, its timings.
+"""Live output of a running sweep: table in a terminal, plain lines elsewhere, notebook cell, report, and timings.
 
-Everything else that is printed meanwhile goes to the sweep's log.
+All other output goes to the sweep's log.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from sweeper.reporting.snapshot import BAR, Snapshot, Tally, failure_line, progr
 from sweeper.scheduling.base import Scheduler
 from trainables.files.regular import open_regular
 
-#: Between two lines where there is no terminal: a log of a day then has 8,640 lines.
+#: Seconds between two lines without a terminal. The log of a day then has 8,640 lines.
 PLAIN_LINE_SECONDS = 10.0
 
-#: The final stage in a notebook, whose cell keeps the last display.
+#: The last `stage` in a notebook, whose cell keeps the last display.
 DONE = "done"
 
 
 @contextmanager
 def redirect_output(log: Path) -> Iterator[Console]:
     """Send everything written to stdout and stderr to `log`, and yield a console on the real stderr."""
-    # File descriptors are redirected, not only `sys.stdout`: Ray's C++ core and child processes write to descriptors.
-    # Flushed first, or buffered text would go to the log.
+    # File descriptors are redirected in addition to `sys.stdout`, because Ray's C++ core and child processes write to
+    # them. Streams are flushed first, because buffered text would go to the log.
     sys.stdout.flush()
     sys.stderr.flush()
     kept = os.dup(1), os.dup(2)
@@ -60,7 +60,7 @@ def redirect_output(log: Path) -> Iterator[Console]:
         opened = os.fdopen(os.dup(kept[1]), "w", buffering=1, encoding=encoding, errors="replace")
         real_error = stack.enter_context(opened)
         for stream, descriptor, redirect in ((sys.stdout, 1, redirect_stdout), (sys.stderr, 2, redirect_stderr)):
-            if hasattr(stream, "pub_thread"):  # a notebook's kernel replaces `sys.stdout`: prints would go to the cell
+            if hasattr(stream, "pub_thread"):  # a notebook replaces `sys.stdout`, so prints would go to the cell
                 printed = os.fdopen(os.dup(descriptor), "w", buffering=1, errors="replace")
                 stack.enter_context(redirect(stack.enter_context(printed)))
         handler = logging.StreamHandler(sys.stderr)
@@ -107,14 +107,14 @@ class Progress:
                 refresh_per_second=4,
                 get_renderable=self._render,
                 transient=True,
-                redirect_stdout=False,  # rich would print other output above the table; it belongs in the log
+                redirect_stdout=False,  # rich would print other output above the table instead of into the log
                 redirect_stderr=False,
             )
             self._live.start()
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        """Stop the display; without a terminal, print a last line."""
+        """Stop the display. Without a terminal, print a last line."""
         if self._live is not None:
             self._live.stop()
         else:
@@ -131,7 +131,7 @@ class Progress:
         self._announce(text)
 
     def say(self, text: str) -> None:
-        """Show a sentence about the cluster (what the sweep waits for or runs on) until the next one."""
+        """Show a sentence about the cluster (e.g. what the sweep waits for) until the next sentence."""
         self._cluster = text
         self._announce(text)
 
@@ -141,7 +141,7 @@ class Progress:
 
     def append(self, record: Record) -> None:
         """Receive a record; print failures if there is no terminal."""
-        # `markup=False`: a traceback's square brackets are not rich's markup.
+        # `markup=False`, because a traceback's square brackets are not rich's markup.
         if self._live is None and isinstance(record.body, Failed):
             self._console.print(failure_line(record.body), markup=False)
 
@@ -159,23 +159,23 @@ class Progress:
         now = self._snapshot()
         if self._stage not in ("running", DONE):
             line = Table.grid(padding=(0, 2))
-            # The duration is unknown: the pulsing bar only shows that work continues.
+            # The duration is unknown, so a pulsing bar shows that work continues.
             bar = ProgressBar(total=None, pulse=True, width=BAR, animation_time=self._clock())
             line.add_row(bar, Text(f"{self._stage} … {duration(now.seconds)}", style="dim"))
             return Group(line, Text(self._cluster)) if self._cluster else line
         return progress_panel(now, self._schedule.metric, self._describe, [self._cluster] if self._cluster else [])
 
 
-#: Between two updates of a notebook's cell: faster ones cannot be read.
+#: Seconds between two updates of a notebook's cell. Faster updates could not be read.
 UPDATE_SECONDS = 0.5
 
-#: Largest number of failures in a notebook's cell; the log has all.
+#: Largest number of failures in a notebook's cell; the log contains all.
 FAILURES_SHOWN = 5
 
 
 def in_notebook() -> bool:
     """Return whether this process is the kernel of a notebook."""
-    module = sys.modules.get("IPython")  # not imported: a kernel has imported it already
+    module = sys.modules.get("IPython")  # IPython is not imported here, because a kernel has already imported it
     shell = module.get_ipython() if module is not None else None
     return shell is not None and hasattr(shell, "kernel")
 
@@ -236,7 +236,7 @@ def process_began() -> float:
 
 @dataclass
 class Timings:
-    """Phases of a run, which `--timings` prints, by the time at which each ended.
+    """Phases of a run, by the time at which each ended. `--timings` prints them.
 
     Attributes:
         began: start of the process, in Unix seconds.
@@ -251,9 +251,9 @@ class Timings:
         self.ends[phase] = time.time()
 
     def read(self, records: Iterable[Record]) -> None:
-        """Add the phases in this run's journal: trials began, first and last report, recorded end."""
+        """Add the phases from this run's journal: start of trials, first and last report, recorded end."""
         for record in records:
-            if record.time < self.began:  # an earlier driver's record
+            if record.time < self.began:  # a record of an earlier driver
                 continue
             if isinstance(record.body, Attempt):
                 self.ends["ready for trials"] = record.time
@@ -265,7 +265,7 @@ class Timings:
 
     @property
     def phases(self) -> list[tuple[str, float, float]]:
-        """(phase, seconds from the start to its end, seconds it took), in order of time."""
+        """(Phase, seconds from the start to its end, duration in seconds), in order of time."""
         order = sorted(self.ends.items(), key=lambda item: item[1])
         before = [self.began, *(moment for _, moment in order)]
         return [(name, end - self.began, end - last) for (name, end), last in zip(order, before, strict=False)]
@@ -279,15 +279,15 @@ class Timings:
         return table
 
 
-#: Seconds before the first report, and least seconds between two.
+#: Seconds before the first report, and smallest number of seconds between two reports.
 EVERY_SECONDS = 60.0
 
-#: The next report waits for this multiple of the last one's duration, so that reports take at most a tenth of a core: a
-#: large one takes a minute.
+#: The next report waits for this multiple of the last report's duration. A large report takes a minute; with this
+#: pause, reports take at most a tenth of a core.
 PAUSE = 10
 
-#: Code that ends the process with its parent, by reading the pipe that closes then. A process that outlived its driver
-#: would write an old page over that of the resumed sweep.
+#: Code that ends a process when its parent ends: it reads a pipe that closes then. A process that outlived its driver
+#: would overwrite the resumed sweep's page with an old one.
 WATCH = """import os, sys, threading
 threading.Thread(target=lambda: (sys.stdin.read(), os._exit(1)), daemon=True).start()"""
 
@@ -295,9 +295,9 @@ WRITE = "import sys; from sweeper.reporting.page import write_report; write_repo
 
 
 class FreshReport:
-    """A sink of the driver that rewrites the report regularly if trials have reported; ends with the context.
+    """A sink of the driver that regularly rewrites the report if trials have reported. It ends with the context.
 
-    The page is renamed into its place, so a browser reads either the old or the new one.
+    The page is written under another name and renamed, so a browser reads either the old or the new page.
     """
 
     def __init__(self, paths: SweepPaths, clock: Callable[[], float] = time.monotonic) -> None:
@@ -309,11 +309,11 @@ class FreshReport:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> FreshReport:
-        """Return itself; the first report is written later."""
+        """Return itself. The first report is written later."""
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        """Kill a process that is still writing: the driver writes the last report itself."""
+        """Kill a process that is still writing, because the driver writes the last report itself."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.wait()
@@ -331,6 +331,6 @@ class FreshReport:
         if self._process is None and self._news and now >= self._due:
             self._began, self._news = now, False
             command = [sys.executable, "-P", "-c", f"{WATCH}\n{WRITE}", str(self._paths.root)]
-            # In a process of its own, at a low priority: drawing takes seconds of a core that trials need. Its errors
-            # are dropped, since the report at the end of the run states them.
+            # The report is made in a separate process at a low priority, because drawing takes seconds of a core that
+            # trials need. Its errors are dropped, since the report at the end of the run states them.
             self._process = start_beside(command, subprocess.DEVNULL)

@@ -1,7 +1,7 @@
 """The configurations of each loss on each network, and which of them may be the best by the objective.
 
-Comparisons are those of `best_set`, over all configurations at the same epoch or, after a final stage, over those with
-fresh seeds, by these seeds alone. A configuration stopped at an earlier epoch than the best is not compared: it was
+Configurations at the same epoch are compared with `best_set`. After a final stage, only configurations with fresh seeds
+are compared, and only by these seeds. A configuration that was stopped earlier than the best is not compared: it was
 behind at its rung, and its final value is unknown.
 """
 
@@ -23,7 +23,7 @@ from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, Goal, Leaderboard, breaking_constraints
 from sweeper.results.verdicts import fresh_replicates, outlying_seeds
 
-#: The data set's settings in words (empty if they do not vary), loss, network.
+#: (The data set's settings in words, empty if they do not vary; loss; network).
 Key = tuple[str, str, str]
 
 #: Seed → value.
@@ -37,8 +37,8 @@ class Measured:
     Attributes:
         values: trial → epoch → the replicates' finite values.
         larger: whether larger is better.
-        places: trial → its setting of the data set; only trials of one setting are compared.
-        left_out: trials that are not compared: they break a constraint, or lack fresh seeds that others have.
+        places: trial → its setting of the data set. Only trials with the same setting are compared.
+        left_out: trials that are not compared, because they break a constraint, or lack fresh seeds that others have.
     """
 
     values: Mapping[str, Mapping[int, Replicated]]
@@ -55,11 +55,11 @@ class Measured:
         return spread([*epochs[max(epochs)].values()]) if epochs else None
 
     def compared(self, trial: str) -> tuple[list[str], Comparisons | None]:
-        """Return the trials compared at a trial's last evaluation, including itself, and the comparison.
+        """Return the comparison at a trial's last evaluation, and the compared trials, including the trial itself.
 
-        The comparison is None if no spread can be estimated: one replicate each, or equal values.
+        The comparison is None if no spread can be estimated, because there is one replicate each or values are equal.
         """
-        # Kept: a comparison is simulated, and every row of a page asks for it.
+        # Comparisons are cached, because each is simulated and every row of a page needs one.
         place, epoch = self.places[trial], max(self.values[trial])
         if (place, epoch) not in self._compared:
             there = [name for name, epochs in self.values.items() if epoch in epochs and self.places[name] == place]
@@ -69,20 +69,20 @@ class Measured:
         return self._compared[place, epoch]
 
     def best_of(self, values: Sequence[Spread | None]) -> int | None:
-        """Return the index of the best mean, the first of equal ones; None if there is none."""
+        """Return the index of the best mean; of equal means, the first. None if there is none."""
         means = {at: value.mean for at, value in enumerate(values) if value is not None}
         return (max if self.larger else min)(means, key=lambda at: means[at], default=None)
 
     def worse(self, best: Row, other: Row) -> bool | None:
         """Return whether `other` is significantly worse than `best`, both at their last evaluation.
 
-        The test is the multiple comparison with the best of `best_set`: if `best` is the best of all compared there,
+        The test is the multiple comparison with the best in `best_set`. If `best` is the best of all compared there,
         `other` is worse if it is not in the best set. None if that is unknown: the two were last evaluated at
         different epochs, one was never evaluated, or there is no second replicate.
         """
         first, second = (text_of(row, "trial") for row in (best, other))
         epochs = [max(self.values.get(name, {}), default=None) for name in (first, second)]
-        # Values at different epochs are not comparable: the later one has simply trained longer.
+        # Values at different epochs are not comparable, because one trial has trained longer.
         if None in epochs or epochs[0] != epochs[1]:
             return None
         trials, comparisons = self.compared(first)
@@ -94,7 +94,7 @@ class Measured:
         return comparisons.is_behind(others, mine)
 
     def none_may_be_best(self, best: Row, rows: Sequence[Row]) -> bool | None:
-        """Return whether all of `rows` that can be compared with `best` are worse; None if none can."""
+        """Return whether all of `rows` that can be compared with `best` are worse; None if no row can."""
         verdicts = {self.worse(best, row) for row in rows}
         return False if False in verdicts else True if True in verdicts else None
 
@@ -108,7 +108,7 @@ class Matrix:
         decides: the objective.
         varying: columns of the varying hyperparameters.
         fresh: trials with seeds of the final stage.
-        outliers: trainings that ended far from the others; their values are left out.
+        outliers: trainings that ended far from the others. Their values are left out.
     """
 
     cells: Mapping[Key, Sequence[Row]]
@@ -136,14 +136,14 @@ def matrix(results: Results, board: Leaderboard) -> Matrix | None:
         values = by_epoch(results, goal)
     if not values:
         return None
-    # Seeds that ended far from the others break every interval from few seeds, so verdicts are about the others.
+    # Seeds that ended far from the others would spoil every interval from few seeds, so verdicts leave them out.
     far = outlying_seeds(results, board)
     for trial, seed in far.flagged:
         values[trial] = {epoch: {s: v for s, v in of.items() if s != seed} for epoch, of in values[trial].items()}
     fresh = {trial for trial, _ in fresh_replicates(results)} & values.keys()
     chose_nothing = frozenset(values.keys() - fresh) if fresh else frozenset()
     decides = measure(goal, values, board, breaking_constraints(results) | chose_nothing)
-    # The leaderboard's order uses all seeds, so where some seeds do not count, cells are ordered by value again.
+    # The leaderboard's order uses all seeds. If some seeds do not count, cells are ordered by value again.
     by_value = fresh or (values.keys() if far.flagged else frozenset())
     return Matrix(cells_of(board, decides, by_value), decides, board.varying, fresh, far)
 
@@ -151,8 +151,8 @@ def matrix(results: Results, board: Leaderboard) -> Matrix | None:
 def cells_of(board: Leaderboard, decides: Measured, fresh: Set[str] = frozenset()) -> dict[Key, list[Row]]:
     """Return the configurations of each loss and network, best first.
 
-    Those with fresh seeds come first, ordered by these seeds. Among stopped ones those trained furthest come first,
-    since values at epochs 3 and 9 are not comparable.
+    Configurations with fresh seeds come first, ordered by these seeds. Of stopped configurations, those that trained
+    longest come first, since values at epochs 3 and 9 are not comparable.
     """
     sign = -1 if decides.larger else 1
 
@@ -164,13 +164,13 @@ def cells_of(board: Leaderboard, decides: Measured, fresh: Set[str] = frozenset(
     for row in sorted(board.rows, key=order):
         if row["status"] != FAILED and decides.last(row) is not None:
             cells.setdefault(key_of(board, row), []).append(row)
-    # Cells stay in the order of their best configuration, but those of one data-set setting stand together.
+    # Cells keep the order of their best configurations, but are grouped by the data set's setting.
     order_of = {key: at for at, key in enumerate(cells)}
     return {key: cells[key] for key in sorted(cells, key=lambda key: (key[0], order_of[key]))}
 
 
 def evaluated(results: Results, split: str, columns: Sequence[str]) -> dict[str, dict[str, dict[int, Replicated]]]:
-    """Return column → trial → epoch → values by seed on a split; for a trial with fresh seeds, of these alone."""
+    """Return column → trial → epoch → values by seed on a split; for a trial with fresh seeds, only of these."""
     if not columns:
         return {}
     rows = results.rows(
@@ -179,20 +179,20 @@ def evaluated(results: Results, split: str, columns: Sequence[str]) -> dict[str,
         "QUALIFY row_number() OVER (PARTITION BY trial, replicate, epoch ORDER BY stage) = 1) "
         f"{_WITH_SEEDS} ORDER BY trial, epoch, replicate"
     )
-    fresh = fresh_replicates(results)  # the other seeds of these trials chose them, and would bias the comparison
+    fresh = fresh_replicates(results)  # the other seeds selected these trials, and would bias the comparison
     trials = {trial for trial, _ in fresh}
     used = [row for row in rows if row["trial"] not in trials or (row["trial"], row["replicate"]) in fresh]
     return {column: replicated(used, column) for column in columns}
 
 
-#: Replicates by seed, or by number where a table has no seeds.
+#: Replicates by seed; if a table has no seeds, by replicate number.
 _WITH_SEEDS = (
     "JOIN (SELECT DISTINCT trial, replicate, coalesce(seed, replicate) AS seed FROM trials) USING (trial, replicate)"
 )
 
 
 def by_epoch(results: Results, goal: Goal) -> dict[str, dict[int, Replicated]]:
-    """Return trial → epoch → values by seed of an objective that only `epochs` has, such as the training loss."""
+    """Return trial → epoch → values by seed of an objective that is only in `epochs`, such as the training loss."""
     if goal.metric not in results.columns("epochs"):
         return {}
     columns = f"trial, epoch, seed, {goal.metric}"
@@ -221,11 +221,11 @@ def measure(
 
 
 def key_of(board: Leaderboard, row: Row) -> Key:
-    """Return the cell that a configuration belongs to."""
+    """Return the cell of a configuration."""
     return place_of(board, row), str(row["loss"] or "all"), str(row["architecture"] or "all")
 
 
 def place_of(board: Leaderboard, row: Row) -> str:
-    """Return the data set's varying settings of a configuration in words; empty where they do not vary."""
+    """Return the varying settings of a configuration's data set in words; empty if they do not vary."""
     axes = [name for name in board.varying if name.startswith("config_dataset_")]
     return ", ".join(f"{short(axis)} {number(row[axis])}" for axis in axes)

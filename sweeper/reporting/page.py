@@ -40,7 +40,7 @@ CAPTION = (
 #: Columns of `epochs` on a trial's page, one panel each.
 CURVES = ("train_loss", "val_nll", "val_accuracy", "val_ece")
 
-#: Losses fall by orders of magnitude; accuracy and ECE lie in [0, 1] and may be 0.
+#: Columns with a logarithmic axis. Losses fall by orders of magnitude, but accuracy and ECE lie in [0, 1] and may be 0.
 LOGARITHMIC = ("train_loss", "val_nll")
 
 
@@ -82,16 +82,16 @@ def report(results: Results) -> dict[str, object]:
         "posthoc": posthoc_tables(results),
         "tables": [trials_table(board), decisions_table(results), failures_table(results)],
         "sources": Sources(results),
-        # The layer for the scatter of any two columns, which page.js fills with rows: points as in the figures.
+        # The layer for a scatter plot of any two columns, with points as in the figures. page.js fills it with rows.
         "any_points": layer_of(points([{"trial": "", "status": "", "says": ""}]), {}),
         "manifest": flat(results.manifest),
-        # As text, with its comments; a sweep of tables alone has none.
+        # The space as text, with its comments; empty for a sweep that has only tables.
         "space": read_text(results.paths.sweep_file) if results.specification else "",
     }
 
 
 def facts(results: Results, counts: Overview) -> list[str]:
-    """Return the facts for the line below the sweep's name; an unknown one is an empty string."""
+    """Return the facts for the line below the sweep's name. An unknown fact is an empty string."""
     space = results.specification
     return [
         f"data set {space['dataset']['name']}" if "dataset" in space else "",
@@ -163,7 +163,7 @@ def write_several(members: Sequence[Results], file: Path) -> Path:
         SweeperError: two sweeps have the same name, or the file cannot be written.
         QueryError: the tables of a sweep cannot be read.
     """
-    # Names are the headings of the page's columns, so two equal ones could not be distinguished.
+    # Names are the headings of the page's columns, so equal names could not be distinguished.
     name, times = Counter(member.name for member in members).most_common(1)[0]
     if times > 1:
         raise SweeperError(f"{name!r} was named twice", "name each sweep once")
@@ -188,7 +188,7 @@ def side_by_side(parts: Sequence[SweepPart]) -> list[tuple[str, list[Line | None
 
 def best_line(screen: FirstScreen, family: str) -> Line | None:
     """Return the best line of a loss over all networks of a sweep; None if the sweep does not have the loss."""
-    # Stopped lines come last: their objective is that of an earlier epoch.
+    # Stopped lines come last, because their objective was measured at an earlier epoch.
     mine = [line for line in screen.lines if line.loss == family]
     sign = -1 if mine and screen.answers[0].objective.mode == "max" else 1
     return min(mine, key=lambda line: (line.standing == STOPPED, sign * line.value.mean), default=None)
@@ -231,7 +231,7 @@ def curve_panel(rows: Rows, column: str) -> Panel:
     name = label(column.removeprefix("val_"))
     name = f"validation {name}" if column.startswith("val_") else name
     replicates = [*dict.fromkeys(str(row["replicate"]) for row in rows)]
-    held = [{**row, "replicate": str(row["replicate"])} for row in rows]  # text, as the categories of its colour are
+    held = [{**row, "replicate": str(row["replicate"])} for row in rows]  # as text, since colour categories are text
     said = fields("replicate", epoch="epoch", **{column: name})
     lines = mark("line", held, look={"point": {"size": 12}}, color=colour("replicate", replicates), tooltip=said)
     return Panel(name, [lines], quantity("epoch", "epoch"), quantity(column, name, log=column in LOGARITHMIC))

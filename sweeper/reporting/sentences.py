@@ -1,4 +1,4 @@
-"""The first screen in words: the only module that turns an answer into sentences.
+"""The first screen in words. Only this module turns an answer into sentences.
 
 The terminal, the report, the page of several sweeps and MLflow's description all use it.
 """
@@ -36,7 +36,7 @@ from sweeper.reporting.first_screen import (
 from sweeper.results.estimators import Judgement
 from trainables.registry import OWN
 
-#: Largest number of names in a sentence; for more it gives the number.
+#: Largest number of names in a sentence. If there are more, the sentence gives their number.
 MOST_NAMED = 4
 
 STANDINGS = {BEST: "best", ALIKE: "as good?", WORSE: "worse", STOPPED: "stopped", UNKNOWN: ""}
@@ -53,12 +53,12 @@ SHOWN = {
 
 
 def sentences(screen: FirstScreen) -> list[str]:
-    """Return the screen's sentences: one lead per setting of the data set, or why there is none."""
+    """Return the screen's sentences: one lead per setting of the data set, or the reason why there is none."""
     return [" ".join(filter(None, [lead(answer), remedy(answer)])) for answer in screen.answers] or [screen.missing]
 
 
 def lead(answer: Answer) -> str:
-    """Return the lead: what to use, what that may cost, and what is decided."""
+    """Return the lead: the configuration to use, its possible cost, and what is decided."""
     start = [f"At {answer.place}:"] if answer.place else []
     start += ["So far:"] if answer.running else []
     return " ".join([*start, *filter(None, [between(answer), recommendation(answer)])])
@@ -69,7 +69,7 @@ def recommendation(answer: Answer) -> str:
     who, measured = name(answer.leader), numbers(answer)
     if answer.state == UNFINISHED:
         return f"None was trained to the end. {who} leads at epoch {answer.leader.epoch}: {measured}."
-    if answer.state == ALONE and answer.leader.network == OWN:  # imported, or of a loop that names no parts
+    if answer.state == ALONE and answer.leader.network == OWN:  # imported, or from a loop that names no parts
         return f"{measured[0].upper()}{measured[1:]}."
     if answer.state == ALONE:
         return f"Use {who}, the only finalist: {measured}."
@@ -114,8 +114,8 @@ def of_seeds(answer: Answer) -> str:
 
 
 def cost(answer: Answer) -> str:
-    """Return the most that the leader can cost, e.g. `30 %`."""
-    assert answer.most_lost is not None  # NEARLY_DECIDED and NOT_DECIDED have it
+    """Return the largest possible cost of using the leader, e.g. `30 %`."""
+    assert answer.most_lost is not None  # it is set for NEARLY_DECIDED and NOT_DECIDED
     # Rounded up, because the sentence says "at most".
     return f"{math.ceil(100 * answer.most_lost)} %" if answer.relative else f"{answer.most_lost:.2g}"
 
@@ -123,7 +123,7 @@ def cost(answer: Answer) -> str:
 def fact(question: Question, leader: Line) -> str:
     """Return the known part of a question's answer, e.g. `resnet8 beats mlp` or `inverse_focal may be as good`."""
     first, *alike = question.best
-    # Other lines' hyperparameters are in `settings`: the lead is about the leader alone.
+    # The lead is only about the leader. `settings` describes the hyperparameters of other lines.
     if question.where and question.where != f"{leader.loss} on {leader.network}":
         return ""
     subject = f"{question.name} " if question.where else ""
@@ -152,7 +152,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def remedy(answer: Answer) -> str:
-    """Return the command that would settle the rest, and its cost; empty if nothing is left."""
+    """Return the command that would decide the open questions, and its cost; empty if there are none."""
     if not answer.command:
         return ""
     if not answer.trainings:
@@ -193,7 +193,7 @@ def size(judgement: Judgement) -> float:
 
 def bound(judgement: Judgement) -> str:
     """Return the largest difference that is still possible, rounded up to three decimals."""
-    # 0.0004999, not 0.0005: a value with three decimals must stay as it is.
+    # 0.0004999 instead of 0.0005, so that a value with three decimals stays unchanged.
     return "–" if judgement.verdict is None else f"{judgement.verdict.largest + 0.0004999:.3f}"
 
 
@@ -213,14 +213,14 @@ def interval(judgement: Judgement) -> str:
 
 
 def lacking(judgement: Judgement) -> str:
-    """Return the data that would settle a difference, e.g. `+5 seeds`, `+1.4k samples`, `+5 seeds & 359 samples`."""
+    """Return the data needed to decide a difference, e.g. `+5 seeds`, `+1.4k samples`, `+5 seeds & 359 samples`."""
     verdict = judgement.verdict
     if verdict is None:
         return "more seeds"
     parts = [plural(verdict.more_seeds, "seed")] if verdict.more_seeds else []
     samples = verdict.more_samples or 0
     parts += [f"{samples / 1000:.1f}k samples" if samples >= 1000 else plural(samples, "sample")] if samples else []
-    # `both`: seeds alone or samples alone do not suffice.
+    # With `both`, neither seeds nor samples alone suffice.
     joined = (" & " if verdict.both else " or ").join(parts) or verdict.limited_by
     return f"+{joined}" if parts else f"more {joined}"
 
@@ -231,7 +231,7 @@ class Cells:
 
     Attributes:
         value: the objective.
-        standing: standing against the leader; empty if all lines have the same.
+        standing: standing compared with the leader; empty if all lines have the same standing.
         ece: test ECE before → after temperature scaling.
         change: after minus before.
         around: 95 % interval of the change.
@@ -249,7 +249,8 @@ class Cells:
 def cells(line: Line, answer: Answer) -> Cells:
     """Return a line in words."""
     value = f"{line.value.mean:.3g}"
-    # A column in which all rows say the same is dropped, except that two rows need it to name the better one.
+    # The standing is left out if it is the same for all rows. With two rows it is kept, because it names the better
+    # one.
     same = len({other.standing for other in answer.lines if other.standing != BEST}) == 1 and len(answer.lines) > 2
     standing = STANDINGS[line.standing] if line.standing != STOPPED else f"stopped at {line.epoch}"
     standing = "" if answer.state in (NOT_JUDGED, ALONE) or (same and line.standing in (ALIKE, UNKNOWN)) else standing
@@ -288,7 +289,7 @@ def objective_words(answer: Answer) -> str:
 
 @functools.cache
 def glossaries() -> list[dict[str, str]]:
-    """Return the meanings of terms by name: those of the first screen, and those that only other places use."""
+    """Return two glossaries (term → meaning): terms of the first screen, and terms that are used only elsewhere."""
     text = resources.files("sweeper.reporting").joinpath("glossary.yaml").read_text("utf-8")
     return [*yaml.safe_load_all(text)]
 
@@ -312,7 +313,7 @@ def legend(screen: FirstScreen) -> str:
     if not verdicts:
         return ""
     rows = Counter((line.place, line.loss, line.network) for line in screen.lines)
-    # Several rows of one loss on one network form a line, along the hyperparameter that their settings name.
+    # Several rows of one loss on one network form a line along the hyperparameter that their settings name.
     alone = {line.setting.split()[0] for line in screen.lines if rows[line.place, line.loss, line.network] > 1}
     settings_too = f", and each {listed(sorted(alone))}" if alone else ""
     said = [f"Finalists: the best of each loss on each network{settings_too}."] if len(screen.lines) > 1 else []

@@ -1,8 +1,8 @@
 """A snapshot of a sweep's progress (counts, rungs, the best trial, throughput, time left), and metrics for Prometheus.
 
-The driver sets Ray gauges. The agent on its node serves them with the prefix `ray_` at the node's metrics port, which
-Prometheus scrapes on launcher clusters (Ray writes a service discovery file) and under KubeRay. This module only counts
-and does not import Ray. The dashboard, the alerts and their test use the names defined here.
+The driver sets Ray gauges. Ray's agent on its node serves them with the prefix `ray_` at the node's metrics port.
+Prometheus scrapes this port on launcher clusters (Ray writes a service discovery file) and under KubeRay. This module
+only counts and does not import Ray. The dashboard, the alerts and their test use the names defined here.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ from sweeper.journal.records import Failed, Record, Reported
 from sweeper.journal.state import ENDED, FAILED, RUNNING, SweepState, TrialState
 from sweeper.scheduling.base import Scheduler
 
-#: Status, in this module only, of a trial that waits at a rung to be promoted or stopped; most are stopped.
+#: Status of a trial that waits at a rung to be promoted or stopped; used only in this module.
 PAUSED = "paused"
 
-#: Statuses of trials whose epochs predict those of the others. A paused trial counts, because most are stopped.
+#: Statuses of trials from whose epochs those of the other trials are predicted. Paused trials count, because most are
+#: later stopped.
 RESTING = (*sorted(ENDED), PAUSED)
 
 #: Number of best trials in a live view.
@@ -45,16 +46,18 @@ class Snapshot:
     """A sweep's progress at one moment, computed from its state alone.
 
     Attributes:
-        counts: trials by status, with `paused` for those that wait at a rung.
-        rungs: rung → numbers of trials that passed it and that were stopped there.
-        towards: rung → number of running trials whose next rung it is.
+        counts: number of trials by status, with `paused` for trials that wait at a rung.
+        rungs: rung → (number of trials that passed it, number of trials stopped there).
+        towards: rung → number of running trials that reach this rung next.
         leaders: the LEADERS best trials, best first.
-        epochs, epochs_expected: epochs trained by this driver so far, and in all if the other trials behave alike.
+        epochs, epochs_expected: epochs trained by this driver so far, and total number if the other trials behave like
+            the ended ones.
         seconds: seconds since this driver began.
         paused: rung → number of trials that pause there.
         compares: whether trials are compared at rungs.
-        last_epoch: seconds from the start to the last reported epoch; the time left must not grow between reports.
-        final_seeds: seeds added to the sweep: number that ended, and number in all.
+        last_epoch: seconds from the start to the last reported epoch. It is used so that the time left does not grow
+            between reports.
+        final_seeds: (number of ended seeds, total number of seeds) of those added to the sweep.
     """
 
     counts: dict[str, int]
@@ -82,7 +85,7 @@ class Snapshot:
 
     @property
     def share(self) -> float:
-        """Share of the expected epochs that is done, 0 to 1."""
+        """Finished share of the expected epochs, 0 to 1."""
         if self.over or self.epochs_expected <= 0:
             return float(self.over)
         return min(1.0, max(0.0, self.epochs) / self.epochs_expected)
@@ -92,7 +95,7 @@ class Snapshot:
         """Estimated seconds left; None before the first epoch."""
         if self.epochs <= 0 or self.last_epoch <= 0:
             return None
-        # Time per epoch so far, up to the last report: the time since then has produced nothing yet.
+        # The time per epoch is measured up to the last report, because no epoch has been reported since then.
         return max(0.0, self.epochs_expected - self.epochs) * self.last_epoch / self.epochs
 
 
@@ -108,14 +111,14 @@ class _Counted(NamedTuple):
 
 
 class Tally:
-    """The numbers of a snapshot, updated only for the trials that new records are about.
+    """The numbers of a snapshot. An update recounts only the trials in new records.
 
     Otherwise a view that is drawn four times a second would count 100,000 trials each time. Trials with equal states
-    are counted together, since most are alike.
+    are counted together, because most trials are alike.
     """
 
     def __init__(self, state: SweepState, schedule: Scheduler) -> None:
-        """Count all trials of `state`, which keeps changing; `schedule` has the rungs and the objective's mode."""
+        """Count all trials of `state`, which keeps changing. `schedule` gives the rungs and the objective's mode."""
         self._state, self._schedule, self._statuses = state, schedule, (*state.count(), PAUSED)
         self._counted: dict[int, _Counted] = {}
         self._by_state: Counter[_Counted] = Counter()
@@ -132,13 +135,14 @@ class Tally:
             seconds: seconds since this driver began.
             epochs_before: epochs trained by earlier drivers.
         """
-        end = len(self._state.touched)  # read once: the driver's thread appends while the view's thread counts
+        end = len(self._state.touched)  # read once, because the driver's thread appends while the view's thread counts
         touched = {*self._state.touched[self._seen : end]}
         self._seen = end
         self._count(touched)
         leaders = [self._state.trials[-rank[2]] for rank in self._leaders]
         if self._schedule.constrained_metrics:
-            # A constraint relative to the best value depends on all trials, so leaders cannot be updated one by one.
+            # A constraint relative to the best value depends on all trials, so leaders cannot be updated trial by
+            # trial.
             leaders = best_trials(self._state, self._schedule, LEADERS)
         counts, rungs = dict.fromkeys(self._statuses, 0), self._schedule.rungs
         passed, stopped, paused, towards = (dict.fromkeys(rungs, 0) for _ in range(4))
@@ -168,7 +172,7 @@ class Tally:
         return sum(n for trial, n in added.items() if trial.status in ENDED), sum(added.values())
 
     def _epochs_left(self) -> float:
-        """Return the number of epochs still to be trained if the other trials take as many as the RESTING ones."""
+        """Return the number of epochs still to be trained, if the other trials take as many as the RESTING trials."""
         resting = {trial: n for trial, n in self._by_state.items() if trial.status in RESTING and not trial.added}
         epochs = sum(n * trial.epochs for trial, n in resting.items())
         mean = epochs / sum(resting.values()) if resting else float(self._schedule.max_epochs)
@@ -176,7 +180,7 @@ class Tally:
         def due(trial: _Counted) -> float:
             if trial.added:
                 return self._schedule.max_epochs
-            # A running trial reaches at least its next rung, however early others ended.
+            # A running trial reaches at least its next rung, even if others ended earlier.
             own = next((rung for rung in self._schedule.rungs if rung >= trial.epochs), 0)
             return max(mean, own) if trial.status == RUNNING else mean
 
@@ -193,7 +197,7 @@ class Tally:
             before, now = self._ranks.pop(index, None), rank_of(trial, self._schedule.mode)
             if now is not None:
                 self._ranks[index] = now
-            if before != now and before in self._leaders:  # a leader is no longer what it was
+            if before != now and before in self._leaders:  # a leader has changed
                 self._leaders = heapq.nlargest(LEADERS, self._ranks.values())
             elif before != now and now is not None:  # no other trial can have become a leader
                 self._leaders = heapq.nlargest(LEADERS, [*self._leaders, now])
@@ -206,7 +210,7 @@ def _counted(trial: TrialState) -> _Counted:
     return _Counted(status, trial.epochs, trial.epochs_trained, trial.stop_rung, waits, added)
 
 
-#: Width of a progress bar in characters: with the times beside it, it fits a terminal of 80.
+#: Width of a progress bar in characters. Together with the times, it fits into a terminal of 80 characters.
 BAR = 24
 
 
@@ -241,7 +245,7 @@ def speed_text(now: Snapshot) -> str:
 
 
 def left_text(now: Snapshot) -> str:
-    """Return the time left, e.g. `about 2 min left`; empty without an estimate and at the end."""
+    """Return the time left, e.g. `about 2 min left`; empty at the end, or without an estimate."""
     return f"about {duration(now.seconds_left)} left" if now.seconds_left is not None and not now.over else ""
 
 
@@ -281,7 +285,7 @@ def progress_panel(
 
 
 def rungs_table(now: Snapshot) -> Table:
-    """Return a table with one column per rung: trials running towards it, past it, paused and stopped at it."""
+    """Return a table with one column per rung: numbers of trials running towards it, past it, paused and stopped."""
     table = Table(box=None, padding=(0, 2), show_edge=False)
     for heading in ("", *(f"epoch {rung}" for rung in now.rungs)):
         table.add_column(heading, justify="right" if heading else "left", header_style="bold")
@@ -335,10 +339,10 @@ class MetricsSink:
             publish: called with a metric's name, labels and value.
             spending: spending of the trials, kept up to date by the driver.
             samples_per_epoch: samples that all replicates of a trial train on in an epoch.
-            gpu: GPUs, or a fraction of one, for a trial whose reports name none.
+            gpu: number of GPUs (or fraction of one) for a trial whose reports name none.
             gpu_hour_price: price of one whole GPU per hour, in any currency.
             clock: returns seconds, to decide when to publish.
-            wall_clock: returns Unix seconds; the start counts as the first sign of life, before any report.
+            wall_clock: returns Unix seconds. Before the first report, the start counts as the time of the last report.
         """
         self._sweep, self._state, self._schedule, self._publish = sweep, state, schedule, publish
         self._samples_per_epoch, self._gpu, self._price = samples_per_epoch, gpu, gpu_hour_price

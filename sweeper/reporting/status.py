@@ -1,7 +1,7 @@
-"""The progress of sweeps, read from their journals alone, whether a driver runs or died; once or continuously.
+"""The progress of sweeps, read once or continuously. It needs only their journals, even if the driver died.
 
-`sweeper status --watch` follows a sweep's journal in a folder or in a store, from which new records are fetched at each
-look. Nothing is written, so any number of people can watch.
+`sweeper status --watch` follows a sweep's journal in a folder or in a store. From a store, new records are fetched at
+each update. Nothing is written, so any number of people can watch.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class SweepStatus:
         left: number of trials that wait, run or were interrupted.
         metric: the objective.
         best: best value of the objective; None before the first.
-        so_far: whether no trial has completed, so that the best is a trial still in training.
+        so_far: whether no trial has completed, so that the best value comes from a trial in training.
         driver: host and process of the driver; None if none runs.
         rehearsal: whether the sweep is a rehearsal.
 
@@ -84,7 +84,7 @@ class SweepStatus:
 
 
 def status_of(output: Path, name: str | None = None) -> list[SweepStatus]:
-    """Return the status of every sweep in `output`, or of `name` alone. Raises SweeperError if that cannot be read."""
+    """Return the status of every sweep in `output`, or only of `name`. Raises SweeperError if it cannot be read."""
     if name is not None:
         return [_status(name, output)]
     return [_status_or_fault(sweep, output) for sweep in sweep_names(output)]
@@ -98,7 +98,7 @@ def _status_or_fault(name: str, output: Path) -> SweepStatus:
 
 
 def statuses_table(statuses: Iterable[SweepStatus], entries: Mapping[str, Entry] | None = None) -> Table:
-    """Return one row per sweep: trials by status, best value, driver; with `entries` date and size, latest first."""
+    """Return one row per sweep: trials by status, best value, driver. `entries` adds date and size, latest first."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     shown, known = [*statuses], entries or {}
     driven = any(status.driver for status in shown) or not known
@@ -114,7 +114,7 @@ def statuses_table(statuses: Iterable[SweepStatus], entries: Mapping[str, Entry]
 
 
 def audit_sweep(name: str, output: Path) -> tuple[list[str], list[str]]:
-    """Recompute every journaled decision and suggestion; return sentences on the checks and on the differences."""
+    """Recompute every journaled decision and suggestion. Return sentences on the checks, and on the differences."""
     sweep = open_sweep(name, output)
     checked, differences = audit(sweep.spec.schedule, read_journal(sweep.paths.journal))
     said = [f"{checked} decisions recomputed from the records before them, {len(differences)} differ"]
@@ -126,7 +126,7 @@ def audit_sweep(name: str, output: Path) -> tuple[list[str], list[str]]:
         said.append(f"{rounds} rounds of fresh seeds recomputed from the records before them, {len(others)} differ")
         differences += others
     if sweep.spec.searcher.learns:
-        prepare(None)  # a searcher may import Ray, which reads its environment then
+        prepare(None)  # a searcher may import Ray, which reads its environment on import
         replayed = audit_suggestions(lambda: searcher_for(sweep.spec), read_journal(sweep.paths.journal))
         differ = len(replayed.differences)
         said.append(f"{replayed.checked} suggestions recomputed from the records before them, {differ} differ")
@@ -138,14 +138,14 @@ def audit_sweep(name: str, output: Path) -> tuple[list[str], list[str]]:
 
 def running(paths: SweepPaths) -> str | None:
     """Return host and process of the sweep's driver, in words; None if none runs."""
-    # A local copy of a sweep in a store has its driver's lease as a file, copied with the journal.
+    # A local copy of a sweep in a store contains the driver's lease as a file, which was copied with the journal.
     driver = holder(paths.lease) or holder_of_copy(paths.root / LEASE)
     return process_of(driver) if driver is not None else None
 
 
 def _status(name: str, output: Path) -> SweepStatus:
     paths = find_sweep(name, output)
-    if not paths.sweep_file.is_file():  # somebody copied the tables to read them
+    if not paths.sweep_file.is_file():  # only the tables were copied
         return SweepStatus(paths.name, "tables only")
     sweep = open_sweep(str(paths.root), output)
     state = fold(read_journal(sweep.paths.journal), len(sweep.configurations))
@@ -169,21 +169,21 @@ def _status(name: str, output: Path) -> SweepStatus:
 #: Seconds between two checks of a local folder.
 LOOK_SECONDS = 1.0
 
-#: Seconds between two checks of a store or a cluster: each is a request to a server.
+#: Seconds between two checks of a store or a cluster. Each check is a request to a server.
 FAR_LOOK_SECONDS = 5.0
 
-#: Consecutive looks without a driver after which an unfinished sweep counts as interrupted: a driver takes its lease
-#: only moments after it creates the folder.
+#: Number of consecutive checks without a driver after which an unfinished sweep counts as interrupted. One check does
+#: not suffice, because a driver takes its lease shortly after it creates the folder.
 UNDRIVEN_LOOKS = 3
 
 
 @dataclass(frozen=True)
 class WatchUpdate:
-    """The result of one look at a sweep.
+    """The result of one check of a sweep.
 
     Attributes:
         panel: display for terminals.
-        line: the same as one line, for other outputs.
+        line: the same in one line, for other outputs.
         over: whether nothing more will happen.
         complete: whether every trial has ended and none has failed.
     """
@@ -195,7 +195,7 @@ class WatchUpdate:
 
 
 class SweepWatch:
-    """A sweep whose state is updated at each look."""
+    """A sweep whose state is updated at each check."""
 
     def __init__(
         self,
@@ -210,7 +210,7 @@ class SweepWatch:
             name: name of the sweep.
             output: the folder of sweeps, or a store.
             clock: returns Unix time in seconds.
-            folds: functions that are also called with every record, in order.
+            folds: functions that are called with every record, in order.
 
         Raises SweeperError if there is no such sweep.
         """
@@ -238,13 +238,13 @@ class SweepWatch:
 
         Raises SweeperError if the journal is damaged or the sweep is gone, StoreError if the store does not answer.
         """
-        # Fetches what is new from a store, and raises if the sweep was deleted meanwhile.
+        # Fetches new records from a store, and raises if the sweep was deleted meanwhile.
         find_sweep(*local_copy(self._name, self._output, tables=False))
         for record in self._tail.read():
             self._apply(record)
         driver = running(self.sweep.paths)
         self._undriven = 0 if driver else self._undriven + 1
-        # Without a driver the clock stops at the last record: throughput must not fall while nothing runs.
+        # Without a driver, the time of the last record is used, so that throughput does not fall while nothing runs.
         until = self._clock() if driver and self.state.outcome is None else self.state.updated_at or self._began
         seconds = max(0.0, until - self._began)
         return self._tally.snapshot(seconds=seconds, epochs_before=self._before), driver
@@ -255,10 +255,11 @@ class SweepWatch:
 
     def _apply(self, record: Record) -> None:
         if isinstance(record.body, Attempt):
-            # Throughput is that of the current driver: earlier drivers' epochs and the pauses between do not count.
+            # Throughput is measured for the current driver. Epochs of earlier drivers and pauses between them do not
+            # count.
             self._began = record.time
             self._before = sum(trial.epochs_trained for trial in self.state.trials.values())
-            self.sweep = open_sweep(str(self.sweep.paths.root), self.sweep.paths.root.parent)  # a resume may add trials
+            self.sweep = open_sweep(str(self.sweep.paths.root), self.sweep.paths.root.parent)  # `resume` may add trials
         self.state.apply(record)
         for fold_in in self._folds:
             fold_in(record)
@@ -279,13 +280,13 @@ def watch(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> WatchUpdate | None:
-    """Show the result of `look` repeatedly until it is over; return the last look, or None after Ctrl-C.
+    """Show the result of `look` repeatedly until the sweep is over. Return the last result, or None after Ctrl-C.
 
     Args:
         look: returns the progress of a sweep.
-        seconds: seconds between two looks.
-        console: a terminal is redrawn; another output gets a line when something changed, at most every ten seconds.
-        sleep: waits for the next look.
+        seconds: seconds between two calls of `look`.
+        console: a terminal is redrawn. Another output gets a line after changes, at most every ten seconds.
+        sleep: waits until the next call of `look`.
         clock: returns seconds.
     """
     printed, last = float("-inf"), ""
@@ -306,7 +307,7 @@ def watch(
 
 
 def look_at_all(output: str) -> WatchUpdate:
-    """Look at all sweeps of `output`; over if no driver runs."""
+    """Return the progress of all sweeps of `output`; it is over if no driver runs."""
     folder = local_copies(output)
     driven = [name for name in sweep_names(folder) if running(find_sweep(name, folder))]
     line = f"{len(driven)} sweeps running: {', '.join(driven)}" if driven else "no sweep is running"
@@ -314,17 +315,17 @@ def look_at_all(output: str) -> WatchUpdate:
 
 
 def local_log(name: str, output: str, *, follow: bool, sleep: Callable[[float], None] = time.sleep) -> Iterator[str]:
-    """Yield a sweep's log, and with `follow` what is added to it until its driver has ended.
+    """Yield a sweep's log; with `follow`, also yield new text until the driver has ended.
 
     Raises SweeperError if there is no such sweep.
     """
     seen = 0
     while True:
         paths = find_sweep(*local_copy(name, output, tables=False))
-        driven = running(paths) is not None  # before the log is read, so that a driver's last words are not missed
+        driven = running(paths) is not None  # before the log is read, so that a driver's last lines are not missed
         try:
             text = read_text(paths.log, "replace")
-        except FileNotFoundError:  # the driver opens it moments after it creates the folder
+        except FileNotFoundError:  # the driver opens it shortly after it creates the folder
             text = ""
         if len(text) > seen:
             yield text[seen:]

@@ -1,4 +1,4 @@
-"""Terminal output: the summary of a finished sweep (first screen, trials by status); two sides by every estimator."""
+"""Terminal output: the summary of a finished sweep (first screen, trials by status), and comparisons of two sides."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from sweeper.results.listing import count_line, overview
 from sweeper.results.verdicts import Estimates
 from sweeper.search.base import written_method
 
-#: Largest number of failure reasons listed; `sweeper results --sql` and the report have all.
+#: Largest number of failure reasons listed. `sweeper results --sql` and the report show all.
 MOST_REASONS = 3
 
 
@@ -43,7 +43,7 @@ def summary(results: Results) -> RenderableType:
 
     Raises QueryError if the tables cannot be read.
     """
-    # One snapshot, so that the counts and the finalists of a running sweep belong to one moment.
+    # All parts use one snapshot, so that the counts and the finalists of a running sweep are consistent.
     with results.snapshot() as snapshot:
         board, counts = leaderboard(snapshot), overview(snapshot)
         answered, pareto = first_screen(snapshot, board, counts), front(snapshot)
@@ -60,7 +60,7 @@ def summary(results: Results) -> RenderableType:
 def posthoc_methods(results: Results) -> RenderableType | None:
     """Return the test metrics of each post-hoc method for a sweep of one configuration; None for any other sweep.
 
-    With several configurations the question is which is the best; with one, which method is.
+    With several configurations, the question is which of them is the best. With one, it is which method is the best.
     """
     posthoc = posthoc_tables(results)
     if posthoc is None or len(posthoc.tables[0].rows) != 1 or len(posthoc.tables[0].methods) < 3:
@@ -74,8 +74,9 @@ def posthoc_methods(results: Results) -> RenderableType | None:
 
 
 def failure_lines(results: Results) -> list[str]:
-    """Return why trials failed, each reason once with the number of trials."""
-    # Failures of one kind, such as a lost node, differ in text but not in cause; exceptions differ by their text.
+    """Return the reasons of failures, each with its number of trials."""
+    # Failures of one kind, such as a lost node, have different texts but the same cause. Exceptions are distinguished
+    # by their text.
     rows = results.rows(
         "SELECT arg_min(error, trial) AS reason, count(DISTINCT trial) AS n, min(trial) AS first FROM trials "
         "WHERE status = 'failed' GROUP BY stop_kind, CASE stop_kind WHEN 'error' THEN error END ORDER BY n DESC, first"
@@ -101,7 +102,7 @@ def packing_lines(results: Results) -> list[str]:
     named = {"trials": "in separate processes", "sequential": "sequentially", "fused": "fused", "cohort": "in cohorts"}
     packings = [(text_of(row, "packing"), plural(int_of(row, "trials"), "trial")) for row in rows]
     counted = [f"{named.get(packing, packing)} in {trials}" for packing, trials in packings]
-    # Of interest only where packing was at work, e.g. to explain a difference in time.
+    # Shown only if another packing was used, e.g. to explain a difference in time.
     return [] if {packing for packing, _ in packings} <= {"sequential"} else [f"replicates ran {', '.join(counted)}"]
 
 
@@ -115,7 +116,7 @@ def searcher_lines(results: Results) -> list[str]:
     return [f"{asked['name']} chose {chosen}: {written_method(asked).course}"]
 
 
-#: Largest number of finalists in the terminal; the report has all.
+#: Largest number of finalists in the terminal; the report shows all.
 MOST_LINES = 14
 
 STYLES = {BEST: "bold", WORSE: "dim", STOPPED: "dim"}
@@ -146,7 +147,7 @@ class FinalistsTable:
             objective_words(answer): [cell.value for _, cell in lines],
             "standing": [cell.standing for _, cell in lines],
             "ECE → after T": [cell.ece for _, cell in lines],
-            # Narrow consoles lose the interval first, then the change: the verdict already contains its sign.
+            # Narrow consoles lose the interval first, then the change, because the verdict already contains its sign.
             "change": [cell.change for _, cell in lines if change],
             "95 %": [cell.around for _, cell in lines if around],
             "verdict": [cell.verdict for _, cell in lines],
@@ -157,7 +158,7 @@ class FinalistsTable:
             table.add_column(words, justify="right" if head == objective_words(answer) else "left", no_wrap=True)
         before = None
         for at, (line, _) in enumerate(lines):
-            # The network as a line of its own, where it changes: as a column it would repeat itself.
+            # The network is a separate line where it changes. As a column, it would repeat itself.
             if line.network != before and len({other.network for other in answer.lines}) > 1:
                 table.add_row(Text(line.network, style="italic"))
             before = line.network
@@ -166,7 +167,7 @@ class FinalistsTable:
 
 
 def terminal(screen: FirstScreen) -> RenderableType:
-    """Return the first screen for a terminal: leads and finalists by data set's setting, warnings, next command."""
+    """Return the first screen for a terminal: leads and finalists per data set setting, warnings, next command."""
     parts: list[RenderableType] = []
     for answer in screen.answers:
         parts.append(Text.assemble((lead(answer), "bold"), " ", remedy(answer)))
@@ -182,7 +183,7 @@ MARKS = {LOWER: "✓", HIGHER: "✗", NO_DIFFERENCE: "≈", OPEN: "?"}
 
 
 def compared(comparisons: Sequence[Estimates]) -> RenderableType:
-    """Return two tables per network with one row per estimator: first minus second, and the effect of each method."""
+    """Return two tables per network, with one row per estimator: first side minus second, and effects of methods."""
     parts: list[RenderableType] = []
     for estimates in comparisons:
         (first, one), (second, other) = estimates.sides
@@ -200,7 +201,7 @@ def compared(comparisons: Sequence[Estimates]) -> RenderableType:
 
 def _estimators(title: str, stages: Mapping[str, Sequence[Judgement]]) -> Table:
     table = Table(title, *stages, box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    # A stage may lack an estimator: refinement has no value after a post-hoc method.
+    # A stage may lack an estimator. For example, refinement has no value after a post-hoc method.
     by_name = [{one.estimator: one for one in every} for every in stages.values()]
     for estimator in ESTIMATORS:
         if any(estimator in stage for stage in by_name):

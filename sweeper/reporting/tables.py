@@ -1,4 +1,4 @@
-"""A sweep's tables: those of the report as data (the page draws, sorts and filters them), and the table for papers."""
+"""A sweep's tables: data for the report's tables, which the page draws, sorts and filters, and the table for papers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class DataTable:
         caption: description of content and order.
         columns: `{"label": …, "kind": "text" | "number" | "spread" | "percent" | "status" | "time"}`.
         rows: one list per row; a spread is [mean, standard deviation or None].
-        status: position of the column that the page's filter uses, or None.
+        status: index of the column that the page's filter uses, or None.
         sql, tables: query of the rows and the tables that it reads.
     """
 
@@ -75,7 +75,7 @@ def trials_table(board: Leaderboard) -> DataTable:
     columns = [column("trial", "text"), column("configuration", "text"), column("status", "status"), column("epoch")]
     columns += [column(heading, kind) for _, heading, kind in measured]
     columns += [column("replicates")]
-    # A column with any text is sorted as text, since the page cannot compare names with numbers.
+    # A column that contains text is sorted as text, since the page cannot compare names with numbers.
     texts = {name for name in board.varying if any(isinstance(row[name], str) for row in board.rows)}
     columns += [column(short(name), "text" if name in texts else "number") for name in board.varying]
     rows: list[list[object]] = []
@@ -139,10 +139,11 @@ HEADINGS = {
     "nll": "Negative log-likelihood",
 }
 
-#: Metrics that depend on the number of bins: one table for each number.
+#: Metrics that depend on the number of bins. Each number of bins has a table.
 BINNED = ("ece", "ada_ece")
 
-#: Standard errors of the paired difference within which a method counts as indistinguishable from the best: about 95 %.
+#: A method counts as indistinguishable from the best if it is within this many standard errors of the paired difference
+#: (about 95 %).
 INDISTINCT = 2.0
 
 CAPTION = (
@@ -160,7 +161,7 @@ class MethodCell:
     Attributes:
         values: replicate → metric.
         temperature, gamma: mean fitted parameters; None if the method has none.
-        reason: why a replicate has no value; None if all have one.
+        reason: why a replicate has no value; None if all have a value.
         at_bound: number of fits that the validation data do not determine.
     """
 
@@ -172,12 +173,12 @@ class MethodCell:
 
     @property
     def mean(self) -> float:
-        """Mean over replicates; infinite without any, so that it is never the smallest."""
+        """Mean over replicates; without replicates infinite, so that it is never the smallest."""
         return spread(list(self.values.values())).mean if self.values else float("inf")
 
 
 class CellText(NamedTuple):
-    """A displayed cell: the value, whether it is the row's best, the fitted parameters, the letter of its note."""
+    """A displayed cell: its value, whether it is the row's best, the fitted parameters, and the letter of its note."""
 
     text: str
     best: bool
@@ -225,7 +226,7 @@ def table_of(measured: Posthoc, metric: str, bins: int) -> MetricTable:
     variants = [variant for variant in measured.variants if any(variant == known for _, known in held)]
     replicates = max((int_of(row, "replicate") + 1 for row in rows), default=0)
     cells = {trial: [cell_of(held.get((trial, v), []), metric) for v in variants] for trial in measured.names}
-    # One number of decimals for the whole table, so that its columns can be compared by eye.
+    # The whole table has the same number of decimals, so that its columns can be compared by eye.
     places = decimals([spread([*cell.values.values()]).deviation for line in cells.values() for cell in line])
     notes: list[str] = []
     lines = []
@@ -251,7 +252,7 @@ def cell_of(rows: Rows, metric: str) -> MethodCell:
 
 def marks_of(cells: Sequence[MethodCell]) -> list[str]:
     """Return `best`, `alike` (not distinguishable from the best) or an empty mark for each cell of a row."""
-    # A single cell has nothing to be better than.
+    # A single cell cannot be the best.
     best = min(range(len(cells)), key=lambda at: cells[at].mean, default=0)
     if sum(bool(cell.values) for cell in cells) < 2:
         return [""] * len(cells)
@@ -259,12 +260,12 @@ def marks_of(cells: Sequence[MethodCell]) -> list[str]:
 
 
 def alike(cell: MethodCell, best: MethodCell) -> bool:
-    """Return whether the mean difference, paired by replicate, lies within INDISTINCT of its standard errors."""
+    """Return whether the mean difference, paired by replicate, is within INDISTINCT standard errors of 0."""
     shared = sorted(cell.values.keys() & best.values.keys())
     difference = spread([cell.values[r] - best.values[r] for r in shared])
     if difference.deviation is None:
         return False
-    # Paired by replicate: methods applied to one network share its errors.
+    # Differences are paired by replicate, because methods applied to one network share its errors.
     return bool(abs(difference.mean) <= INDISTINCT * difference.deviation / difference.n**0.5)
 
 
@@ -306,11 +307,11 @@ def paper_table(results: Results, form: str = "latex") -> str:
     """Return the table for papers as text.
 
     Each row is the best configuration, by the sweep's objective, of a loss on a network. The best mean of a column is
-    bold; a dagger marks means that differ significantly from it, at 90 % by multiple comparisons with the best over
+    bold. A dagger marks means that differ significantly from it, at 90 %, by multiple comparisons with the best over
     the sweep's configurations.
 
     Raises:
-        SweeperError: another format, or nothing was evaluated.
+        SweeperError: the format is unknown, or nothing was evaluated.
     """
     with results.snapshot() as snapshot:
         board = leaderboard(snapshot)
@@ -321,7 +322,7 @@ def paper_table(results: Results, form: str = "latex") -> str:
             )
         present = snapshot.columns("evaluations")
         columns = [name for name in COLUMNS if name in present]
-        # By trial, epoch and seed, so that differences are tested as the first screen tests the objective's.
+        # Values are by trial, epoch and seed, so that differences are tested as in the first screen.
         values = evaluated(snapshot, "test", columns)
         columns = [name for name in columns if values.get(name)]
         measured = [
@@ -330,7 +331,7 @@ def paper_table(results: Results, form: str = "latex") -> str:
         ]
     keys, rows = list(grid.cells), [cells[0] for cells in grid.cells.values()]
     numbers = [_column(rows, one, name) for name, one in zip(columns, measured, strict=True)]
-    # A column of names that are all empty (no varying data set) is left out.
+    # A column in which all names are empty (no varying data set) is left out.
     places = {head: at for at, head in enumerate(("data", "loss", "network")) if any(key[at] for key in keys)}
     words = [[*(key[at] for at in places.values()), _trial(row)] for key, row in zip(keys, rows, strict=True)]
     lines: list[list[str | NumberCell]] = [[*said, *(n[at] for n in numbers)] for at, said in enumerate(words)]
@@ -338,7 +339,7 @@ def paper_table(results: Results, form: str = "latex") -> str:
     heads = [*places, "trial"]
     arrows = [f"{head} {'↑' if larger_is_better(name) else '↓'}" for head, name in zip(names, columns, strict=True)]
     mark = ["true"] if results.rehearsed else []
-    # As CSV and JSON, verdicts are columns, since a file has no bold and no dagger.
+    # In CSV and JSON, verdicts are columns, since these formats have no bold text or dagger.
     records = [[*heads, *(part for name in names for part in (name, f"{name}: verdict")), *(REHEARSAL for _ in mark)]]
     records += [
         [*said, *(part for column in numbers for part in (column[at].text, column[at].verdict())), *mark]
@@ -350,7 +351,7 @@ def paper_table(results: Results, form: str = "latex") -> str:
 def _column(rows: Sequence[Row], measured: Measured, name: str) -> list[NumberCell]:
     """Return the cells of a metric, one per row."""
     values = [measured.last(row) for row in rows]
-    best = measured.best_of(values)  # of all rows, also those at another epoch, which get no dagger
+    best = measured.best_of(values)  # of all rows, including those at another epoch, which get no dagger
     scale = 100.0 if name in PER_CENT else 1.0
     cells = []
     for at, value in enumerate(values):

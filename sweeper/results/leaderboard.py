@@ -222,8 +222,7 @@ class Leaderboard:
 
     @property
     def best(self) -> Row | None:
-        """The best finished configuration; if none finished, the best so far. None if all failed or none was evaluated.
-        """
+        """The best finished configuration, else the best so far; None if all failed or none was evaluated."""
         return next((row for row in self.rows if row["status"] != FAILED), None)
 
     def breaks_constraint(self, row: Row) -> bool:
@@ -263,8 +262,7 @@ def chosen_by(results: Results, metric: str) -> Goal:
 
 
 def leaderboard(results: Results, most: int | None = None, by: str | None = None) -> Leaderboard:
-    """Return at most `most` configurations of a sweep, best first by its objective, or by the metric `by` if it is
-    given.
+    """Return at most `most` configurations of a sweep, best first by the metric `by` (default: its objective).
 
     Raises QueryError if the tables cannot be read, NotMeasuredError for a metric that was not measured.
     """
@@ -280,8 +278,7 @@ def leaderboard(results: Results, most: int | None = None, by: str | None = None
 
 
 def varying_columns(results: Results) -> tuple[str, ...]:
-    """Return the `config_…` columns that distinguish trials. Those of the loss come first, then those of the
-    architecture.
+    """Return the `config_…` columns that distinguish trials: first the loss's, then the architecture's, then others.
 
     A hyperparameter with a single value per component (absence counts as a value) is left out, since it follows from
     the component's name. For example, the width of `resnet8` is left out if all `resnet8` have the same width, even if

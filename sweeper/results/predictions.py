@@ -152,7 +152,7 @@ class PredictionFiles:
             try:
                 require_sound(generation / "predictions" / name)
                 return pq.ParquetFile(generation / "predictions" / name)
-            except FileNotFoundError as error:  # the file is missing only if its generation is still current
+            except FileNotFoundError as error:  # this is damage only if the generation is still current
                 if generation == current_generation(self._paths.root):
                     raise self._damaged(name, error) from error
             except (OSError, ValueError) as error:

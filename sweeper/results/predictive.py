@@ -331,7 +331,7 @@ def conformal_view(sets: Conformal) -> RenderableType:
 
 
 def too_few(sets: Conformal) -> str:
-    """Return a warning if sets contain classes only because validation samples are too few; else an empty string."""
+    """Return a warning if sets contain classes only because validation samples are too few, else an empty string."""
     lacking = [
         f"every set by {kind} holds {count} of {sets.classes} classes"
         for kind, count in zip(("one threshold", "thresholds per class"), sets.always, strict=True)

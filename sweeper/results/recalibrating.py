@@ -251,7 +251,7 @@ Fitted = Calibrator | UnusablePredictions | None
 def fitted(
     batch: Sequence[StoredPredictions], method: str, options: Sequence[Mapping[str, HyperparameterValue]]
 ) -> list[Fitted]:
-    """Return the calibrator of each evaluation: a method fitted on its validation split, with its options."""
+    """Return each evaluation's calibrator: the method with the evaluation's options, fitted on its validation split."""
     if method == UNCALIBRATED:
         return [None] * len(batch)
     fits: list[Fitted] = [UnusablePredictions("there are no predictions on validation data to fit on")] * len(batch)

@@ -195,12 +195,12 @@ class Results:
 
     @property
     def marks(self) -> list[str]:
-        """The notices that every figure and table must show, such as that the numbers come from a rehearsal."""
+        """The notices that every figure and table must show; empty unless the sweep is a rehearsal."""
         return [rehearsal_notice(self.rehearsed)] if self.rehearsed else []
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
-        """Versions, commit, seeds, hardware and command of the sweep; empty or SweeperError as `specification`."""
+        """Versions, commit, seeds, hardware and command of the sweep; missing or damaged as for `specification`."""
         return read_manifest(self.paths.manifest)
 
 

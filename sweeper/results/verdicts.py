@@ -41,8 +41,8 @@ from trainables.posthoc.focal_map import with_training_gamma
 from trainables.registry import FITTED_ON as FITTED_ON_SPLIT, LABEL, hyperparameter_values
 from trainables.registry.names import did_you_mean
 
-#: Largest number of logits of all finalists with which the first screen judges them. More than 80 MB would take too
-#: long.
+#: Largest number of logits of all finalists with which the first screen judges them. They take 80 MB and a few seconds
+#: of one core.
 MOST_VALUES = 20_000_000
 
 #: A post-hoc method and its options.
@@ -114,7 +114,7 @@ class TrainedNetworks:
                 else:
                     calibrated = fit(name, of.logits[FITTED_ON], of.targets[FITTED_ON], **given)(logits)
                     scored[seed] = Scored.of(calibrated, targets)
-        except UnusablePredictions:  # for one seed, so for the method: means over other seeds are not comparable
+        except UnusablePredictions:  # one failed seed excludes the method: means over other seeds are not comparable
             return {}
         return scored
 

@@ -1,5 +1,4 @@
-"""Schedulers decide which trials continue. A decision is a pure function of a report and of the earlier values at each
-rung.
+"""Schedulers decide which trials continue: pure functions of a report and of the earlier values at each rung.
 
 `base` explains how to add a scheduler and holds the rules shared by all: how a trial ends, and non-finite objectives.
 `base.audit` recomputes the decisions of any scheduler from the journal.

@@ -34,33 +34,36 @@ from trainables.files.stores.base import StoreError
 
 T = TypeVar("T")
 
-#: Between two checks for something to send: with `LOOK_SECONDS`, a page is at most 1.5 s behind a local journal.
+#: Seconds between two checks for new events. Together with `LOOK_SECONDS`, a page is at most 1.5 s behind a local
+#: journal.
 EVENT_SECONDS = 0.5
 
-#: Silence after which an empty event is sent: it detects browsers that are gone, and keeps proxies from closing an idle
-#: connection.
+#: Seconds without events after which an empty event is sent. It detects closed browsers, and keeps proxies from closing
+#: an idle connection.
 SILENCE_SECONDS = 15.0
 
-#: Largest number of rows of one download: they are held in memory, tens of megabytes, while they are sent.
+#: Largest number of rows of one download. While they are sent, they take tens of megabytes of memory.
 MOST_ROWS = 100_000
 
-#: A large answer is sent in pieces, so that other requests are answered in between.
+#: Size of the pieces in which a large answer is sent, so that other requests can be answered in between.
 CHUNK_ROWS, CHUNK_BYTES = 5_000, 2**18
 
-#: Number of requests that may read tables at once: for 10,000 trials each takes hundreds of megabytes for a second.
+#: Largest number of requests that read tables at once. For 10,000 trials, each takes hundreds of megabytes for a
+#: second.
 HEAVY = 2
 
-#: Number of trials' pages kept in memory for readers who go back and forth.
+#: Number of trial pages kept in memory, for readers who go back and forth.
 KEPT_TRIALS = 64
 
-#: The only files that are served by name, so that no path of a request reaches the disk.
+#: The only files that are served by name, so that no path in a request is used to open a file.
 STATIC = {**dict.fromkeys(("vega.js", "page.js", "live.js"), "text/javascript"), "live.css": "text/css"}
 
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 HEADERS = {
-    # A sweep may be somebody else's: only scripts in the server's own files run, and only this server is contacted.
+    # A sweep may come from somebody else. So browsers run only scripts in the server's own files, and contact only this
+    # server.
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; font-src data:; connect-src 'self'; form-action 'self'; base-uri 'none'; "
     "frame-ancestors 'none'",
@@ -86,7 +89,7 @@ def serve(output: str, taken: socket.socket, compare: Callable[..., Any]) -> Non
         compare: the function of the command `compare`.
     """
     app = Guard(Pages(output, compare).app())
-    # Event streams never end, so a graceful shutdown would wait for them: it waits one second.
+    # A graceful shutdown would wait for event streams, which never end. So it waits only one second.
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=1
     )
@@ -94,7 +97,7 @@ def serve(output: str, taken: socket.socket, compare: Callable[..., Any]) -> Non
 
 
 class Guard:
-    """Passes requests of this machine's own browsers and programs to an application, and adds headers."""
+    """Passes requests from browsers and programs on this machine to an application, and adds headers."""
 
     def __init__(self, app: ASGIApp) -> None:
         """Guard `app`."""
@@ -117,15 +120,15 @@ class Guard:
 
 
 def refusal(request: Request) -> Response | None:
-    """Return the refusal of a request from another site's page; None for a request of this machine's."""
+    """Return a refusal for a request from another site's page; None for a request from this machine."""
     try:
         host = urlsplit(f"//{request.headers.get('host', '')}").hostname
     except ValueError:  # e.g. `[`, half an IPv6 address
         host = None
     if host not in LOOPBACK:
-        # DNS rebinding: a foreign name that resolves to 127.0.0.1 would let its page read what is served here.
+        # DNS rebinding: if a foreign name resolved to 127.0.0.1, that site's page could read what is served here.
         return PlainTextResponse("this server answers to localhost only\n", 421)
-    # Another site may link here, but not load these pages as a frame, a picture or a script.
+    # Other sites may link to these pages, but must not load them as a frame, a picture or a script.
     page = request.headers.get("sec-fetch-mode") == "navigate" and request.headers.get("sec-fetch-dest") == "document"
     if request.headers.get("sec-fetch-site") == "cross-site" and not page:
         return PlainTextResponse("a request from another site was refused\n", 403)
@@ -164,7 +167,7 @@ class Pages:
                 self._board.look()
                 stop.wait(self._board.seconds)
 
-        threading.Thread(target=read, daemon=True).start()  # a daemon, so that a long look does not delay the end
+        threading.Thread(target=read, daemon=True).start()  # a daemon, so that a long read does not delay the exit
         painting = asyncio.create_task(self._page_maker.work())
         try:
             yield
@@ -186,7 +189,7 @@ class Pages:
         return page("sweeps", "Sweeps", facts=facts, live=self._board.rows)
 
     async def sweep(self, request: Request) -> Response:
-        """Answer with a sweep's page: its latest report, with the journal's current state in it."""
+        """Answer with a sweep's page: its latest report, which includes the journal's current state."""
         seen = self._seen(request.path_params["name"])
         part, file = self._board.parts.get(seen.name, ""), page_file(self._board.output, seen.name)
         if not seen.page.key or not file.is_file():
@@ -201,7 +204,7 @@ class Pages:
         return StreamingResponse(pieces(), media_type="text/html")
 
     async def events(self, request: Request) -> Response:
-        """Answer with an endless stream of events: the live part and the report's key, each time they change."""
+        """Answer with an endless stream of events. Each has the live part and the report's key after a change."""
         name = self._seen(request.path_params["name"]).name if "name" in request.path_params else ""
         return StreamingResponse(self._events(name), media_type="text/event-stream")
 
@@ -230,11 +233,11 @@ class Pages:
     async def trial(self, request: Request) -> Response:
         """Answer with a trial's page."""
         seen = self._seen(request.path_params["name"])
-        trial = request.path_params["trial"][:20]  # it is repeated in the error
+        trial = request.path_params["trial"][:20]  # an error message repeats it
         return HTMLResponse(await self._in_thread(self._trial, seen.name, trial, seen.key))
 
     def _trial_text(self, name: str, trial: str, key: str) -> str:
-        """Return a trial's page; `key` is only part of the cache's key, so a changed sweep gets a new page."""
+        """Return a trial's page. `key` only serves as part of the cache's key, so a changed sweep gets a new page."""
         parts, said = trial_parts(load(name, self._board.output), trial), self._board.seen[name].page.answers
         return page_text("trial.html", served=True, said=said, **parts)
 
@@ -249,7 +252,8 @@ class Pages:
         if not all(text.isascii() and text.isdigit() and len(text) < 16 for text in numbers):
             raise HTTPException(400, "limit and offset must be numbers of rows")
         limit, offset = map(int, numbers)
-        # One row more than allowed shows that there are too many; a fixed order makes pages of rows add up.
+        # One row more than allowed shows that there are too many. With a fixed order, successive pages contain every
+        # row once.
         query = f"SELECT * FROM {table} ORDER BY ALL LIMIT {min(limit, MOST_ROWS + 1)} OFFSET {offset}"
         table_rows = await self._in_thread(load(name, self._board.output).sql, query)
         if limit > MOST_ROWS + 1 or table_rows.num_rows > MOST_ROWS:
@@ -262,7 +266,7 @@ class Pages:
         def pieces() -> Iterator[str]:
             for at in range(0, max(1, table_rows.num_rows), CHUNK_ROWS):
                 text = str(format_table(table_rows.slice(at, CHUNK_ROWS), "csv"))
-                yield text if at == 0 else text.partition("\n")[2]  # the heading once
+                yield text if at == 0 else text.partition("\n")[2]  # the header line only once
 
         saved = {"content-disposition": f'attachment; filename="{name}-{table}.csv"'}
         return StreamingResponse(pieces(), headers=saved, media_type="text/csv")
@@ -288,7 +292,7 @@ class Pages:
 
 @functools.lru_cache(4)
 def split_page(file: Path, key: str) -> tuple[bytes, bytes, bytes]:
-    """Return a page's bytes before the live part, its mark, and the bytes after; held once for all readers."""
+    """Return a page's bytes before the live part, its mark, and the bytes after; cached for all readers."""
     return file.read_bytes().partition(LIVE.encode())
 
 

@@ -1,8 +1,8 @@
 """The server's view of all sweeps of one output, read from their journals repeatedly and rendered as HTML.
 
-A sweep without a driver whose journal has not changed costs one look at its folder. Nothing is written there: each
-report page is made by a process of its own at a low priority and kept in the cache. A sweep's folder may be somebody
-else's, so its own `report.html` is never served: its scripts would run with this server's rights.
+If a sweep has no driver and its journal has not changed, an update only reads its folder once. Nothing is written into
+the folder: each report page is made by a separate process at a low priority and kept in the cache. A sweep's folder may
+come from somebody else, so its own `report.html` is never served: its scripts would run with this server's rights.
 """
 
 from __future__ import annotations
@@ -44,23 +44,25 @@ from trainables.files.stores.base import StoreError
 #: Mark in a report page that the server replaces by the journal's current state.
 LIVE = "<!-- the live part -->"
 
-#: A page is made again after LEAST_SECONDS and PAUSE times its duration at the earliest: at most a fifth of a core.
+#: A page is made again after LEAST_SECONDS, or PAUSE times its duration if longer. So pages take at most a fifth of a
+#: core.
 LEAST_SECONDS, PAUSE = 15.0, 5
 
-#: Trials have priority, but a reader waits: at the lowest priority (19) on busy cores, a page of seconds took minutes.
+#: Priority of page processes. Trials come first, but a reader waits: at the lowest priority (19) on busy cores, a page
+#: took minutes instead of seconds.
 NICENESS = 10
 
-VERSION = version("calibration-sweeper")  # another release makes other pages; the look-up takes a millisecond
+VERSION = version("calibration-sweeper")  # pages differ between releases; reading the version takes a millisecond
 
 MAKE_PAGE = "import sys; from sweeper.serving.board import make_page; make_page(*sys.argv[1:])"
 
 
 @dataclass(frozen=True)
 class PageContent:
-    """The content of a sweep's latest page.
+    """Results from a sweep's latest page.
 
     Attributes:
-        key: the `SweepView`'s key at that time; empty if there is no page.
+        key: the `SweepView`'s key when the page was made; empty if there is no page.
         best: the best value with its interval, `0.047 (95 % 0.031 … 0.086)`; empty if there is none.
         answers: sentences of the first screen.
     """
@@ -81,7 +83,7 @@ def page_content(output: str, name: str) -> PageContent:
     """Return the content of a sweep's page; empty if there is none."""
     try:
         return PageContent(**json.loads(page_file(output, name).with_suffix(".json").read_text("utf-8")))
-    except (OSError, ValueError, TypeError):  # missing, or a damaged file in the cache: the page is made again
+    except (OSError, ValueError, TypeError):  # the file in the cache is missing or damaged, so the page is made again
         return PageContent()
 
 
@@ -91,7 +93,7 @@ def make_page(name: str, output: str, key: str) -> None:
     Raises:
         SweeperError: the sweep cannot be read, or the cache cannot be written.
     """
-    # Imported here: this runs in a process of its own, and the server does not need what draws reports.
+    # Imported here, because this function runs in a separate process and the server itself draws no reports.
     from sweeper.reporting.first_screen import FirstScreen
     from sweeper.reporting.page import report
     from sweeper.reporting.sentences import sentences
@@ -109,7 +111,7 @@ def make_page(name: str, output: str, key: str) -> None:
 
 
 class PageMaker:
-    """Has pages made, first for the sweeps that somebody watches, then for the newest others.
+    """Starts processes that make pages, first for the sweeps that somebody watches, then for the newest others.
 
     Attributes:
         faults: sweep → why its page could not be made.
@@ -120,8 +122,8 @@ class PageMaker:
 
         Args:
             output: a folder or a store.
-            outdated: returns (name, key, whether the sweep is over) of the sweeps whose pages are out of date, the
-                most urgent first.
+            outdated: returns (name, key, whether the sweep is over) for each sweep whose page is out of date, the most
+                urgent first.
         """
         self._output, self._outdated, self.faults = output, outdated, dict[str, str]()
         self._tried: dict[str, tuple[str, float]] = {}
@@ -163,13 +165,13 @@ class PageMaker:
             self.faults[name] = said.strip().rpartition("\n")[2] or "its process was killed"
 
 
-#: Number of latest stops on a sweep's page; the report's table has all.
+#: Number of latest stops on a sweep's page; the report's table contains all.
 STOPPED = 8
 
-#: Number of newest sweeps whose pages are made although nobody watches them, since the table shows their best values.
+#: Number of newest sweeps whose pages are made even if nobody watches them, because the table shows their best values.
 UNASKED = 20
 
-#: Seconds between two looks at a sweep in a store without a driver: each lists the store's objects.
+#: Seconds between two reads of a sweep in a store without a driver. Each read lists the store's objects.
 REST_SECONDS = 60.0
 
 #: Seconds between two checks for new and removed sweeps.
@@ -178,25 +180,25 @@ NAMES_SECONDS = 5.0
 
 @dataclass
 class SweepView:
-    """One sweep at the last look.
+    """The state of one sweep at the last read.
 
     Attributes:
         name: name of the sweep.
         word: state of the sweep.
-        fault: why it cannot be read; empty if it can.
-        now: its progress; None before it was read.
+        fault: why the sweep cannot be read; empty if it can.
+        now: its progress; None before the first read.
         driver: host and process of the driver; None if none runs.
-        who: who started it, and when: `ada@host, 2026-11-23 22:57`.
-        left: speed and time left, in words.
-        spent: hours and price, in words.
+        who: user who started it, and time: `ada@host, 2026-11-23 22:57`.
+        left: text with speed and time left.
+        spent: text with hours and price.
         metric: the objective.
         leaders: (name, value, epochs, configuration) of the best trials.
         stopped: (name, reason) of the latest stopped or failed trials, newest first.
         rehearsal: whether the sweep is a rehearsal.
         record: number of the newest record.
         over: whether nothing more will happen.
-        key: changes whenever the report has something new.
-        page: content of the report's latest page.
+        key: value that changes whenever a new report would differ.
+        page: results from the report's latest page.
     """
 
     name: str
@@ -218,7 +220,7 @@ class SweepView:
 
 
 class FollowedSweep:
-    """One sweep that is read while its journal grows."""
+    """A sweep whose journal is read while it grows."""
 
     def __init__(self, name: str, output: str) -> None:
         """Open the sweep. Raises SweeperError, or StoreError."""
@@ -229,7 +231,7 @@ class FollowedSweep:
         began = str(manifest.get("created", ""))[:16].replace("T", " ")
         self._who = ", ".join(filter(None, (str(manifest.get("submitter", "")), began)))
         of_trial = spec.resources.of_trial(gpus=manifest.get("hardware", {}).get("gpus"))
-        budget = (spec.budget or Budget()).model_copy(update={"cost": None})  # limits are the driver's concern
+        budget = (spec.budget or Budget()).model_copy(update={"cost": None})  # the driver enforces limits
         self._budget = BudgetWatch(budget, self._spending, self._worked, of_trial, os.environ)
 
     def look(self) -> SweepView:
@@ -262,13 +264,13 @@ class FollowedSweep:
 
 
 class Board:
-    """All sweeps of an output. One thread reads journals; any number of threads can read these attributes.
+    """All sweeps of an output. One thread reads journals, while any number of threads can read the attributes.
 
     Attributes:
         seen: sweep → its last view, the latest first.
         rows: the table of all sweeps as HTML, running sweeps first.
         parts: sweep → the live part of its page as HTML.
-        watchers: sweep → number of its watchers; the empty name stands for the table.
+        watchers: sweep → number of its watchers; the empty name means the table.
     """
 
     def __init__(self, output: str) -> None:
@@ -283,7 +285,7 @@ class Board:
         self._names: tuple[float, list[str]] = (float("-inf"), [])
 
     def look(self) -> None:
-        """Read new records of every sweep; a sweep that cannot be read shows why."""
+        """Read new records of every sweep. If a sweep cannot be read, its view states why."""
         names = self._listed()
         self.seen = {name: self.seen.get(name, SweepView(name)) for name in names}
         for gone in self.parts.keys() - set(names):
@@ -294,14 +296,14 @@ class Board:
             try:
                 seen = self._look_at(name)
                 self.parts[name] = page_text("progress.html", seen=seen)
-            except Exception as error:  # whatever a foreign folder contains, the other sweeps must be shown
+            except Exception as error:  # a damaged or foreign folder must not hide the other sweeps
                 self._followed.pop(name, None)
                 tables = not SweepPaths(self.place.folder / name).sweep_file.is_file()
                 seen = SweepView(
                     name, "tables only" if tables else "cannot be read", str(error), over=True, key="tables" * tables
                 )
                 self.parts[name] = page_text("progress.html", seen=seen)
-            if self.seen[name] is not seen:  # shown at once, since the first look at large sweeps takes a while
+            if self.seen[name] is not seen:  # shown at once, since the first read of large sweeps takes a while
                 self.seen[name] = seen
                 self._show()
 
@@ -310,9 +312,9 @@ class Board:
         self.rows = page_text("rows.html", sweeps=ordered)
 
     def outdated(self) -> list[tuple[str, str, bool]]:
-        """Return (name, key, whether it is over) of the sweeps whose pages are out of date, watched ones first.
+        """Return (name, key, whether it is over) for each sweep whose page is out of date, watched sweeps first.
 
-        Of the others only the UNASKED newest are returned.
+        Of the sweeps that nobody watches, only the UNASKED newest are returned.
         """
         asked = [name for name in self.seen if self.watchers[name]]
         asked_first = [self.seen[name] for name in dict.fromkeys([*asked, *[*self.seen][:UNASKED]])]
@@ -325,7 +327,7 @@ class Board:
                 folders = sweep_names(self.place.folder) if store is None else filter(self.place.has, store.folders())
                 self._names = time.monotonic(), (names := [*filter(is_sweep_name, folders)])
             except (SweeperError, StoreError):
-                return names  # the last known ones: a store may be unavailable for a while
+                return names  # the last known names: a store may be unavailable for a while
         return names
 
     def _look_at(self, name: str) -> SweepView:
@@ -336,13 +338,13 @@ class Board:
                 self._followed[name] = FollowedSweep(name, self.output)
             seen = self._followed[name].look()
             if seen.over:
-                del self._followed[name]  # its trials take memory, and it may never change again
+                del self._followed[name]  # its trials take memory, and the sweep may never change again
             seen.key = f"{seen.record}-{seen.over}-{changed_at(self.place.folder / name / RECALIBRATIONS)}"
         seen.page = page_content(self.output, name)
         return seen
 
     def _mark(self, name: str) -> object:
-        """Return a value that changes when a sweep that is over has something new."""
+        """Return a value that changes when an ended sweep gets new records or files."""
         if self.place.store is not None:
             return time.monotonic() // REST_SECONDS
         paths = SweepPaths(self.place.folder / name)

@@ -219,8 +219,7 @@ def column_types(space: Fields) -> dict[str, type]:
 
 
 def varying_columns(space: Fields) -> tuple[str, ...]:
-    """Return the columns that the sweep varies: component names, and hyperparameters with several values for one
-    component.
+    """Return the columns that vary: component names, and hyperparameters with several values for one component.
 
     A hyperparameter that two components share only by name (the width of two architectures) does not count as varying.
     """

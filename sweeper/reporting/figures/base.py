@@ -1,7 +1,7 @@
-"""A figure: panels (each a Vega-Lite chart with its rows), a caption, and the queries that gave the rows.
+"""A figure: panels (each a Vega-Lite chart with its rows), a caption, and the queries of the rows.
 
-`drawing` adds the theme; the page draws charts interactively, `on_paper` as PDF, SVG or PNG. To add a figure to the
-report, put a file such as this into this folder; it is found by itself:
+`drawing` adds the theme. The page draws charts interactively; `on_paper` writes them as PDF, SVG or PNG. To add a
+figure to the report, add a file such as the following to this folder; it is discovered there:
 
     @FIGURES.add("trials_by_status", place=160, absent="Trials by status: there are none.")
     def draw(results: Results) -> Figure | None:
@@ -11,7 +11,7 @@ report, put a file such as this into this folder; it is found by itself:
         return Figure("trials-by-status", "Trials by status", "Trials of the sweep.", [sql], [panel], ["trials"])
 
 `draw` returns None if the figure does not apply to a sweep. A figure's file imports this module, queries and
-statistics, never the page. A row's `says` is its tooltip, a click on a row with a `trial` opens that trial, and the
+statistics, but never the page. A row's `says` is its tooltip. A click on a row with a `trial` opens that trial. The
 page's filters hide rows by `status` and by the category of their colour.
 """
 
@@ -28,13 +28,13 @@ from trainables.registry import Component, Registry
 
 #: A part of a Vega-Lite specification: https://vega.github.io/vega-lite/docs/.
 Json: TypeAlias = dict[str, object]
-#: The rows that a layer draws; only the columns that it encodes reach the page.
+#: The rows that a layer draws. The page contains only the columns that the layer encodes.
 Data: TypeAlias = Sequence[Mapping[str, object]]
 
 Channel: TypeAlias = Json | list[Json] | None
 
-#: Shapes as SVG paths over [−1, 1]. Vega-Lite's colour channel sets a layer's fill or its stroke: a ring with a hole
-#: needs only the fill, so one layer holds full and hollow marks.
+#: Shapes as SVG paths over [−1, 1]. Vega-Lite's colour channel sets a layer's fill or its stroke. A ring with a hole
+#: needs only the fill, so one layer can contain full and hollow marks.
 RING = "M1,0A1,1,0,1,1,-1,0A1,1,0,1,1,1,0ZM.62,0A.62,.62,0,1,0,-.62,0A.62,.62,0,1,0,.62,0Z"
 FRAME = "M-.9,-.9H.9V.9H-.9ZM-.55,-.55V.55H.55V-.55Z"
 _LOZENGE = "M0,-1.2L1.2,0L0,1.2L-1.2,0ZM0,-.7L-.7,0L0,.7L.7,0Z"
@@ -67,12 +67,13 @@ def quantity(
         {'zero': True}
     """
     scale: Json = {"zero": zero} if limits is None else {"domain": [*limits]}
-    # "Nice" ends would widen exact limits, and on a logarithmic axis add up to a whole empty decade.
+    # "Nice" ends would widen exact limits. On a logarithmic axis they would add up to a whole empty decade.
     scale |= {"nice": False} if limits or not zero else {}
     scale |= {"padding": 10} if limits is None and not zero else {}
     axis: Json = {"format": ",.6~g", "tickCount": 8} if log else {}
     if step is not None and limits is not None:
-        # Limits such as 1.03 leave room for marks at 1; labels stop below them. 1e-9: 0.6 / 0.2 is 2.9999….
+        # Limits such as 1.03 leave room for marks at 1, so labels stop below them. 1e-9 is needed because 0.6 / 0.2 is
+        # 2.9999….
         axis["values"] = [round(step * at, 9) for at in range(int(limits[1] / step + 1e-9) + 1)]
     return {"field": column, "type": "quantitative", "title": title or None, "axis": axis,
             "scale": {"type": "log", "nice": False, **scale} if log else scale}  # fmt: skip
@@ -91,13 +92,13 @@ def names(column: str, title: str = "", order: Iterable[object] | None = None) -
         >>> names("status", "trials by status")["title"]
         'trials by status'
     """
-    # An explicit null keeps the rows' order; without it Vega-Lite sorts names.
+    # An explicit null keeps the rows' order. Without it, Vega-Lite sorts names.
     sort = None if order is None else [*order]
     return {"field": column, "type": "nominal", "title": title or None, "sort": sort, "axis": {"labelAngle": 0}}
 
 
 def colour(column: str, categories: Sequence[str]) -> Json:
-    """Return a channel that colours categories; each keeps its colour in every panel of the figure.
+    """Return a channel that colours categories. A category has the same colour in all panels of the figure.
 
     Example:
         >>> colour("loss", ["cross_entropy", "focal"])["scale"]
@@ -114,7 +115,7 @@ def shade(column: str, low: float, high: float, *, larger_is_better: bool = Fals
 
 
 def dash(column: str, categories: Sequence[str]) -> Json:
-    """Return a channel that dashes the lines of categories; the fifth category repeats the first pattern."""
+    """Return a channel that dashes lines by category. The fifth category repeats the first pattern."""
     patterns = [DASHES[at % len(DASHES)] for at in range(len(categories))]
     return {"field": column, "type": "nominal", "scale": {"domain": [*categories], "range": patterns}, "legend": None}
 
@@ -129,7 +130,7 @@ def full_where(test: str, full: str = "circle", hollow: str = RING) -> Json:
 
 
 def paint(name: str) -> Json:
-    """Return a channel of one colour of page.css's palette: `ink`, `soft`, `axis` or `shade`."""
+    """Return a channel with one colour of the palette in page.css: `ink`, `soft`, `axis` or `shade`."""
     return {"value": {"expr": name}}
 
 
@@ -138,22 +139,22 @@ def mark(kind: str, rows: Data, *, look: Json | None = None, **channels: Channel
 
     Args:
         kind: Vega-Lite's `point`, `line`, `bar`, `rule`, `rect`, `area`, `text` …
-        rows: rows to draw; later ones lie on top.
+        rows: rows to draw. Later rows are drawn on top.
         look: further properties of the mark.
-        channels: encodings besides the panel's axes; None removes an axis that the layer does not have.
+        channels: encodings in addition to the panel's axes. None removes an axis that the layer does not use.
 
     Example:
         >>> layer = mark("bar", [{"status": "completed", "n": 8}])
         >>> layer["mark"], layer["data"]
         ({'type': 'bar'}, {'values': [{'status': 'completed', 'n': 8}]})
     """
-    # Vega-Lite sorts a line's points by x; a null order keeps the rows' order, as curves that turn back need.
+    # Vega-Lite sorts a line's points by x. A null order keeps the rows' order, which curves that turn back need.
     order = {"order": {"value": None}} if kind == "line" else {}
     return {"mark": {"type": kind, **(look or {})}, "data": {"values": rows}, "encoding": {**order, **channels}}
 
 
 def points(rows: Data, says: Callable[[Row], str] | None = None, *, size: float = 50, **channels: Channel) -> Json:
-    """Return a layer of points whose shape shows the trial's status; unfinished ones are faint and below the others.
+    """Return a layer of points whose shape shows the trial's status. Unfinished trials are faint and below the others.
 
     Args:
         rows: rows to draw.
@@ -164,7 +165,7 @@ def points(rows: Data, says: Callable[[Row], str] | None = None, *, size: float 
     drawn = [row if says is None else {**row, "says": says(cast(Row, row))} for row in rows]
     seen = {"condition": {"test": f"datum.status && !({DONE})", "value": FAINT}, "value": 1}
     shape: Json = {"field": "status", "type": "nominal", "scale": {"domain": [*SHAPES]}, "legend": None}
-    # The invisible stroke fills a ring's hole for the pointer: a hole itself has no tooltip.
+    # The invisible stroke covers a ring's hole, so that the tooltip also appears there.
     look: Json = {"filled": True, "size": size, "stroke": "rgba(0,0,0,0)", "strokeWidth": 7}
     by_status = {"shape": shape} if drawn and "status" in drawn[0] else {}
     drawn.sort(key=lambda row: row.get("status") == "completed")  # later rows are drawn on top
@@ -178,7 +179,7 @@ def rings(rows: Data, name: str, *, size: float = 50, **channels: Channel) -> Js
 
 
 def ends(interval: tuple[float, float] | None) -> Json:
-    """Return the columns of an error bar for `bars_to`; none without an interval."""
+    """Return the columns of an error bar for `bars_to`; empty without an interval."""
     return {} if interval is None else {"low": interval[0], "high": interval[1]}
 
 
@@ -211,7 +212,7 @@ def curves(
     """Return a layer with one line per name; the axes' columns are `x` and `y`.
 
     Args:
-        lines: name → (x, y); None interrupts a line.
+        lines: name → (x, y) points. None interrupts a line.
         legend: all names of the figure, in the order of their colours.
         dashed: draw thin dashed lines.
     """
@@ -232,11 +233,11 @@ class Panel:
 
     Attributes:
         heading: text above the plot; can be empty.
-        layers: layers, the last on top.
+        layers: layers; the last is on top.
         x, y: axes that the layers share.
         remarks: sentences below the plot.
-        width: least width in pixels; a narrower page scrolls sideways. 0 takes the available width.
-        points: number of configurations compared, if the panel needs a minimum; None if any number will do.
+        width: smallest width in pixels; a narrower page scrolls sideways. With 0, the plot takes the available width.
+        points: number of configurations compared, if the panel needs a minimum; None if there is no minimum.
     """
 
     heading: str
@@ -250,7 +251,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure with everything that a reader needs to trust it.
+    """A figure with its caption, queries and findings.
 
     Attributes:
         key: identifier, unique in the report; also the anchor.
@@ -260,7 +261,7 @@ class Figure:
         panels: plots, side by side if there is room.
         tables: tables that the queries read.
         findings: sentences on what the figure shows for this sweep, for the top of the report.
-        legend: categories in the order of their colours.
+        legend: categories, in the order of their colours.
         statuses: statuses of the trials drawn.
         dashes: categories of dashed lines, in the order of DASHES.
         folded: sentences on panels that are not drawn.

@@ -35,7 +35,7 @@ from trainables.metrics.binning import consistency_band, decomposition, isotonic
 
 @FIGURES.add("reliability", place=70, absent="Reliability diagrams: no trial has been evaluated on test data.")
 def draw_reliability(results: Results) -> Figure | None:
-    """Return the diagrams of the best configuration and the best with cross-entropy; None without test evaluations."""
+    """Return the diagrams of the best and the best cross-entropy configuration; None without test evaluations."""
     drawings = [diagrams(results, row, role) for role, row in chosen(leaderboard(results))]
     panels = [panel for drawn, _ in drawings for panel in drawn]
     queries = [query for _, asked in drawings for query in asked]
@@ -57,7 +57,7 @@ def draw_reliability(results: Results) -> Figure | None:
 
 
 def diagrams(results: Results, row: Row, role: str) -> tuple[list[Panel], list[str]]:
-    """Return a configuration's diagrams before and after temperature scaling, and their queries; none without bins."""
+    """Return a configuration's diagrams before and after temperature scaling, and their queries; empty without bins."""
     scaled = "posthoc_temperature_temperature" in results.columns("evaluations")
     before_sql, stored_sql = bins_sql(row), predictions_sql(row, scaled)
     before = results.rows(before_sql)
@@ -81,7 +81,7 @@ def chosen(board: Leaderboard) -> list[tuple[str, Row]]:
     """Return the best configuration and, if it is a different one, the best trained with cross-entropy."""
     if board.best is None:
         return []
-    # A finished one if there is any, else the best of those that were stopped.
+    # A finished configuration if there is any, otherwise the best stopped one.
     plain = [row for row in (*board.finished, *board.rows) if row["loss"] == "cross_entropy"]
     picked = [("Best", board.best)]
     if plain and plain[0]["trial"] != board.best["trial"]:
@@ -112,7 +112,7 @@ def predictions_sql(row: Row, scaled: bool) -> str:
 
 @dataclass(frozen=True)
 class Stored:
-    """The test predictions of all replicates of a configuration, one after the other.
+    """The concatenated test predictions of all replicates of a configuration.
 
     Attributes:
         logits: float64, [N, K].
@@ -140,7 +140,7 @@ def stored_predictions(results: Results, sql: str, trial: str) -> Stored | None:
     targets, replicate, sample, temperature = (
         table[name].to_numpy() for name in ("target", "replicate", "sample", "temperature")
     )
-    # float64: softmax of float32 logits loses the small probabilities that NLL depends on.
+    # float64 is needed, because a softmax of float32 logits loses the small probabilities on which NLL depends.
     logits = np.stack(table["logits"].to_numpy()).astype(np.float64)
     return Stored(logits, targets, replicate, sample, temperature.astype(np.float64))
 
@@ -153,8 +153,8 @@ def isotonic(probabilities: NDArray[np.float64], stored: Stored) -> Isotonic:
     """Return the isotonic curve and consistency band of probabilities, [N, K]."""
     confidence = probabilities.max(axis=1)
     correct = (probabilities.argmax(axis=1) == stored.targets).astype(np.float64)
-    # Replicates share the test samples, so a sample has one random number for all: drawn independently, the pooled
-    # predictions would seem more precise than they are.
+    # Replicates share the test samples, so each sample has one random number for all replicates. With independent
+    # numbers, the pooled predictions would seem more precise than they are.
     levels, band = isotonic_levels(confidence, correct), consistency_band(confidence, stored.sample)
     around = [
         {"x": float(x), "y": float(low), "upper": float(high)}
@@ -175,7 +175,8 @@ def isotonic(probabilities: NDArray[np.float64], stored: Stored) -> Isotonic:
 def after_temperature(stored: Stored, bins: int) -> tuple[Rows, list[str], Isotonic]:
     """Return the pooled test bins of softmax(logits / T), remarks with T and ECE, and the curve."""
     probabilities = softmax64(stored.logits / stored.temperature[:, None])
-    # T and ECE are per replicate: an ECE of the pooled predictions would average errors of opposite sign.
+    # T and ECE are computed per replicate, because an ECE of the pooled predictions would average errors of opposite
+    # sign.
     of = {int(r): stored.replicate == r for r in np.unique(stored.replicate)}
     parts = [(probabilities[rows], stored.targets[rows]) for rows in of.values()]
     ece = spread([evaluate_probabilities(*part, bins)["ece"] for part in parts])
@@ -188,7 +189,7 @@ def after_temperature(stored: Stored, bins: int) -> tuple[Rows, list[str], Isoto
 
 
 def diagram(heading: str, bins: Rows, remarks: Sequence[str], curve: Isotonic | None = None) -> Panel:
-    """Return one reliability diagram: curve with band, accuracy by bin, the diagonal, shares of samples as bars.
+    """Return a reliability diagram: curve with band, accuracy by bin, diagonal, and bars for the shares of samples.
 
     Without a curve, which needs stored predictions, a line joins the bins.
     """
@@ -219,10 +220,10 @@ def diagram(heading: str, bins: Rows, remarks: Sequence[str], curve: Isotonic | 
     )
 
 
-#: Densities are cut off below this share of a panel's highest: the Gaussians' tails carry no information there.
+#: Densities below this share of a panel's highest density are cut off. The Gaussians' tails carry no information there.
 LOWEST = 1e-8
 
-#: Share of a spectrum's range within which eigenvalues count as near 0: two widths of the drawn Gaussians.
+#: Eigenvalues within this share of a spectrum's range count as near 0. It is two widths of the drawn Gaussians.
 BULK = 0.02
 
 
@@ -232,7 +233,7 @@ BULK = 0.02
     absent="Spectral densities: none was measured; set evaluation.curvature.spectrum: true.",
 )
 def draw_densities(results: Results) -> Figure | None:
-    """Return the densities of the best configuration and the best with cross-entropy; None if neither has any."""
+    """Return the densities of the best and the best cross-entropy configuration; None if neither has any."""
     board = leaderboard(results)
     queries: list[str] = []
     densities, names = dict[str, Rows](), dict[str, str]()
@@ -272,10 +273,10 @@ def density_sql(row: Row) -> str:
 
 
 def density_panel(loss: str, densities: Mapping[str, Rows], names: Mapping[str, str]) -> Panel | None:
-    """Return the panel of one Hessian's densities, one line per replicate; None if none was measured for that loss.
+    """Return the panel of one Hessian's densities, one line per replicate; None if it was not measured for that loss.
 
     Args:
-        loss: the loss whose Hessian it is.
+        loss: the loss of the Hessian.
         densities: label of a configuration → rows of its densities.
         names: label of a configuration → its short name.
     """
@@ -304,8 +305,9 @@ def density_panel(loss: str, densities: Mapping[str, Rows], names: Mapping[str, 
 
 
 def ends_of(rows: Rows, replicates: int) -> str:
-    """Return a sentence on the ends of a spectrum and the share of its eigenvalues near 0, over all replicates."""
-    # Only quadrature nodes have a weight; the other rows are points of the drawn curve, beyond the spectrum's ends.
+    """Return a sentence on a spectrum's ends and its share of eigenvalues near 0, over all replicates."""
+    # Only quadrature nodes have a weight. The other rows are points of the drawn curve, which extends beyond the
+    # spectrum.
     weighed = [(float_of(row, "eigenvalue"), float_of(row, "weight")) for row in rows]
     nodes = [(eigenvalue, weight) for eigenvalue, weight in weighed if weight > 0]
     low, high = min(eigenvalue for eigenvalue, _ in nodes), max(eigenvalue for eigenvalue, _ in nodes)

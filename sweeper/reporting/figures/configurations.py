@@ -15,7 +15,7 @@ from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED
 from trainables.curvature.statistics.base import headline_columns
 
-#: The losses whose Hessian an evaluation can measure, with their names; a sweep can ask for one alone.
+#: Loss whose Hessian an evaluation can measure → name of the Hessian. A sweep can request only one of them.
 HESSIANS = {"training": "Hessian of the training loss", "cross_entropy": "Hessian of cross-entropy"}
 
 MEASURED = ("ece", "nll", "accuracy", *headline_columns())
@@ -23,12 +23,12 @@ MEASURED = ("ece", "nll", "accuracy", *headline_columns())
 
 AnyRow = TypeVar("AnyRow", bound=Row)
 
-#: Largest number of unfinished trials drawn in a panel: more cover each other and take seconds to draw.
+#: Largest number of unfinished trials drawn in a panel. More would cover each other and take seconds to draw.
 MOST_POINTS = 1000
 
 
 def categories(rows: Iterable[Row], column: str) -> list[str]:
-    """Return the sorted values of `column`; the fixed order keeps a category's colour the same in all figures."""
+    """Return the sorted values of `column`, so that a category has the same colour in all figures."""
     return sorted({str(row[column]) for row in rows})
 
 
@@ -47,7 +47,7 @@ def counted(rows: Rows, noun: str = "configuration") -> str:
 def thin_points(rows: Sequence[AnyRow]) -> tuple[list[AnyRow], list[str]]:
     """Return every finished row and at most MOST_POINTS others, and a remark if some are left out.
 
-    The others are chosen evenly, in the order of `rows`. Statistics have to use all rows.
+    The other rows are chosen at equal distances, in the order of `rows`. Statistics must use all rows.
     """
     others = [at for at, row in enumerate(rows) if row["status"] != "completed"]
     if len(others) <= MOST_POINTS:
@@ -59,7 +59,7 @@ def thin_points(rows: Sequence[AnyRow]) -> tuple[list[AnyRow], list[str]]:
 
 
 def measured_hessians(results: Results) -> dict[str, str]:
-    """Return the HESSIANS for which this sweep's evaluations have columns (which may be empty)."""
+    """Return the members of HESSIANS for which this sweep's evaluations have columns, even if these are empty."""
     present = set(results.columns("evaluations"))
     return {loss: words for loss, words in HESSIANS.items() if f"hessian_{loss}_samples" in present}
 
@@ -69,9 +69,9 @@ def configuration_rows(
 ) -> tuple[str, Rows]:
     """Return the query and rows of every evaluated configuration: validation split, last evaluation.
 
-    Columns: `trial status epoch loss architecture gamma samples replicates`, each of MEASURED with its `…_sd`, and
-    those of `more` (name → `config_…` column). Replicates of a trial are averaged only if they have the same epoch,
-    status and Hessian sample size. NaN becomes None.
+    The columns are `trial status epoch loss architecture gamma samples replicates`, the columns in MEASURED with their
+    `…_sd`, and the names in `more` (name → `config_…` column). Replicates of a trial are averaged only if they have the
+    same epoch, status and Hessian sample size. NaN becomes None.
     """
     trials = set(results.columns("trials"))
     present = set(results.columns("evaluations"))
@@ -79,7 +79,7 @@ def configuration_rows(
         "loss": "config_loss_name", "architecture": "config_architecture_name", "gamma": "config_loss_gamma",
         **(more or {}),
     }  # fmt: skip
-    # A sweep of one loss has no `config_loss_…` column; readers of the rows rely on the same names everywhere.
+    # A sweep with one loss has no `config_loss_…` column, but users of the rows rely on the same names everywhere.
     selected = [f"{column if column in trials else 'NULL'} AS {name}" for name, column in keys.items()]
     sizes = [f"hessian_{loss}_samples" for loss in measured_hessians(results)]
     selected.append(f"coalesce({', '.join([*sizes, 'NULL'])}) AS samples")
@@ -90,12 +90,12 @@ def configuration_rows(
         "GROUP BY ALL ORDER BY trial, epoch"
     )
     rows = results.rows(sql)
-    # Only NaN differs from itself; `isnan` would refuse the columns of text.
+    # Only NaN differs from itself. `isnan` would refuse the columns of text.
     return sql, [{name: None if value != value else value for name, value in row.items()} for row in rows]
 
 
 def one_sample_size(rows: Rows) -> tuple[Rows, str]:
-    """Return the rows with the most frequent Hessian sample size, and a sentence on that size and the rows left out.
+    """Return the rows with the most frequent Hessian sample size, and a sentence on the size and the rows left out.
 
     A subset's size biases its curvature, so values of different sizes are never shown together. Both are empty if no
     Hessian was measured.
@@ -128,7 +128,7 @@ def rank_correlations(rows: Rows, x: str, y: str) -> list[str]:
 
 def correlated(rows: Rows, x: str, y: str) -> str:
     """Return one correlation with its interval and n, or why there is none."""
-    # Rows with equal pairs of values are one training, repeated: counting them would narrow the interval.
+    # Rows with equal pairs of values are repetitions of one training. Counting them would narrow the interval.
     every = [(measured_or_none(row, x), measured_or_none(row, y)) for row in rows]
     known = dict.fromkeys((a, b) for a, b in every if a is not None and b is not None)
     rho = correlation([a for a, _ in known], [b for _, b in known])
@@ -142,22 +142,22 @@ def above_zero(rows: Rows, column: str) -> Rows:
     return [row for row in rows if (float_or_none(row, column) or 0) > 0]
 
 
-#: Number of points above which error bars would only blacken the plot; tooltips still have the deviations.
+#: Largest number of points with error bars. More bars would only blacken the plot; tooltips still have the deviations.
 ERROR_BARS_UP_TO = 300
 
 
 def configuration_points(
     rows: Rows, x: str, y: str, architectures: Sequence[str], *, connect: bool = False, apart: bool = False
 ) -> list[Json]:
-    """Return points coloured by architecture, means with standard deviations for finished trials.
+    """Return points coloured by architecture. Finished trials have error bars with their standard deviations.
 
     Args:
         rows: one per configuration, with `trial status epoch architecture replicates` and the columns x and y.
         x: column of the abscissa.
         y: column of the ordinate; `<y>_sd` is its error bar.
         architectures: all categories, in the order of their colours.
-        connect: draw a line through finished trials if each x occurs once, as in a grid.
-        apart: draw squares, for configurations that are not part of the comparison.
+        connect: draw a line through finished trials, if each x occurs once, as in a grid.
+        apart: draw squares instead. They mark configurations that are not part of the comparison.
     """
     by, finished = colour("architecture", architectures), [row for row in rows if row["status"] == FINISHED]
     layers = []  # the line and the bars come first, so that points lie on top of them
@@ -180,7 +180,7 @@ def configuration_points(
 
 
 def is_grid(values: Sequence[object]) -> bool:
-    """Return whether a line through the points is meaningful: three to thirty points, each with its own x."""
+    """Return whether a line through the points is meaningful: three to thirty points with distinct x."""
     return len(set(values)) == len(values) and 2 < len(values) <= 30
 
 

@@ -34,7 +34,7 @@ def draw(results: Results) -> Figure | None:
     columns = {*results.columns("trials"), *results.columns("evaluations")}
     if not {"config_loss_coverage", "config_loss_nu", *METRICS} <= columns:
         return None
-    # ν is drawn on a logarithmic axis; ν = 0, the unsmoothed loss, has no place there.
+    # ν has a logarithmic axis, which cannot show ν = 0, the unsmoothed loss.
     condition = "config_loss_coverage IS NOT NULL AND config_loss_nu > 0 AND ece IS NOT NULL"
     sql, rows = configuration_rows(results, condition, SETTINGS)
     if not rows:
@@ -62,11 +62,11 @@ def draw(results: Results) -> Figure | None:
 
 
 def is_grid(rows: Rows) -> bool:
-    """Return whether every pair of the occurring coverages and ν finished, with at least two values of each."""
+    """Return whether finished trials cover every pair of coverage and ν, with at least two values of each."""
     finished = [row for row in rows if row["status"] == FINISHED]
     pairs = {(row["coverage"], row["nu"]) for row in finished}
     sides = [len({pair[at] for pair in pairs}) for at in (0, 1)]
-    # A full product: random draws never repeat a value, and a grid with holes would show them as missing cells.
+    # Random draws never repeat a value, so they are not a full product. A grid with holes would have missing cells.
     return min(sides) > 1 and len(pairs) == sides[0] * sides[1]
 
 
@@ -87,7 +87,7 @@ def panel(rows: Rows, metric: str, architecture: str, grid: bool) -> Panel:
 
 
 def remarks(rows: Rows, metric: str) -> list[str]:
-    """Return a sentence on the best finished configuration and its place in the map."""
+    """Return a sentence on the best finished configuration and its position in the map."""
     finished = [row for row in rows if row["status"] == FINISHED]
     if not finished:
         return ["No configuration has finished."]
@@ -101,7 +101,7 @@ def remarks(rows: Rows, metric: str) -> list[str]:
 
 def colours(values: list[float], metric: str) -> Json:
     """Return the colour scale of a metric over the values drawn."""
-    # The worst 5 % share the lightest colour, so that a few diverged trials do not take the whole scale.
+    # The worst 5 % share the lightest colour. Otherwise a few diverged trials would stretch the whole scale.
     ordered = sorted(values) or [0.0]  # a panel without values still needs a scale
     high = ordered[math.ceil(0.95 * (len(ordered) - 1))] if metric == "ece" else ordered[-1]
     low = ordered[0] if metric == "ece" else ordered[math.floor(0.05 * (len(ordered) - 1))]

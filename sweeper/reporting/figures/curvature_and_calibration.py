@@ -1,7 +1,7 @@
 """Curvature and calibration: figures 2, 3 and 4 of the curvature paper, and correlations of sharpness with calibration.
 
-λ_max and calibration error against γ, the Hessian's trace and τ; rank correlations of each sharpness with ECE,
-refinement and post-hoc NLL for each loss.
+The figures show λ_max and calibration error against γ, the Hessian's trace and τ. For each loss, they also show rank
+correlations of each sharpness with ECE, refinement and post-hoc NLL.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, varying_columns
 from trainables.curvature.statistics.base import statistic_of
 
-#: Condition for losses with a γ and for cross-entropy, which is focal loss at γ = 0.
+#: Condition for configurations with a γ, and for cross-entropy, which is focal loss at γ = 0.
 GAMMA_CONDITION = "(config_loss_gamma IS NOT NULL OR config_loss_name = 'cross_entropy')"
 
 NAMES = {"training": "the training loss’s Hessian", "cross_entropy": "cross-entropy’s Hessian"}
@@ -61,7 +61,7 @@ def curvature_against_gamma(results: Results) -> Figure | None:
     if "config_loss_gamma" not in results.columns("trials") or not hessians:
         return None
     sql, rows = configuration_rows(results, GAMMA_CONDITION)
-    # Only rows with curvature vote on the sample size that is kept.
+    # The most frequent sample size is determined only among rows with curvature.
     measured = [f"hessian_{loss}_lambda_max" for loss in hessians]
     rows, sizes = one_sample_size([row for row in rows if any(row[name] is not None for name in measured)])
     against = AgainstGamma(results, rows)
@@ -119,7 +119,7 @@ class AgainstGamma:
         rows: configurations with a γ.
         zero: configurations of cross-entropy, drawn as squares.
         families: the losses in `rows`.
-        architectures: architectures of both, in the order of their colours.
+        architectures: architectures in `rows` and `zero`, in the order of their colours.
         remark: explanation of the squares, with a leading space; empty if there are none.
     """
 
@@ -130,7 +130,7 @@ class AgainstGamma:
         self.families = categories(self.rows, "loss")
         self.architectures = categories([*self.rows, *self.zero], "architecture")
         self.remark = " Squares: cross-entropy (focal loss at γ = 0); not part of ρ." if self.zero else ""
-        # A line through trials is meaningful only if they differ in nothing but γ.
+        # A line through trials is meaningful only if they differ only in γ.
         alone = {"config_loss_name", "config_loss_gamma", "config_architecture_name"}
         self._line = set(varying_columns(results)) <= alone
 
@@ -141,7 +141,7 @@ class AgainstGamma:
             family: the loss.
             heading: heading of the panel.
             column: column of the ordinate.
-            log: title of a logarithmic axis; without it the axis is ECE's, from 0.
+            log: title of a logarithmic axis; if empty, the axis shows ECE from 0.
         """
         mine = [row for row in self.rows if row["loss"] == family]
         shown, plain = (above_zero(mine, column), above_zero(self.zero, column)) if log else (mine, self.zero)
@@ -158,7 +158,7 @@ class AgainstGamma:
 
 
 def gamma_findings(against: AgainstGamma, hessians: Sequence[str]) -> list[str]:
-    """Return sentences on the rank correlation of γ and λ_max among finished trials, if there are enough trials."""
+    """Return sentences on the rank correlation of γ and λ_max among finished trials; none with too few trials."""
     sentences: list[str] = []
     for family in against.families:
         for architecture in categories(against.rows, "architecture"):
@@ -205,7 +205,7 @@ def trace_panel(rows: Rows, loss: str, architectures: Sequence[str]) -> Panel:
     layers, remarks = configuration_points(drawn, column, "ece", architectures), list[str]()
     for architecture in architectures:
         mine = [row for row in shown if str(row["architecture"]) == architecture and row["status"] == FINISHED]
-        # Finished trials only: early-stopped ones were stopped for their objective, which bends the curve.
+        # The fit uses only finished trials. Others were stopped because of their objective, which would bend the curve.
         fit = log_log_fit(floats(mine, column), floats(mine, "ece"))
         if fit is None:
             remarks.append(f"{architecture}: too few finished trials for a cubic fit (n = {len(mine)}).")
@@ -222,7 +222,7 @@ def trace_panel(rows: Rows, loss: str, architectures: Sequence[str]) -> Panel:
 PENALTY = "hessian_trace"
 TRACE = "hessian_cross_entropy_trace"
 
-#: A logarithmic axis has no place for τ = 0: it is drawn this factor below the smallest τ and labelled 0.
+#: A logarithmic axis cannot show τ = 0, so its points are drawn this factor below the smallest τ and labelled 0.
 ZERO_BELOW = 4.0
 
 
@@ -284,10 +284,10 @@ def tau_panel(rows: Rows, column: str, heading: str, architectures: Sequence[str
     return Panel(heading, layers, x, quantity(column, heading, log=True), remarks)
 
 
-#: Metrics that sharpness is correlated with, on validation data like curvature.
+#: Metrics with which sharpness is correlated. Like curvature, they are measured on validation data.
 TARGETS = ("ece", "refinement_nll", "posthoc_temperature_nll")
 
-#: Statistics that describe the measurement or the gradient, not the sharpness of a network.
+#: Statistics that describe the measurement or the gradient instead of the sharpness of a network.
 NOT_SHARPNESS = ("matvecs", "residual", "samples", "lambda_min", "gradient_norm")
 
 ALL = "all losses"
@@ -303,7 +303,7 @@ def sharpness_and_calibration(results: Results) -> Figure | None:
     present = results.columns("evaluations")
     shown = [name for name in present if is_sharpness(name)]
     targets = [name for name in TARGETS if name in present]
-    # λ_max and trace are always measured; a figure of these two alone would repeat the ones above.
+    # λ_max and trace are always measured. A figure of only these two would repeat the figures above.
     if not any((statistic := statistic_of(name)) is not None and statistic[1].group for name in shown):
         return None
     averages = ", ".join(f"avg({name}) AS {name}" for name in ("accuracy", *targets, *shown))
@@ -336,13 +336,13 @@ def sharpness_and_calibration(results: Results) -> Figure | None:
 
 
 def is_sharpness(column: str) -> bool:
-    """Return whether a column measures a network's sharpness, without its training loss's own scale."""
+    """Return whether a column measures a network's sharpness, independently of its training loss's scale."""
     statistic = statistic_of(column)
     of_it = statistic is not None and statistic[0] != "training" and statistic[1].name not in NOT_SHARPNESS
     return of_it and not column.endswith("_se")
 
 
-#: Column → its correlation, plain and given accuracy.
+#: Column → (correlation, partial correlation given accuracy).
 Found = Mapping[str, tuple[Correlation | None, Correlation | None]]
 
 
@@ -351,7 +351,7 @@ def sharpness_correlations(rows: Rows, columns: Sequence[str], target: str) -> F
     by_column: dict[str, tuple[Correlation | None, Correlation | None]] = {}
     for column in columns:
         known = [[float_or_none(row, name) for name in (column, target, "accuracy")] for row in rows]
-        # The plain and the partial correlation use the same rows, so that they can be compared.
+        # The plain and the partial correlation use the same rows, so they can be compared.
         every = ((tuple(v), row["architecture"]) for v, row in zip(known, rows, strict=True) if None not in v)
         whole = [*dict.fromkeys(every)]  # rows with the same values are one training
         strata = [architecture for _, architecture in whole]

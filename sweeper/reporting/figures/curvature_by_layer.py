@@ -1,8 +1,8 @@
-"""The layers in which γ changes curvature, split into the loss's own scale and the network's change.
+"""The change of each layer's curvature with γ, split into the loss's own scale and the network's change.
 
-For each network, the training loss's Tr(H_bb) divided by cross-entropy's is the loss's scale at these logits.
-Cross-entropy's Tr(H_bb) divided by that of networks trained with γ = 0 is the change of the network. The product of
-both is the whole change of the training loss's Tr(H_bb). (The other order, scale first, would compare losses at the
+For each network, the loss's scale at its logits is the ratio of the training loss's Tr(H_bb) to cross-entropy's. The
+change of the network is the ratio of cross-entropy's Tr(H_bb) to that of networks trained with γ = 0. The product of
+both ratios is the whole change of the training loss's Tr(H_bb). (In the other order, losses would be compared at the
 logits of γ = 0.)
 """
 
@@ -18,7 +18,8 @@ from sweeper.core.statistics.differences import Mean, difference_of, mean_of
 from sweeper.reporting.figures.base import FIGURES, Figure, Json, Panel, mark, names, shade
 from sweeper.results import Results
 
-#: Largest number of values of γ: more were drawn at random, and each column would hold one configuration.
+#: Largest number of values of γ. More values were probably drawn at random, so each column would have one
+#: configuration.
 MOST_GAMMAS = 16
 
 WHOLE = "all layers"
@@ -102,7 +103,7 @@ def changes_of(rows: Rows) -> Changes:
 
 
 def readings(rows: Rows, loss: str, column: str) -> Readings:
-    """Return ln of a column of one loss, by layer and for their sum; values that are not positive are left out."""
+    """Return ln of a column of one loss, for each layer and for the sum over layers. Only positive values are used."""
     # The trace of the whole Hessian is the sum of its diagonal blocks' traces.
     sums: dict[tuple[str, float, int, str], float] = defaultdict(float)
     for row in rows:
@@ -119,7 +120,7 @@ def readings(rows: Rows, loss: str, column: str) -> Readings:
 
 
 def against_zero(by_layer: Readings) -> dict[str, dict[float, Mean]]:
-    """Return each layer's mean at γ minus that at γ = 0, paired by seed if both have the same seeds, once each."""
+    """Return each layer's mean at γ minus its mean at γ = 0; paired by seed if both have the same distinct seeds."""
     means: dict[str, dict[float, Mean]] = defaultdict(dict)
     for (layer, gamma), held in by_layer.items():
         base = by_layer.get((layer, 0.0), {})
@@ -134,7 +135,7 @@ def against_zero(by_layer: Readings) -> dict[str, dict[float, Mean]]:
 
 def panels_of(name: str, changes: Changes, rows: Rows) -> list[Panel]:
     """Return a network's panels, all on one colour scale."""
-    # The first name is at the top, so the layer next to the input is at the bottom.
+    # Vega draws the first name at the top, so the layers are reversed: the input is at the bottom.
     layers = [WHOLE, *reversed(dict.fromkeys(text_of(row, "block") for row in rows))]
     gammas = sorted({float_of(row, "gamma") for row in rows} - {0.0})
     values = [mean.value for part in changes.values() for held in part.values() for mean in held.values()]
@@ -170,7 +171,7 @@ def factor(mean: Mean) -> str:
 
 
 def finding(architecture: str, family: str, changes: Changes) -> str:
-    """Return a sentence on the change at the largest γ: the loss's share, the network's share, and in which layers."""
+    """Return a sentence on the change at the largest γ: the loss's share, the network's share, and the layers."""
     total = changes["total"].get(WHOLE, {})
     if not total:
         return f"γ of {family} and Tr(H) by layer on {architecture}: no trace above 0 to compare."

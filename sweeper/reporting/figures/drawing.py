@@ -1,7 +1,7 @@
 """Vega-Lite charts: the specification of a panel, the common theme, and the libraries for a page.
 
-Colours are CSS variables (`var(--series-1)`): the page resolves them when it draws, so one chart serves light mode,
-dark mode and print; `on_paper` replaces them with its own palette.
+Colours are CSS variables (`var(--series-1)`). The page resolves them when it draws, so the same chart works in light
+mode, dark mode and print. `on_paper` replaces them with its own palette.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from sweeper.core.ids import cache_folder
 from sweeper.reporting.figures.base import SHAPES, Data, Json, Panel
 from trainables.files.atomic import write_text
 
-#: Columns that reach the page although no channel encodes them: the page needs them for clicks, filters and tooltips.
+#: Columns that the page needs for clicks, filters and tooltips, even if no channel encodes them.
 ALWAYS = ("trial", "status", "says")
 
-#: Vega expressions over parameters that page.js sets (its function `drawn`): the statuses that the reader hides, and
+#: Vega expressions over parameters that page.js sets in its function `drawn`: the statuses that the reader hides, and
 #: the trials in a brushed range. Trials outside that range stay faintly visible, so that the axes keep their scale.
 HIDDEN_STATUS, BRUSHED_AWAY = "!hidden[datum.status]", "chosen && !chosen[datum.trial]"
 GONE = 0.08
@@ -85,14 +85,14 @@ def layer_of(part: Json, axes: Json) -> Json:
     if "says" in held:
         channels["tooltip"] = {"field": "says"}
     if "trial" in held:
-        # `opacity` would also fade in a line's transparent points, which carry its tooltip.
+        # `opacity` would also make a line's transparent points visible, which only carry its tooltip.
         look = dict(cast(Json, part["mark"]))
         name = "strokeOpacity" if look["type"] == "line" else "opacity"
         seen = channels.get(name) or {"value": look.pop("opacity", 1)}
         fades = [{"test": BRUSHED_AWAY, "value": GONE}, *([seen["condition"]] if "condition" in seen else [])]
         channels[name] = {**seen, "condition": fades}
         part = {**part, "mark": look}
-    # Null cells are dropped too, since Vega treats a missing field as null and the page stays smaller.
+    # Null cells are dropped too: Vega treats a missing field as null, and the page is smaller.
     kept = [{name: row[name] for name in row if name in columns and row[name] is not None} for row in rows]
     return {
         **part, "data": {"values": kept}, "encoding": channels,
@@ -115,7 +115,7 @@ def json_text(value: object) -> str:
 
 
 def finite(value: object) -> object:
-    """Return the value with every NaN and infinity in it replaced by None."""
+    """Return a value in which every NaN and infinity is replaced by None."""
     if isinstance(value, float):
         return value if value - value == 0 else None  # inf − inf and NaN − NaN are NaN
     if isinstance(value, dict):
@@ -135,7 +135,7 @@ def javascript() -> str:
     if file.exists():
         return file.read_text("utf-8")
     script: str = vl_convert.javascript_bundle()  # type: ignore[call-arg]  # its stub demands a snippet
-    with suppress(OSError):  # a read-only home only costs the next call 2 s
+    with suppress(OSError):  # if the cache is not writable, only the next call takes 2 s
         file.parent.mkdir(parents=True, exist_ok=True)
         write_text(file, script)
     return script

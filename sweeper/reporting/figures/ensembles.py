@@ -10,7 +10,7 @@ from sweeper.results.predictive import AFTER, GREEDY, TEMPERATURES, EnsembleRow
 
 
 def draw_ensembles(rows: Sequence[EnsembleRow]) -> Figure:
-    """Return the figure of ensembles: greedy ones as lines, the others as horizontal levels."""
+    """Return the figure of ensembles: greedy ensembles are lines, the others are horizontal levels."""
     lines = {
         f"greedy, temperature {where}": [
             (row.members, row.metrics["nll"]) for row in rows if (row.ensemble, row.temperature) == (GREEDY, where)

@@ -1,17 +1,17 @@
-"""Hyperparameters: how much each matters, and all of them in one plot with the objective and test metrics.
+"""Hyperparameters: the importance of each, and all in one plot with the objective and test metrics.
 
-Importance is measured at an epoch that every compared trial reached, in each branch of the space. A conditional space
-has branches: γ exists for focal losses only, and focal's γ differs from inverse focal's. So each branch is analysed
-separately: all trials over the hyperparameters that all of them have, and the trials of each component over its own
-hyperparameters together with the common ones.
+Importance is measured at an epoch that every compared trial reached. A conditional space has branches: γ exists only
+for focal losses, and focal's γ differs from inverse focal's. So each branch is analysed separately. One analysis uses
+all trials, with the hyperparameters that all of them have. Another uses the trials of one component, with its own
+hyperparameters and the common ones.
 
-In a branch a random forest learns the rank of the objective from the hyperparameters. A hyperparameter's importance is
-half the drop of R² on held-out trials when its values are shuffled (Breiman 2001, Random Forests, §10): shuffling adds
-twice the variance that it explains (Gregorutti, Michel & Saint-Pierre 2017, arXiv:1310.5726), so half the drop is its
-share of the variance, interactions included. Forests as models of the objective: Hutter, Hoos & Leyton-Brown 2014, An
-Efficient Approach for Assessing Hyperparameter Importance. Shuffling gives plausible configurations only if
-hyperparameters were drawn independently, which holds within a branch of a sweep. Ranks are used because a few diverged
-trials would otherwise dominate the variance.
+In each branch, a random forest learns the rank of the objective from the hyperparameters. A hyperparameter's importance
+is half the drop of R² on held-out trials when its values are shuffled (Breiman 2001, Random Forests, §10). Shuffling
+adds twice the variance that the hyperparameter explains (Gregorutti, Michel & Saint-Pierre 2017, arXiv:1310.5726), so
+half the drop is its share of the variance, interactions included. Forests as models of the objective: Hutter, Hoos &
+Leyton-Brown 2014, An Efficient Approach for Assessing Hyperparameter Importance. Shuffling gives plausible
+configurations only if hyperparameters were drawn independently, which holds within a branch of a sweep. Ranks are used
+because a few diverged trials would otherwise dominate the variance.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from sweeper.results import Results
 from sweeper.results.leaderboard import Goal, Leaderboard, leaderboard, objective, searcher, varying_columns
 from sweeper.results.queries import measured_sql
 
-#: Least number of trials in an analysed branch: with fewer, each of the five folds tests on fewer than four.
+#: Smallest number of trials in an analysed branch. With fewer, each of the five folds would test on fewer than four.
 MINIMUM_TRIALS = 20
 
-#: Number of trials sampled from a larger branch: beyond it R² no longer changes, and the time grows linearly.
+#: Number of trials sampled from a larger branch. With more trials R² no longer changes, but the time grows linearly.
 MOST_TRIALS = 2_000
 
-#: Five folds as usual (Hastie, Tibshirani & Friedman 2009, §7.10); 60 trees and 5 shuffles per fold keep the
-#: Monte-Carlo error well below the spread over folds.
+#: Five folds are usual (Hastie, Tibshirani & Friedman 2009, §7.10). With 60 trees and 5 shuffles per fold, the
+#: Monte-Carlo error is well below the spread over folds.
 FOLDS, TREES, SHUFFLES = 5, 60, 5
 
 
@@ -60,8 +60,8 @@ class Importance(NamedTuple):
 
     Attributes:
         column: its `config_…` column.
-        mean: share of the variance of ranks on held-out trials, mean over folds; noise around 0 can be negative.
-        deviation: standard deviation over folds, which share training data: a spread, not a standard error.
+        mean: share of the variance of ranks on held-out trials, mean over folds. Noise can make it negative.
+        deviation: standard deviation over folds. It is not a standard error, because folds share training data.
     """
 
     column: str
@@ -75,7 +75,7 @@ class Branch(NamedTuple):
     Attributes:
         name: `all`, or the component's name, e.g. `focal`.
         importances: importances, largest first.
-        r_squared: R² of ranks on held-out trials, mean over folds; at most 0 if the forest learned nothing.
+        r_squared: R² of ranks on held-out trials, mean over folds. It is at most 0 if the forest learned nothing.
         n: number of trials.
     """
 
@@ -89,7 +89,7 @@ def importances(rows: Rows, columns: Sequence[str], target: str, *, seed: int = 
     """Return the branches with enough trials, all trials first.
 
     Args:
-        rows: one per trial, with `columns` and the target; rows without a finite target are left out.
+        rows: one row per trial, with `columns` and the target. Rows without a finite target are left out.
         columns: `config_…` columns that vary.
         target: column to explain.
         seed: random seed of folds, forests and shuffles.
@@ -111,7 +111,7 @@ def branches(rows: Rows, columns: Sequence[str]) -> list[tuple[str, Rows]]:
         for name in sorted({str(row[owner]) for row in rows}):
             mine = [row for row in rows if str(row[owner]) == name]
             own = [c for c in columns if c.startswith(prefix) and c != owner and explains(mine, c)]
-            if own and len(mine) < len(rows):  # the only component's branch would repeat that of all rows
+            if own and len(mine) < len(rows):  # the branch of the only component would repeat that of all rows
                 parts.append((name, mine))
     return parts
 
@@ -124,7 +124,7 @@ def explains(rows: Rows, column: str) -> bool:
 
 def analysed(name: str, rows: Rows, columns: Sequence[str], target: str, seed: int) -> Branch:
     """Return the importances of `columns` among `rows`."""
-    # Imported here: scikit-learn takes a second, and most commands draw no importance.
+    # Imported here, because importing scikit-learn takes a second and most commands do not need it.
     from sklearn.ensemble import RandomForestRegressor
     from sklearn.model_selection import KFold
 
@@ -139,8 +139,9 @@ def analysed(name: str, rows: Rows, columns: Sequence[str], target: str, seed: i
         forest.fit(features[train], ranks[train])
         held_out = ranks[test]
         variance = float(held_out.var()) or np.nan
-        # One call for all shuffles, not scikit-learn's permutation_importance, which takes three times as long: a
-        # forest takes longer to start than to predict. Copies of the test data: unchanged, then one column shuffled.
+        # One call predicts all shuffles, because a forest takes longer to start than to predict: scikit-learn's
+        # permutation_importance takes three times as long. The first copy of the test data is unchanged; each further
+        # copy has one column shuffled.
         copies = np.repeat(features[test][None], 1 + len(columns) * SHUFFLES, axis=0)
         for at, copy in enumerate(copies[1:]):
             copy[:, at // SHUFFLES] = rng.permutation(copy[:, at // SHUFFLES])
@@ -154,7 +155,7 @@ def analysed(name: str, rows: Rows, columns: Sequence[str], target: str, seed: i
 
 
 def encoded(rows: Rows, column: str) -> NDArray[np.float64]:
-    """Return a hyperparameter as numbers; names become alphabetical ranks, which trees split as needed."""
+    """Return a hyperparameter as numbers. Names become alphabetical ranks, which trees can split as needed."""
     values = [row[column] for row in rows]
     if any(isinstance(value, (str, bool)) for value in values):
         names = sorted({str(value) for value in values})
@@ -204,9 +205,9 @@ def draw_importance(results: Results) -> Figure | None:
 
 
 def common_epoch(results: Results) -> int | None:
-    """Return the first rung at which trials were stopped, so that stopped and finished ones are compared at one epoch.
+    """Return the first rung at which trials were stopped. There, stopped and finished trials can be compared.
 
-    None if none was stopped: finished trials are then compared at their end.
+    None if no trial was stopped. Finished trials are then compared at their end.
     """
     sql = "SELECT min(stop_rung) AS rung FROM trials WHERE status = 'early_stopped'"
     first = results.rows(sql)[0]
@@ -243,7 +244,7 @@ def branch_panel(branch: Branch) -> Panel:
 
 
 def findings(branch: Branch, goal: Goal, when: str) -> list[str]:
-    """Return a sentence on the most important hyperparameter of all trials; none if the forest explains nothing."""
+    """Return a sentence on the most important hyperparameter of all trials; empty if the forest explains nothing."""
     first = branch.importances[0]
     if branch.name != "all" or branch.r_squared <= 0:
         return []
@@ -256,13 +257,13 @@ def findings(branch: Branch, goal: Goal, when: str) -> list[str]:
 #: Least width of an axis with its labels, in pixels.
 AXIS_WIDTH = 90
 
-#: Largest number of lines: more cover each other, and drawing them without a GPU takes seconds.
+#: Largest number of lines. More would cover each other, and drawing them without a GPU would take seconds.
 MOST_LINES = 1500
 
 #: Number of best configurations that are always among the lines.
 BEST_LINES = 500
 
-#: Ratio of the largest to the smallest positive value from which an axis is logarithmic.
+#: An axis is logarithmic if the ratio of its largest to its smallest positive value is at least this.
 WIDE_RANGE = 20.0
 
 
@@ -274,7 +275,7 @@ WIDE_RANGE = 20.0
 def draw_parallel_coordinates(results: Results) -> Figure | None:
     """Return the plot over all evaluated configurations; None if nothing varies."""
     board = leaderboard(results)
-    # A diverged configuration has no rank, and so no colour.
+    # A diverged configuration is left out: it has no rank, and so no colour.
     rows = [row for row in board.rows if (judged := float_or_none(row, "judged")) is not None and math.isfinite(judged)]
     if len(rows) < 2 or not board.varying:
         return None
@@ -296,7 +297,7 @@ def draw_parallel_coordinates(results: Results) -> Figure | None:
 
 
 def thin_lines(rows: Rows, mode: str) -> Rows:
-    """Return at most MOST_LINES rows in their order: the BEST_LINES best, and others evenly by rank."""
+    """Return at most MOST_LINES rows in their order: the BEST_LINES best, and others at equal distances by rank."""
     if len(rows) <= MOST_LINES:
         return rows
     ordered = sorted(range(len(rows)), key=lambda at: float_of(rows[at], "judged"), reverse=mode == "max")
@@ -306,7 +307,7 @@ def thin_lines(rows: Rows, mode: str) -> Rows:
 
 
 class Dimension(NamedTuple):
-    """An axis of parallel coordinates: its label, the lines' positions in [0, 1], and position → tick label."""
+    """An axis of parallel coordinates: label, positions of the lines in [0, 1], and position → tick label."""
 
     label: str
     places: Sequence[float]
@@ -315,7 +316,7 @@ class Dimension(NamedTuple):
     @property
     def width(self) -> int:
         """Width of the widest label, in pixels."""
-        # 5.3: mean width of a character at 9.5 pixels; 10: the gap to the next axis.
+        # 5.3 is the mean width of a character at 9.5 pixels, and 10 the gap to the next axis.
         return max(AXIS_WIDTH, 10 + math.ceil(5.3 * max(map(len, [self.label, *self.ticks.values()]))))
 
 
@@ -323,7 +324,7 @@ def panel(board: Leaderboard, rows: Rows) -> Panel:
     """Return the parallel coordinates: status, hyperparameters and outcome, one column of the data per axis."""
     dimensions = dimensions_of(board, rows)
     columns = [f"axis_{at}" for at in range(len(dimensions))]
-    # Ranks spread the colours evenly; by value, one bad configuration would take the whole scale.
+    # Ranks spread the colours evenly. By value, one bad configuration would stretch the whole scale.
     best_first = sorted(
         range(len(rows)), key=lambda at: float_of(rows[at], "judged"), reverse=board.objective.mode == "max"
     )
@@ -352,7 +353,7 @@ def panel(board: Leaderboard, rows: Rows) -> Panel:
         "strokeJoin": "round",
     }
     words: Json = {"field": "words"}
-    # Drawn twice: Vega paints a text's stroke over its fill, so the halo needs a layer of its own below the text.
+    # Texts are drawn twice: Vega paints a text's stroke over its fill, so the halo needs a separate layer below.
     layers = [
         drawn,
         mark("text", ticks, look=halo, text=words),
@@ -373,7 +374,7 @@ def dimensions_of(board: Leaderboard, rows: Rows) -> list[Dimension]:
 
 
 def dimension(heading: str, values: Sequence[Value]) -> Dimension:
-    """Return one axis: names spread evenly, numbers over a wide range logarithmic, None at the bottom."""
+    """Return one axis: names are spread evenly, numbers over a wide range are logarithmic, None is at the bottom."""
     if any(isinstance(value, (str, bool)) for value in values):
         texts = ["none" if value is None else str(value) for value in values]
         return named_axis(heading, texts, sorted({*texts}, key=lambda name: (name != "none", name)))
@@ -393,7 +394,7 @@ def dimension(heading: str, values: Sequence[Value]) -> Dimension:
 
 
 def named_axis(heading: str, values: Sequence[str], order: Sequence[str]) -> Dimension:
-    """Return an axis of names, in their order from the bottom."""
+    """Return an axis of names, in the given order from the bottom."""
     place = {name: at / max(1, len(order) - 1) for at, name in enumerate(order)}
     return Dimension(heading, [place[value] for value in values], {at: name for name, at in place.items()})
 

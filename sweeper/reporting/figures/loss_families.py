@@ -1,13 +1,15 @@
 """Each loss family against cross-entropy on test data, with intervals and multiplicity-corrected p-values.
 
-Families are compared with a reference over finished configurations, each the mean of its replicates:
+Families are compared with a reference over finished configurations. A configuration's value is the mean of its
+replicates.
 
 - If the sweep ran families at the same other settings (a grid), they are paired by those settings. In each setting a
   family is represented by the configuration that validation data would choose, measured on test data.
-- If settings were drawn at random, no two agree: all finished configurations of a family are compared with all of the
-  reference.
-- If a side has only one configuration, the replicates of each side's best by validation are compared. This covers
-  variation between seeds, not the selection. They are paired if both share seeds (`replicates: {seeds: common}`).
+- If settings were drawn at random, no two are equal: all finished configurations of a family are compared with all of
+  the reference.
+- If a side has only one configuration, the replicates of each side's best configuration by validation are compared.
+  This covers variation between seeds, not the selection. They are paired if both share seeds
+  (`replicates: {seeds: common}`).
 
 `compare` pairs two sweeps that share seeds.
 """
@@ -46,15 +48,16 @@ from trainables.registry.names import measured_as
 
 METRICS = ("test_ece", "test_nll", "test_accuracy")
 
-#: The reference in papers; without it, the family with most finished configurations is the reference.
+#: The usual reference in papers. If a sweep lacks it, the reference is the family with the most finished
+#: configurations.
 REFERENCE = "cross_entropy"
 
-#: Least number of settings, configurations or replicates on each side: a 95 % interval from two values reaches thirteen
-#: standard errors each way.
+#: Smallest number of settings, configurations or replicates on each side. A 95 % interval from two values would extend
+#: thirteen standard errors to each side.
 MINIMUM = 4
 
-#: Compared units: pairs at equal settings, unpaired configurations, replicates of the best on equal seeds, unpaired
-#: replicates; if configurations share their seeds, means over configurations, paired by seed.
+#: What is compared: pairs at equal settings, unpaired configurations, replicates of the best configurations paired by
+#: seed, or unpaired replicates. If configurations share their seeds: means over configurations, paired by seed.
 SETTINGS, CONFIGURATIONS, SEEDS, REPLICATES = "settings", "configurations", "seeds", "replicates"
 SHARED_SEEDS = "shared seeds"
 PAIRED = (SETTINGS, SEEDS, SHARED_SEEDS)
@@ -71,7 +74,7 @@ class FamilyComparison:
         family: name of the loss.
         difference: mean, interval and p, before correction.
         corrected: p after Holm's correction over all families compared by this metric.
-        smallest: lower limit of `corrected` for this number of values, whatever they are.
+        smallest: smallest possible value of `corrected` for this number of values.
         sizes: numbers of units of the family and of the reference.
         unit: SETTINGS, CONFIGURATIONS, SEEDS, REPLICATES or SHARED_SEEDS.
     """
@@ -85,7 +88,7 @@ class FamilyComparison:
 
 
 def reference_of(rows: Rows) -> str | None:
-    """Return the family that others are compared with; None if there are fewer than two families."""
+    """Return the reference family; None if there are fewer than two families."""
     counts = Counter(str(row["loss"]) for row in rows)
     if len(counts) < 2:
         return None
@@ -95,7 +98,7 @@ def reference_of(rows: Rows) -> str | None:
 def compare_families(
     rows: Rows, varying: Sequence[str], metric: str, mode: str, replicates: Replicates
 ) -> list[FamilyComparison]:
-    """Return the comparison of every family that has enough units with the reference, by name.
+    """Return the comparisons with the reference, by name, of the families with enough units.
 
     Args:
         rows: finished configurations with `trial`, `loss`, `judged` (the objective), the metric and `varying` columns.
@@ -119,8 +122,9 @@ def compare_families(
         by_side = [{seed: value for seed, value in part.items() if finite(value)} for part in measured]
         common = [seed for seed in by_side[0] if seed in by_side[1]]
         drawn = [[part[key] for key in shared] for part in chosen] if len(shared) >= MINIMUM else [other, mine]
-        # The first comparison with enough units: paired ones before unpaired ones, since pairing removes the variance
-        # that both sides share; the best's replicates last, since they ignore the spread over configurations.
+        # The first comparison with enough units is used. Paired comparisons come before unpaired ones, since pairing
+        # removes the variance that both sides share. The best configurations' replicates come last, since they ignore
+        # the spread over configurations.
         if min(map(len, drawn)) >= MINIMUM and share_seeds([*other, *mine], replicates):
             sides, unit = over_seeds(drawn, replicates), SHARED_SEEDS
         elif len(shared) >= MINIMUM:
@@ -131,7 +135,7 @@ def compare_families(
             sides, unit = [[part[seed] for seed in common] for part in by_side], SEEDS
         else:
             sides, unit = [[*part.values()] for part in by_side], REPLICATES
-        # Two shared seeds are enough: each is a mean over at least MINIMUM configurations.
+        # Two shared seeds suffice, because each is a mean over at least MINIMUM configurations.
         if min(map(len, sides)) >= (2 if unit == SHARED_SEEDS else MINIMUM):
             difference_of = differences.paired_difference if unit in PAIRED else differences.unpaired_difference
             compared.append((family, difference_of(*sides), (len(sides[1]), len(sides[0])), unit))
@@ -150,7 +154,7 @@ def share_seeds(rows: Rows, replicates: Replicates) -> bool:
 
 
 def over_seeds(sides: Sequence[Rows], replicates: Replicates) -> list[list[float]]:
-    """Return the mean over each side's configurations for every seed that all of them have."""
+    """Return, for every seed that all configurations have, the mean over each side's configurations."""
     values = [[replicates.get(str(row["trial"]), {}) for row in rows] for rows in sides]
     known = [{seed for seed, value in seeds.items() if finite(value)} for rows in values for seeds in rows]
     common = sorted(set.intersection(*known))
@@ -246,15 +250,15 @@ def how(tested: set[str], board: Leaderboard, *, searched: bool = False) -> str:
 
 
 def panel(comparisons: Sequence[FamilyComparison], metric: str, reference: str, before: str) -> Panel:
-    """Return the panel of one metric: a point with its interval per family; `before` starts the heading."""
-    # A difference cannot exceed the width of the metric's range, which is infinite for NLL.
+    """Return the panel of one metric, with a point and interval per family. `before` starts the heading."""
+    # A difference cannot be larger than the width of the metric's range, which is infinite for NLL.
     split, name = measured_as(metric)
     metric_known = metric_of(name)
     furthest = math.inf if metric_known is None else metric_known.range[1] - metric_known.range[0]
     rows: list[Json] = []
     for item in comparisons:
         interval = item.difference.interval
-        # An interval from few values can exceed what the metric's range allows, and would dwarf the others.
+        # An interval from few values can be wider than the metric's range, and would dwarf the others.
         seen = interval and (max(interval[0], -furthest), min(interval[1], furthest))
         rows.append({"family": item.family, "mean": item.difference.mean, "says": sentence(item), **ends(seen)})
     layers = [*verticals({0: ""}), bars_to(rows, along="x"), points(rows, size=80)]
@@ -263,7 +267,7 @@ def panel(comparisons: Sequence[FamilyComparison], metric: str, reference: str, 
 
 
 def notes(comparisons: Sequence[FamilyComparison]) -> list[str]:
-    """Return the comparisons in words; if there are too few values for a significant p, one sentence states that."""
+    """Return the comparisons in words. If there are too few values for a significant p, one sentence states this."""
     smallest = min(item.smallest for item in comparisons)
     if smallest < SIGNIFICANT:
         return [f"{sentence(item)}." for item in comparisons]

@@ -1,4 +1,4 @@
-"""Write a figure for a paper: panels in two columns with legend and caption, as PDF with embedded fonts, SVG or PNG."""
+"""Write a figure for a paper, with legend and caption, as PDF with embedded fonts, SVG or PNG."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from sweeper.results import Results
 from trainables.files.atomic import replacing
 from trainables.registry.names import nearest
 
-#: Size of a panel in pixels of 1/96 inch: with its axis, one column (3.5 inches) of a two-column paper.
+#: Size of a panel in pixels of 1/96 inch. With its axis, it fills one column (3.5 inches) of a two-column paper.
 WIDTH, HEIGHT = 270, 200
-#: Characters of the caption and of a heading that fit into a column. Vega does not wrap text.
+#: Number of characters of the caption, and of a heading, that fit into a column. Vega does not wrap text.
 CAPTION_CHARACTERS, TITLE_CHARACTERS = 62, 44
-DOTS_PER_INCH = 300  # what most journals ask for
+DOTS_PER_INCH = 300  # most journals require it
 
-#: Distinguishable for colour-blind readers (Okabe & Ito 2008, Color universal design), the yellow darkened for white
-#: paper; values are coloured by the ends and the middle of viridis.
+#: Colours that colour-blind readers can distinguish (Okabe & Ito 2008, Color universal design). The yellow is darkened
+#: for white paper. Values are coloured by the ends and the middle of viridis.
 PALETTE = {
     "axis": "#444444", "grid": "#dddddd", "ink": "#111111", "soft": "#333333", "shade": "#dddddd", "card": "#ffffff",
     "series-1": "#0072B2", "series-2": "#D55E00", "series-3": "#009E73", "series-4": "#CC79A7",
@@ -35,7 +35,7 @@ FONT = "Liberation Sans, Arial, sans-serif"
 
 LEGEND: Json = {"orient": "bottom", "title": None, "columns": 2, "labelLimit": 0}
 
-#: Largest number of remarks of one plot that go into the caption; more would be a table, which the report has.
+#: Largest number of remarks of one plot in the caption. More would be a table, which the report contains.
 MOST_REMARKS = 4
 
 FORMATS: dict[str, Callable[[str], bytes]] = {
@@ -109,7 +109,7 @@ def caption(figure: Figure, before: str = "") -> str:
 
 
 def on_paper(figure: Figure, words: str = "") -> Json:
-    """Return a figure as one specification: panels side by side, legends below them, `words` at the bottom."""
+    """Return a figure as one specification: panels side by side, legends below them, and `words` at the bottom."""
     columns = min(2, len(figure.panels))
     panels = [
         {
@@ -118,7 +118,7 @@ def on_paper(figure: Figure, words: str = "") -> Json:
         }
         for panel in figure.panels
     ]  # fmt: skip
-    # Shared scales give one legend for all panels; without categories, each panel has its own range of colours.
+    # Shared scales give one legend for all panels. Without categories, each panel has its own range of colours.
     shared = {"color": "shared" if figure.legend else "independent", "shape": "shared", "strokeDash": "shared"}
     below = {"text": textwrap.wrap(words, CAPTION_CHARACTERS * columns), "orient": "bottom", "fontWeight": "normal",
              "fontSize": 9.5, "offset": 12}  # fmt: skip
@@ -134,14 +134,14 @@ def _with_legends(part: object, figure: Figure) -> Json:
         return [_with_legends(item, figure) for item in part]  # type: ignore[return-value]
     if not isinstance(part, dict):
         return part  # type: ignore[return-value]
-    if "values" in part or "value" in part:  # data: a row may have keys such as `type`
+    if "values" in part or "value" in part:  # rows of data, which may have keys such as `type`
         return part
     kept: Json = {key: _with_legends(value, figure) for key, value in part.items() if key not in ("params", "tooltip")}
     if part.get("type") == "nominal" and "legend" in part:
         if part["field"] != "status":
             lines = {"symbolType": "stroke"} if part["scale"].get("range") else {}
             longest = max(map(len, part["scale"]["domain"]), default=0)
-            # 5: the symbol and the gap to the next entry, in characters.
+            # 5 is the width of the symbol and the gap to the next entry, in characters.
             across = CAPTION_CHARACTERS * min(2, len(figure.panels)) // (longest + 5)
             kept["legend"] = {**LEGEND, **lines, "columns": min(6, max(1, across))}
         elif len(figure.statuses) > 1:

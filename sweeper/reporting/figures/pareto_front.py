@@ -27,7 +27,7 @@ LAMBDA_MAX = "hessian_cross_entropy_lambda_max"
 IN_TOOLTIP = ("accuracy", "ece", LAMBDA_MAX)
 LABELS = {"error": "validation error", "ece": "validation ECE", LAMBDA_MAX: label(LAMBDA_MAX)}
 
-#: Largest number of configurations named in the finding; the plot and the data have all.
+#: Largest number of configurations named in the finding; the plot and the data contain all.
 MOST_NAMED = 12
 
 
@@ -41,7 +41,8 @@ def draw(results: Results) -> Figure | None:
     rows = [{**row, "error": 1 - float_of(row, "accuracy")} for row in complete]
     curved, sizes = one_sample_size([row for row in rows if row.get(LAMBDA_MAX) is not None])
     goals = ["error", "ece"]
-    # Curvature joins only if a finished trial has it; then trials without it, which cannot be compared, are left out.
+    # Curvature is included only if a finished trial has it. Trials without it cannot be compared then, and are left
+    # out.
     if any(row["status"] == FINISHED for row in curved):
         rows, goals = list(curved), [*goals, LAMBDA_MAX]
     finished = [row for row in rows if row["status"] == FINISHED]
@@ -70,9 +71,9 @@ def draw(results: Results) -> Figure | None:
 
 
 def pareto_optimal(values: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Return a mask of the rows of [n, goals], goals to be minimised, that no other row dominates.
+    """Return a mask of the rows of [n, goals] that no other row dominates. Goals are minimised.
 
-    A row dominates another if it is nowhere larger and somewhere smaller; equal rows do not dominate each other.
+    A row dominates another if it is nowhere larger and somewhere smaller. Equal rows do not dominate each other.
     """
     kept = np.ones(len(values), dtype=bool)
     for at, row in enumerate(values):
@@ -94,7 +95,7 @@ def finding(front: Rows, finished: Rows, goals: Sequence[str]) -> str:
 
 def panel(rows: Rows, front: Rows, x: str, y: str, losses: Sequence[str]) -> Panel:
     """Return the panel of one pair of goals: every configuration, with rings around those on the front."""
-    shown, few = thin_points(rows)  # finished ones, and so the front, are never thinned out
+    shown, few = thin_points(rows)  # finished trials, and so the front, are never thinned out
     best = [{**row, "says": says(row)} for row in front]
     by = colour("loss", losses)
     # `detail` gives the rings the points' category, so that the page's filter hides both together.

@@ -61,8 +61,8 @@ def draw(results: Results) -> Figure | None:
 
 
 def fits_of(measured: Posthoc, trial: str, options: str) -> Fits:
-    """Return the fitted parameters of every replicate of a configuration, once each."""
-    # The table has a row per number of bins, and a fit does not depend on it: one number of bins is enough.
+    """Return the fitted parameters of every replicate of a configuration; each replicate occurs once."""
+    # The table has a row per number of bins. A fit does not depend on the bins, so one number of bins suffices.
     wanted = (trial, METHOD, options, "val")
     rows = [row for row in measured.rows if (row["trial"], row["method"], row["options"], row["split"]) == wanted]
     bins = min((int_of(row, "bins") for row in rows), default=None)
@@ -72,7 +72,7 @@ def fits_of(measured: Posthoc, trial: str, options: str) -> Fits:
 
 
 def lines_of(measured: Posthoc, fits: Mapping[str, Fits]) -> list[Json]:
-    """Return each configuration's mean line over the γ_ev at which T > 0, and its points with error bars."""
+    """Return each configuration's mean line, over the range of γ_ev with T > 0, and its points with error bars."""
     lines: list[Json] = []
     best: list[Json] = []
     for trial, sets in fits.items():
@@ -83,7 +83,7 @@ def lines_of(measured: Posthoc, fits: Mapping[str, Fits]) -> list[Json]:
         temperatures = {gamma: spread([fit[key] for fit in sets]) for gamma, key in keys}
         intercept, slope = (spread([fit[key] for fit in sets]).mean for key in ("line_intercept", "line_slope"))
         low, high = min(temperatures, default=0.0), max(temperatures, default=1.0)
-        if slope < 0:  # the line ends where it reaches T = 0, which no temperature can be
+        if slope < 0:  # the line ends where it reaches T = 0, since temperatures are positive
             high = min(high, -intercept / slope)
         lines += [{**of, "gamma": gamma, "T": intercept + slope * gamma} for gamma in (low, high)]
         for gamma, temperature in temperatures.items():

@@ -1,6 +1,6 @@
 """Learning curves with the scheduler's rungs, an audit of its decisions, and the fragility of its stops.
 
-The audit shows what was stopped, the cut-offs, the epochs saved, and how well rungs predicted the final rank.
+The audit shows the stopped trials, the cut-offs, the epochs saved, and how well rungs predicted the final rank.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from sweeper.results.leaderboard import FINISHED, final_sql, objective
 from sweeper.results.listing import epoch_limit
 from sweeper.scheduling import SCHEDULERS
 
-#: Largest number of curves per status: more cover each other, and each costs drawing time.
+#: Largest number of curves per status. More would cover each other, and each costs drawing time.
 CURVES = 120
 #: The axis is cut if the largest value is more than FAR times the OUTLYING quantile.
 OUTLYING, FAR = 0.95, 10
-#: Number of curves above which finished ones are drawn thin too.
+#: With more curves than this, finished trials are also drawn thin.
 CROWDED = 100
-#: Largest number of epochs drawn per curve: about one every four pixels of a panel.
+#: Largest number of epochs drawn per curve, about one for every four pixels of a panel.
 POINTS = 120
 
 
@@ -91,7 +91,7 @@ def curves_sql(results: Results, metrics: Sequence[str]) -> str:
 
 
 def thin_out(curves: Sequence[Rows], metric: str) -> tuple[list[Rows], str]:
-    """Return at most CURVES curves per status, chosen evenly by their last value, and a sentence on those left out."""
+    """Return at most CURVES curves per status, spread evenly by last value, and a sentence on the curves left out."""
     shown: list[Rows] = []
     for mine in grouped(curves, lambda curve: curve[0]["status"]).values():
         order = np.argsort(floats([curve[-1] for curve in mine], metric), kind="stable")  # missing values (NaN) last
@@ -107,7 +107,7 @@ def curves_panel(
     """Return the panel of one metric by epoch, one line per trial, finished trials on top."""
     crowded = len(curves) > CROWDED
     ordered = sorted(curves, key=lambda curve: curve[0]["status"] == FINISHED)
-    # Long curves are decimated, but keep their last value, which the reader compares.
+    # Long curves are decimated, but keep their last value, because readers compare it.
     rows = [row for curve in ordered for row in (*curve[: -1 : -(-len(curve) // POINTS)], curve[-1])]
     heading = " ".join(map(label, metric.split("_", 1)))
     shown, cut = visible([float_or_none(row, metric) for curve in curves for row in curve])
@@ -125,9 +125,9 @@ def curves_panel(
 
 
 def visible(values: Sequence[float | None]) -> tuple[list[float], bool]:
-    """Return the positive values that the axis has to show, and whether outlying ones were left out.
+    """Return the positive values that the axis has to show, and whether outlying values were left out.
 
-    A few diverging runs would otherwise compress the others into a narrow stripe.
+    With outlying values, a few diverging runs would compress the others into a narrow stripe.
     """
     positive = sorted(value for value in values if value is not None and 0 < value < math.inf)
     if not positive:
@@ -148,7 +148,7 @@ JUDGED_SQL = (
     "ORDER BY rung, decided_at, trial"
 )
 
-#: Savings of early stopping at each rung: epochs of replicates, and seconds at each trial's own speed.
+#: Savings of early stopping at each rung: epochs summed over replicates, and seconds at each trial's own speed.
 SAVED_SQL = (
     "SELECT stop_rung AS rung, count(DISTINCT trial) AS trials, sum({limit} - epochs)::BIGINT AS epochs,\n"
     "  sum(wall_seconds / epochs * ({limit} - epochs)) AS seconds\n"
@@ -257,7 +257,7 @@ def remarks(rows: Rows, saved: Row | None, final: Mapping[str, float]) -> list[s
         seconds = float_or_none(saved, "seconds")
         sentences.append(f"{saved_epochs}, about {duration(seconds)}." if seconds else f"{saved_epochs}.")
     pairs = [(float_of(row, "metric"), final[text_of(row, "trial")]) for row in rows if row["trial"] in final]
-    pairs = [*dict.fromkeys(pairs)]  # rows with the same values are one training
+    pairs = [*dict.fromkeys(pairs)]  # equal rows are one repeated training
     rho = correlation([a for a, _ in pairs], [b for _, b in pairs])
     if rho is not None:
         only = " Stopped trials have no final value." if stopped else ""
@@ -275,7 +275,7 @@ def hover(row: Row) -> str:
     return f"{row['trial']} {row['verdict']}\nmetric {number(row['metric'])}, {against}"
 
 
-#: Ratio of the largest to the smallest value above which their axis is logarithmic.
+#: The axis is logarithmic if the ratio of the largest to the smallest value is above this.
 WIDE = 3
 
 FRAGILE_SQL = (
@@ -288,7 +288,7 @@ FRAGILE_SQL = (
     "fragility", place=145, absent="Fragility of stops: nothing was stopped, or nothing says how far seeds spread."
 )
 def draw_fragility(results: Results) -> Figure | None:
-    """Return each stopped trial's chance to finish against its value, one panel per rung; None if none is known."""
+    """Return stopped trials' chances to finish against their values, one panel per rung; None if unknown."""
     rows = results.rows(FRAGILE_SQL)
     if not rows:
         return None

@@ -1,6 +1,6 @@
 """Distribution shift: does the winner stay calibrated, and does a temperature fitted on clean data still help?
 
-The corruptions are those of Hendrycks & Dietterich 2019 (arXiv:1903.12261); the question is that of Ovadia et al. 2019,
+The corruptions come from Hendrycks & Dietterich 2019 (arXiv:1903.12261). The question comes from Ovadia et al. 2019,
 Can you trust your model's uncertainty? (arXiv:1906.02530), section 4.
 """
 
@@ -69,7 +69,7 @@ def draw(results: Results) -> Figure | None:
     present = results.columns("evaluations")
     columns = [before + metric for metric in METRICS for before in LINES if before + metric in present]
     board = leaderboard(results)
-    # Shifted splits are measured at a trial's end only.
+    # Shifted splits are measured only at a trial's end.
     if board.best is None or board.best["status"] != FINISHED or not columns:
         return None
     winner = text_of(board.best, "trial")
@@ -144,7 +144,8 @@ def _means(rows: Rows, column: str, by: str) -> dict[Any, float]:
 
 
 def _interval(values: Mapping[str, BySeed], trial: str, mode: str) -> tuple[float, float] | None:
-    # All finished trials' replicates estimate the spread: the winner's few alone would give a wide interval.
+    # The spread is estimated from the replicates of all finished trials. The winner's few replicates would give a wide
+    # interval.
     estimated = spreads([*values.values()], mode)
     return None if estimated is None else estimated.interval([*values].index(trial))
 
@@ -154,8 +155,8 @@ def change(
 ) -> tuple[float, tuple[float, float] | None]:
     """Return the factor by which a trial's values change from the first to the second, and its 95 % interval.
 
-    Values are paired by seed. Errors grow and spread in proportion to their size, so logarithms are averaged. Seeds
-    with a value of 0 are left out; the factor is NaN if none is left.
+    Values are paired by seed. Growth and spread of errors are proportional to their size, so logarithms are averaged.
+    Seeds with a value of 0 are left out. The factor is NaN if no seed is left.
     """
     both: dict[str, BySeed] = {}
     for name in sorted(first.keys() & second.keys()):
@@ -191,7 +192,7 @@ def finding(data: Mapping[str, Shifted], metric: str, winner: str) -> list[str]:
 def _verdict(
     first: Mapping[str, BySeed], second: Mapping[str, BySeed], trial: str, words: tuple[str, str, str]
 ) -> str | None:
-    """Return the word for no clear change, growth or decrease, with the factor; None without an interval."""
+    """Return the word for no clear change, for growth or for decrease, and the factor; None without an interval."""
     factor, interval = change(first, second, trial)
     if interval is None:
         return None
@@ -215,7 +216,7 @@ def panel(metric: str, lines: Mapping[str, Shifted], winner: str) -> Panel:
     ]  # fmt: skip
     x = quantity("severity", "severity of corruption")
     ticks = sorted({severity for line in lines.values() for severity in line.values})
-    # Only measured severities are labelled, and 0 is called by what it is.
+    # Only measured severities are labelled, and 0 is labelled `clean`.
     x["axis"] = {"values": ticks, "labelExpr": "datum.value ? datum.label : 'clean'", "format": "d"}
     return Panel(f"Test {label(metric)}", layers, x, quantity("value", f"test {label(metric)}", zero=True))
 
@@ -226,7 +227,7 @@ def mean_rows(line: Shifted, winner: str, before: str, index: int) -> list[Json]
     for severity, trials in line.values.items():
         mean, interval = spread([*trials[winner].values()]).mean, _interval(trials, winner, "min")
         said = f"{LINES[before]}\nseverity {severity}: {_with_interval(number(mean), interval)}"
-        # Shifted sideways, so that the bars of two lines at one severity do not cover each other.
+        # Points are moved sideways, so that the bars of two lines at one severity do not cover each other.
         place = {"severity": severity + 0.03 * (2 * index - 1), "value": mean, **ends(interval)}
         rows.append({**place, "line": LINES[before], "says": said})
     return rows
@@ -255,7 +256,7 @@ def detection(rows: Rows) -> list[Panel]:
     """Return the panel of AUROCs for distinguishing other data from test data, one point per score and replicate."""
     if not rows:
         return []
-    # AUROC needs no severity and no temperature: each other data set is one colour.
+    # AUROC depends on neither severity nor temperature. Each other data set has its own colour.
     splits = [*dict.fromkeys(text_of(row, "split") for row in rows)]
     drawn: list[Json] = []
     remarks = []
