@@ -67,7 +67,7 @@ EXAMPLES = 4
 #: probably not those of the sweep. A GPU that rounds products to TF32 differs by about a third of this limit.
 LARGEST_DIFFERENCE = 0.01
 
-#: Headline metrics that follow from probabilities and targets alone.
+#: Headline metrics that can be computed from probabilities and targets.
 CARD_METRICS = tuple(name for name in HEADLINES if name in METRIC_NAMES)
 
 #: Quantile of the standard normal distribution at .975, for 95 % intervals from bootstrap standard errors.

@@ -1,8 +1,8 @@
 """Plan a sweep before anything is trained: trials, rungs, epochs and time, and show the plan.
 
 The number of trials that reach a rung is simulated with the scheduler's own decisions on random trials. Trials are
-assumed to keep their order from rung to rung. In practice the order changes and fewer trials continue, so the estimate
-is rather too high than too low.
+assumed to keep their order from rung to rung. If the order changes, fewer trials continue, so the estimate is rather
+too high than too low.
 """
 
 from __future__ import annotations

@@ -458,7 +458,7 @@ def _close(left: Any, right: Any, tolerance: float) -> bool:
             return torch.equal(left, right)
         return torch.allclose(left, right, rtol=tolerance, atol=tolerance, equal_nan=True)
     if isinstance(left, float) and isinstance(right, float):
-        # A loss that diverged to NaN in both loops has been restored, too.
+        # A loss that diverged to NaN in both loops also counts as restored.
         both = math.isnan(left) and math.isnan(right)
         return both or left == right or abs(left - right) <= tolerance * abs(left)
     return type(left) is type(right) and bool(left == right)

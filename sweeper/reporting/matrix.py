@@ -77,8 +77,8 @@ class Measured:
         """Return whether `other` is significantly worse than `best`, both at their last evaluation.
 
         The test is the multiple comparison with the best in `best_set`. If `best` is the best of all compared there,
-        `other` is worse if it is not in the best set. None if that is unknown: the two were last evaluated at
-        different epochs, one was never evaluated, or there is no second replicate.
+        `other` is worse if it is not in the best set. None if this is unknown: the two were last evaluated at different
+        epochs, one was never evaluated, or there is no second replicate.
         """
         first, second = (text_of(row, "trial") for row in (best, other))
         epochs = [max(self.values.get(name, {}), default=None) for name in (first, second)]

@@ -43,7 +43,7 @@ LEADERS = 3
 
 @dataclass
 class Snapshot:
-    """A sweep's progress at one moment, computed from its state alone.
+    """A sweep's progress at one moment, computed only from its state.
 
     Attributes:
         counts: number of trials by status, with `paused` for trials that wait at a rung.

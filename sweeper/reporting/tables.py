@@ -299,7 +299,7 @@ def letter(place: int) -> str:
 
 #: Test metrics of the table for papers.
 COLUMNS = ("accuracy", "nll", "brier", "ece", "posthoc_temperature_ece")
-#: Metrics printed in per cent, as papers do.
+#: Metrics printed in per cent, as in papers.
 PER_CENT = ("accuracy", "ece", "posthoc_temperature_ece")
 
 

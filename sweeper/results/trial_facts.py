@@ -66,7 +66,7 @@ class TrialFacts:
         decisions: the scheduler's decisions; None before the first.
         metrics: mean ± standard deviation over replicates; None before the first evaluation.
         posthoc: test metrics after each post-hoc method; None if none was measured.
-        files: files that belong to this trial alone, relative to the sweep's folder.
+        files: files that belong only to this trial, relative to the sweep's folder.
     """
 
     sweep: str
@@ -216,7 +216,7 @@ def posthoc(results: Results, trial: str) -> Grid | None:
 
 
 def files(folder: Path, trial: str) -> list[Path]:
-    """Return the files that belong to the trial alone, relative to the sweep's folder."""
+    """Return the files that belong only to the trial, relative to the sweep's folder."""
     paths = (path for part in ("checkpoints", "tables") for path in sorted((folder / part).glob(f"**/*{trial}*")))
     return [path.relative_to(folder) for path in paths]
 

@@ -80,7 +80,7 @@ class Stratified(Scheduler):
 
     @property
     def smallest_pool(self) -> int:
-        """Fewest trials for which a comparison within a stratum is useful."""
+        """Smallest number of trials for which a comparison within a stratum is useful."""
         return self.one_pool.smallest_pool
 
     def drawn_stratum(self, configuration: int) -> str:

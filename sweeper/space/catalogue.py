@@ -246,7 +246,7 @@ def _of_values(values: Plain, path: str) -> list[str]:
 USUAL_RECIPE = {"optimizer.lr": ["0.1"], "optimizer.momentum": ["0.9"], "optimizer.schedule": ["cosine"]}
 
 
-#: Flags of `sweeper init` for the hyperparameters of the data set `table`.
+#: Flags of `sweeper init` for the hyperparameters that a data set from a table needs.
 _SHORT = {"file": ", or --table FILE", "target": ", or --target COLUMN"}
 
 

@@ -189,7 +189,7 @@ def configurations_of(spec: SweepSpec, journal: Path | None) -> Configurations:
 
 
 def examples(spec: SweepSpec) -> Configurations:
-    """Return configurations to examine before a sweep starts; random ones if a searcher chooses the sweep's own."""
+    """Return configurations to examine before a sweep starts: the sweep's own, or random ones if a searcher learns."""
     return configurations(spec, EXAMPLES if spec.searcher.learns else None)
 
 

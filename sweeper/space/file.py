@@ -6,9 +6,9 @@ values after aliases are expanded, and `MAXIMUM_DEPTH` levels, so a file cannot 
 `parse_written` reads the `sweep.yaml` of a results folder, which can come from somebody else.
 
 `--set path=value` changes one value of a file before the file is checked. Paths are written as in faults, e.g.
-`space.loss.one_of[2].coverage`; the value is YAML. Short forms on the path are expanded: `--set
-replicates.packing=fused` turns `replicates: 2` into `{count: 2, packing: fused}`. Later checks report unknown keys,
-with the nearest valid one.
+`space.loss.one_of[2].coverage`; the value is YAML. Short forms on the path are expanded. For example,
+`--set replicates.packing=fused` turns `replicates: 2` into `{count: 2, packing: fused}`. Later checks report unknown
+keys, with the nearest valid key.
 """
 
 from __future__ import annotations

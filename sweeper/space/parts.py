@@ -167,8 +167,7 @@ class Trajectory(Part):
     Attributes:
         splits: splits on which losses, entropies and norms are measured.
         every: number of epochs between measurements.
-        gradient_norms: epochs after which a histogram of the training samples' gradient norms is measured (mukhoti Fig.
-            4).
+        gradient_norms: epochs after which the training samples' gradient norms are counted in bins (mukhoti Fig. 4).
         curvature: measurement of sharpness; `null` for none.
     """
 

@@ -1,8 +1,8 @@
 """The JSON schema of search space files. Editors use it to complete keys and names, explain them and mark mistakes.
 
-`sweeper init` writes the schema next to a search space file, whose first line names it. It is generated from the models
-and registries that check a file, and accepts every file that they accept. `sweeper validate` also checks rules over the
-whole file.
+`sweeper init` writes the schema next to a search space file, whose first line names it. The schema is generated from
+the models and registries that check a file, and accepts every file that they accept. `sweeper validate` also checks
+rules over the whole file.
 """
 
 from __future__ import annotations

@@ -197,7 +197,7 @@ class SweepSpec(Part):
     @property
     def cross_fitted(self) -> list[str]:
         """Labels of the post-hoc methods that are cross-fitted, because their validation metrics are compared."""
-        # Fitted and measured on the same samples, a method with more parameters would always look better.
+        # If methods were fitted and measured on the same samples, more parameters would always look better.
         goals: list[parts.Objective | parts.Guard] = [self.objective, *self.objectives, *self.constraints]
         columns = [measured_as(goal.metric)[1] for goal in goals]
         labels = [entry_label(method) for method in self.evaluation.posthoc]

@@ -33,7 +33,7 @@ def set_code_root(space: Path | None) -> None:
     try:
         # Unlike `Path.resolve`, this accepts circular links. Reading the file reports them with a better message.
         folder = Path(os.path.realpath(space)).parent if space is not None else FOLDER
-    except ValueError:  # a NUL in the name, which reading the file reports, too
+    except ValueError:  # a NUL in the name, which is reported when the file is read
         folder = FOLDER
     folders = [folder, Path.cwd().resolve()] if folder != FOLDER else [Path.cwd().resolve()]
     look_in([*dict.fromkeys(folders)])

@@ -15,7 +15,7 @@ from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED
 from trainables.curvature.statistics.base import headline_columns
 
-#: Loss whose Hessian an evaluation can measure → name of the Hessian. A sweep can request only one of them.
+#: Loss whose Hessian an evaluation can measure → name of the Hessian. A sweep can also request just one of them.
 HESSIANS = {"training": "Hessian of the training loss", "cross_entropy": "Hessian of cross-entropy"}
 
 MEASURED = ("ece", "nll", "accuracy", *headline_columns())

@@ -135,7 +135,7 @@ def javascript() -> str:
     if file.exists():
         return file.read_text("utf-8")
     script: str = vl_convert.javascript_bundle()  # type: ignore[call-arg]  # its stub demands a snippet
-    with suppress(OSError):  # if the cache is not writable, only the next call takes 2 s
+    with suppress(OSError):  # without a writable cache, only the next call takes 2 s more
         file.parent.mkdir(parents=True, exist_ok=True)
         write_text(file, script)
     return script

@@ -254,7 +254,7 @@ def findings(branch: Branch, goal: Goal, when: str) -> list[str]:
     ]
 
 
-#: Least width of an axis with its labels, in pixels.
+#: Smallest width of an axis with its labels, in pixels.
 AXIS_WIDTH = 90
 
 #: Largest number of lines. More would cover each other, and drawing them without a GPU would take seconds.
