@@ -82,7 +82,7 @@ def serve_tools(output: str, commands: Mapping[str, Callable[..., Any]], *, allo
     def run(space: str, name: str, settings: list[str] | None = None) -> str:
         """Start a sweep in a new process, with settings such as samples=12. Follow it with `status`."""
         words = ["run", space, "--name", name, "--output", output, *(f"--set={text}" for text in settings or [])]
-        # A new session: the sweep continues when the agent's terminal, and so this server, ends.
+        # In a new session the sweep survives the end of the agent's terminal, which also ends this server.
         process = subprocess.Popen(
             python_module("sweeper", *words), start_new_session=True, env=python_environment(),
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,

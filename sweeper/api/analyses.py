@@ -46,9 +46,9 @@ def compare(
 ) -> CommandResult[Comparison] | CommandResult[list[Estimates]]:
     """Compare two losses or trials of a sweep, or two sweeps, by every estimator of calibration.
 
-    Computed from stored predictions, before and after each post-hoc method: which is lower, whether they are
-    equivalent, or how much more data would decide. Two sweeps are first compared by settings, versions, hardware, and
-    metrics over paired trials.
+    Uses stored predictions, before and after each post-hoc method. Reports which is lower, whether they are equivalent,
+    or how much more data would decide. Two sweeps are first compared by settings, versions, hardware, and metrics over
+    paired trials.
 
     Args:
         first: Another sweep; with `second`, a loss or a trial. A loss stands for its best finished configuration.
@@ -197,8 +197,8 @@ def conformal(
     Args:
         alpha: Miscoverage rate, between 0 and 1.
         method: Post-hoc method to apply first (see `sweeper spaces --posthoc`). (default: none)
-        crosswise: Fit the method on all folds but one in turn (CV+) instead of on half of the validation data: smaller
-            sets, a weaker guarantee.
+        crosswise: Fit the method on all folds but one in turn (CV+) instead of on half of the validation data. The sets
+            are smaller, and the guarantee is weaker.
 
     Returns:
         Coverage and size of the sets, by score.

@@ -1,8 +1,9 @@
 """Parameters that several commands share, and helpers of their functions.
 
 A command is one function of `sweeper.api`. cyclopts reads its signature for names, types and defaults, and its
-docstring for the help: the text before `Args:` describes the command, each argument's text its option. A `Parameter` in
-the annotation adds the rest. Users do not type arguments marked `HANDED`: the command line supplies them.
+docstring for the help: the text before `Args:` describes the command, and the text of each argument describes its
+option. A `Parameter` in the annotation adds the rest. Users do not type arguments marked `HANDED`: the command line
+supplies them.
 """
 
 from __future__ import annotations
@@ -193,7 +194,7 @@ def local_sweep(name: str, output: str, *, tables: bool = True) -> tuple[str, Pa
 
 
 def opened(name: str, output: str | Path | None, address: str | None = None) -> Results:
-    """Return a sweep's results; fetch them first from a store, or from where a cluster put them."""
+    """Return a sweep's results; fetch them first if they are in a store or on a cluster."""
     from sweeper.results import load
 
     return load(*local_sweep(*remote_output(name, output_folder(output), address)))

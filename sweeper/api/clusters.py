@@ -149,7 +149,7 @@ def logs(
 
 
 def followed(cluster: Cluster, job: str, write: arguments.Write) -> CommandResult[None]:
-    """Write a driver's log until it ends; the result has its exit status, 1 if it was killed."""
+    """Write a driver's log until the driver ends; the result has its exit status, or 1 if it was killed."""
     for text in cluster.follow(job):
         write(text)
     ended = cluster.sweep(job)
@@ -197,7 +197,7 @@ def resume_remotely(
         raise SweeperError(
             f"the sweep {name!r} is already {sweep.state}", f"see `sweeper status --dashboard {address}`"
         )
-    # Whoever submitted the sweep shipped its code then, and need not approve it again.
+    # The user who submitted the sweep shipped its code, so that user need not approve it again.
     own = sweep.submitter == user_and_host()
     request = Request(
         sweep.output, sweep.tracking_uri, sweep.no_mlflow, settings=settings, wait_for_nodes=wait_for_nodes,

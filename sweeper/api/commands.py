@@ -209,7 +209,7 @@ def import_(
     tracking_uri: arguments.Tracking = None,
     mlflow: arguments.Mlflow = True,
 ) -> FinishedRun:
-    """Import predictions made elsewhere as a sweep: how calibrated they are, and which post-hoc method helps.
+    """Import predictions made elsewhere as a sweep, to measure calibration and compare post-hoc methods.
 
     All commands that read sweeps can read it.
 
@@ -406,7 +406,8 @@ def _watched(name: str | None, output: str, address: str | None) -> CommandResul
     from sweeper.reporting.status import FAR_LOOK_SECONDS, LOOK_SECONDS, WatchUpdate, look_at_all, watch
 
     look: Callable[[], WatchUpdate]
-    # squeue loads Slurm's controller: the argument, which counts half minutes, limits how often it is asked.
+    # squeue loads Slurm's controller. The argument counts half minutes, so the cache calls squeue at most twice a
+    # minute.
     queued = functools.lru_cache(1)(lambda _: jobs_lines(output, name, left=True))
     if address is None and (name is None or (not (Path(output) / name).exists() and queued(0))):
         seconds, look = LOOK_SECONDS, functools.partial(look_at_all, output)
@@ -418,7 +419,7 @@ def _watched(name: str | None, output: str, address: str | None) -> CommandResul
 
     def look_again() -> WatchUpdate:
         seen = look()
-        # A sweep without a driver is not over while Slurm has its jobs: they wait, or one was requeued.
+        # A sweep without a driver is not over while Slurm still has its jobs, waiting or requeued.
         jobs = queued(int(time.monotonic() / 30)) if seen.over and address is None else []
         return WatchUpdate(Group(seen.panel, *jobs), "\n".join(jobs), over=False) if jobs else seen
 
@@ -441,7 +442,7 @@ def _watch_of(name: str, output: str, address: str | None) -> SweepWatch | None:
 
 
 def _remote_look(cluster: Cluster, name: str | None) -> WatchUpdate:
-    """Return the state of a cluster's sweeps, or of one, from its Jobs API; over once all drivers have ended."""
+    """Return the state of one or all sweeps of a cluster, from its Jobs API; `over` once all drivers have ended."""
     from sweeper.execution.cluster.cluster import progress_of, sweeps_table
     from sweeper.reporting.status import WatchUpdate
 

@@ -353,7 +353,7 @@ def export(
         onnx: Also write an ONNX file (needs the extra onnx).
         retrain: Retrain the trial if its weights are gone.
         mlflow: Log the model in MLflow with its trial's run.
-        register: Register it in MLflow under this name, alias best. (default: none)
+        register: Register the model in MLflow under this name, with the alias best. (default: none)
         say: Callback for the progress of retraining.
 
     Returns:
@@ -431,7 +431,7 @@ def figure(
 ) -> Path | DrawnFigure | str:
     """Draw a figure of a sweep's report, or print its table.
 
-    The table has the best of each loss on each network, as markdown, latex, csv or json.
+    The table has the best configuration of each loss on each network, as markdown, latex, csv or json.
 
     Args:
         figure: Figure of the report, e.g. learning_curves, or table.

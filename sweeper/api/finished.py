@@ -27,13 +27,13 @@ class FinishedRun:
         notes: Remarks for the user, one sentence each.
         seconds: Wall time, including Ray's start.
         timings: Duration of each phase.
-        show_timings: Whether the command prints them.
+        show_timings: Whether the command prints `timings`.
         folder: Results folder on this machine.
         results: Tables of the sweep, for SQL, Arrow, pandas and Polars.
         report: Report page.
         counts: Number of trials by status.
         unfinished: Number of trials that `resume` would continue.
-        retriable: Number of failed trials that a retry could mend; a trial that diverged would diverge again.
+        retriable: Number of failed trials that could succeed in a retry; a trial that diverged would diverge again.
     """
 
     def __init__(self, outcome: Settled, output: str, timings: Timings, *, show_timings: bool = False) -> None:

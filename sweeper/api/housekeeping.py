@@ -189,7 +189,7 @@ def delete(
         others = "with its MLflow runs" if runs else "its MLflow runs stay, without --runs"
         ask(f"Delete {root} ({lookup.size_of(root) / 2**20:,.1f} MiB; {others})?")
     if runs:
-        # Before the folder, whose journal has the id by which the runs are known.
+        # Delete the runs before the folder: the folder's journal has the id that identifies them.
         from sweeper.tracking.runs import sweep_id
 
         count = delete_runs(local_tracking(tracking_uri, root.parent), name, sweep_id(paths.journal))
@@ -312,13 +312,13 @@ SHARED_MEMORY_GIB = 0.5
 #: Least free space on disk: results of a small sweep, and Ray's session logs in the temporary folder.
 DISK_GIB = 2.0
 
-#: Packages without which no sweep runs.
+#: Packages that every sweep needs.
 PACKAGES = ("torch", "ray", "mlflow-skinny", "pyarrow", "duckdb", "scikit-learn", "vl-convert-python")
 
 
 @dataclass(frozen=True)
 class Check:
-    """Result of one check: its subject, whether it passed, the finding, and the remedy otherwise."""
+    """Result of one check: its subject, whether it passed, the finding, and the remedy if it failed."""
 
     subject: str
     ok: bool

@@ -52,7 +52,7 @@ def ask(question: str) -> None:
 
 
 def show(content: RenderableType, width: int = 140, *, wrap: bool = True) -> None:
-    """Print a table or text in the width of the terminal, elsewhere in `width` columns; unwrapped if not `wrap`."""
+    """Print a table or text at the terminal's width, or at `width` outside a terminal; `wrap` wraps long lines."""
     console = SafeConsole()
     if not console.is_terminal:  # rich would assume 80 columns for a file or a pipe
         console.width = width

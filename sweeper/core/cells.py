@@ -44,7 +44,7 @@ def floats(rows: Rows, column: str) -> list[float]:
 
 
 def float_of(row: Row, column: str) -> float:
-    """Return the number of a column that has one in this row. NaN is a number.
+    """Return a column's number in this row, which must not be NULL. NaN counts as a number.
 
     Raises:
         KeyError: the row has no such column.
@@ -57,7 +57,7 @@ def float_of(row: Row, column: str) -> float:
 
 
 def int_of(row: Row, column: str) -> int:
-    """Return the whole number of a column that has one. Raises as `float_of`, and TypeError for a float."""
+    """Return a column's whole number, which must not be NULL. Raises as `float_of`, and TypeError for a float."""
     value = float_of(row, column)
     if isinstance(value, float):
         raise TypeError(f"the column {column!r} holds {value!r}, not a whole number")
@@ -84,7 +84,7 @@ def grouped(members: Iterable[T], key: Callable[[T], Key]) -> dict[Key, list[T]]
 
 
 def text_of(row: Row, column: str) -> str:
-    """Return the text of a column that has one in this row.
+    """Return a column's text in this row, which must not be NULL.
 
     Raises:
         KeyError: the row has no such column.

@@ -1,8 +1,8 @@
 """Output of commands: results that look the same in a console and a notebook, and tables in every format.
 
 Names, reasons and paths come from files that someone else may have written. Everything that prints them uses
-`SafeConsole` or `printable`: nothing in them is markup, and none of their characters controls a terminal.
-`redact` keeps secrets (passwords in addresses, tokens in arguments) out of everything that is written.
+`SafeConsole` or `printable`, so they cannot add markup or control a terminal. `redact` keeps secrets (passwords in
+addresses, tokens in arguments) out of everything that is written.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ class CommandResult(Generic[T]):
 
     Attributes:
         value: the values.
-        rendered: what a terminal shows: lines as they are, bytes for a file or a pipe; `None` for nothing.
+        rendered: the output for a terminal (text is printed unchanged), or bytes for a file or a pipe; `None` for
+            nothing.
         json: the values that `--format json` prints, where they differ from `value`.
         notes: further lines, which the command writes to standard error.
         width: width outside a terminal, in characters.
@@ -228,7 +229,7 @@ def shown(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else printable(str(value)).replace("\n", "\\n")
 
 
-# A password can contain an @ or, after a user name and a colon, a slash, although a valid address escapes them.
+# A valid address escapes @ and / in a password. An invalid one can have an @, or a / after `user:`.
 _USER_INFO = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)(?:[^/\s]+|[^/:@\s]+:[^@\s]+)@")
 _SECRET_VALUE = re.compile(
     r"(?i)(?P<name>[A-Za-z0-9_.-]*"

@@ -8,8 +8,8 @@
     quniform: [low, high, step]   low, low + step, … high, each equally likely; real numbers
     randint: [low, high]      a whole number, both ends included
 
-Whole ends do not make whole numbers: only `choice`, `grid` and `randint` give integers, unless the hyperparameter is an
-integer by type, which takes `quniform` with whole steps and refuses `uniform` and `loguniform`.
+Only `choice`, `grid` and `randint` give integers; other intervals with whole ends do not. A hyperparameter of type
+integer accepts `quniform` with whole steps, and refuses `uniform` and `loguniform`.
 
 A parsed space is a tree of `Constant`, `Fields` (a mapping), `Members` (choice, grid, one_of) and `Interval`. A domain
 is identified by its path in the file (`loss.one_of[1].gamma`), so hyperparameters of the same name in two branches stay
@@ -93,7 +93,7 @@ def refused(faults: list[Fault], path: str, rule: str, remedy: str) -> Constant:
 
 
 def parse(value: Plain, path: str, faults: list[Fault]) -> Node:
-    """Parse one value of a search space; each broken rule is added to `faults`, its part replaced by `INVALID`.
+    """Parse one value of a search space; add broken rules to `faults`, and replace invalid parts by `INVALID`.
 
     Example:
         >>> faults = []
@@ -146,7 +146,7 @@ def _members(kind: str, value: Plain, path: str, faults: list[Fault]) -> Node:
             continue
         nodes.append(parse(member, place, faults))
         if kind != "grid" and grid_size(nodes[-1]) != 1:
-            # Every grid point gets its configuration, which a branch that may not be drawn cannot promise.
+            # Every grid point must get a configuration, but a branch is not certain to be drawn.
             faults.append(Fault(place, f"a grid inside {kind}", "use grid here instead: it tries every member"))
     if kind == "grid":
         faults += repeats(value, path)
@@ -375,7 +375,7 @@ def draw(node: Node, path: str, point: int, choose: Chooser) -> Plain:
         node: the parsed space or a part of it.
         path: path of `node` in the file; empty for the space itself.
         point: number of the grid point below `node`, from 0.
-        choose: source of all other choices, asked in the order of the file.
+        choose: source of all other choices, called in the order of the file.
 
     Example:
         >>> space = parse({"gamma": {"uniform": [0, 4]}, "seed": {"grid": [7, 8]}}, "", [])

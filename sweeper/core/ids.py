@@ -1,4 +1,4 @@
-"""Every name, path, hash and seed of a sweep. Nothing else in the project builds one.
+"""Every name, path, hash and seed of a sweep. No other module builds them.
 
 A sweep's results folder is `<output>/<sweep name>/`. A trial is named after the index of its configuration
 (`c00007`), so its name is the same in every table, after every resume, and on every machine.
@@ -90,7 +90,7 @@ def replicate_seed(sweep_seed: int, configuration: int, replicate: int, *, commo
 
 @dataclass(frozen=True)
 class ReplicateSeeds:
-    """The seeds of a sweep's replicates, as trials, the table `trials` and measurements before the sweep use them.
+    """The seeds of a sweep's replicates, for trials, the table `trials` and measurements before the sweep.
 
     Attributes:
         sweep_seed: the sweep's seed, from which all others follow.
@@ -177,7 +177,7 @@ class SweepPaths:
     #: The code of user-defined components as it was when the sweep began; missing if there are none.
     extensions = _Below("extensions.zip")
 
-    #: The folder of immutable records: the only truth.
+    #: The folder of immutable records, the sweep's only source of truth.
     journal = _Below("journal")
 
     #: The folder of checkpoints, one folder per trial.
@@ -187,7 +187,7 @@ class SweepPaths:
         """The folder of one trial's checkpoints."""
         return self.checkpoints / trial_name(configuration)
 
-    #: The symbolic link through which readers reach the current generation of tables.
+    #: The symbolic link to the current generation of tables, used by readers.
     tables = _Below("tables")
 
     #: The folder of table generations; `tables` points into it.
@@ -226,8 +226,8 @@ NUMERICAL_PACKAGES = ("torch", "torchvision", "timm", "numpy", "scipy", "scikit-
 def code_version() -> str:
     """Return 16 hexadecimal digits of the code that a trial runs: the sources of `trainables` and its packages.
 
-    A commit identifies it less well: it stays the same for edited sources, differs for every change of the README, and
-    is missing from an installed package.
+    A git commit identifies the code less well: it stays the same for edited sources, differs for every change of the
+    README, and is missing from an installed package.
     """
     root = Path(trainables.__file__).parent
     digest = hashlib.sha256(platform.python_version().encode())

@@ -1,4 +1,4 @@
-"""Start processes in an environment from which they import installed code only.
+"""Start processes that import installed code only.
 
 `python -m` puts the working directory before everything installed, so a `torch.py` in a
 folder from someone else would run in every process that imports PyTorch. `-P` leaves the directory out (Python 3.11),
@@ -20,7 +20,7 @@ from typing import IO
 #: The folder that contains this project's packages: site-packages, or a checkout.
 OUR_ROOT = Path(__file__).resolve().parents[2]
 
-#: Niceness of processes that only follow a sweep: while all cores are busy, they get a hundredth of one.
+#: Niceness of processes that only follow a sweep: while all cores are busy, they get a hundredth of a core.
 LOWEST_PRIORITY = 19
 
 
@@ -28,13 +28,13 @@ def set_niceness(process: int, level: int) -> None:
     """Set a process's niceness, and its session's if it leads one.
 
     With /proc/sys/kernel/sched_autogroup_enabled at 1, the kernel's default, a process's niceness counts only within
-    its session, and the session's niceness among sessions. So a process that must give way to trials belongs in their
-    session, in a separate process group: MLflow's follower at niceness 19 slowed 256 short trials by a fifth in a
-    separate session, by a tenth in theirs. Linux's idle policy slows nothing, but with all cores busy the follower
-    wrote nothing for four minutes, and it could pause as long while it holds the database.
+    its session; between sessions, the session's niceness counts. So a process that must give way to trials belongs in
+    their session, in a separate process group: MLflow's follower at niceness 19 slowed 256 short trials by a fifth in a
+    separate session, but by a tenth in the trials' session. Linux's idle policy slowed no trial, but while all cores
+    were busy the follower wrote nothing for four minutes. It could pause as long while it holds the database.
     """
-    # Only root can lower a niceness again. Without that right the process keeps its level; at a sweep's end, when this
-    # is asked for, the cores are idle anyway.
+    # Only root can lower a niceness again; without that right the process keeps its level. It is lowered only at a
+    # sweep's end, when the cores are idle anyway.
     with suppress(PermissionError, ProcessLookupError):
         os.setpriority(os.PRIO_PROCESS, process, level)
     with suppress(OSError):
@@ -50,7 +50,7 @@ def python_module(name: str, *arguments: str) -> list[str]:
 def start_beside(command: Sequence[str], output: int | IO[bytes], **changes: str) -> subprocess.Popen[bytes]:
     """Start a process at the lowest priority.
 
-    Its standard input stays open until this process ends or closes it, which is how it learns of either.
+    Its standard input stays open until this process ends or closes it, so the started process notices both.
 
     Args:
         command: program and arguments, see `python_module`.
@@ -76,7 +76,7 @@ def at_death(script: str, argument: str) -> Iterator[None]:
 
     Args:
         script: shell commands.
-        argument: their `$1`.
+        argument: value of `$1` in the script.
 
     An exception that ends the context does not run the script.
     """
@@ -123,8 +123,8 @@ def prepare(address: str | None) -> None:
         address: the cluster to join; `None` starts one on this machine.
     """
     # Ray >= 2.59 switches token authentication on for local clusters and would write a token into the home folder,
-    # which a later `ray start --head` then demands. A token for this process alone avoids that; one that is set is a
-    # cluster's.
+    # which a later `ray start --head` then demands. A token for this process alone avoids that. A token that is set
+    # already belongs to a cluster and is kept.
     os.environ.update(TUNE_SETTINGS)
     if address is None and "RAY_AUTH_TOKEN" not in os.environ and "RAY_AUTH_TOKEN_PATH" not in os.environ:
         os.environ["RAY_AUTH_MODE"] = "token"

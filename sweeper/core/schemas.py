@@ -29,8 +29,8 @@ from trainables.worker.trial_tables import (
 #: The column that marks a rehearsal's rows. It is constant, so the metadata of its field hold the value.
 REHEARSAL = "rehearsal"
 
-#: The column of `trials` with the arithmetic of training steps, e.g. `bfloat16, channels_last`. It is constant except
-#: for TF32, which a CPU does not have: such a trial's row says float32.
+#: The column of `trials` with the arithmetic of training steps, e.g. `bfloat16, channels_last`. It is constant, except
+#: that a trial on a CPU says float32 where TF32 is requested.
 ARITHMETIC = "arithmetic"
 
 #: The losses whose Hessian an evaluation measures: cross-entropy, to compare trials, and the training loss.

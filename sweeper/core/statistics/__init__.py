@@ -1,4 +1,4 @@
-"""Intervals, tests, correlations and importances of given rows. No I/O; imports nothing else of this package.
+"""Intervals, tests, correlations and importances of given rows. No I/O.
 
 Imports numpy and scipy, nothing of this package.
 """

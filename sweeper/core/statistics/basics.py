@@ -20,8 +20,8 @@ Values = Sequence[float] | NDArray[np.float64]
 #: Random orders in addition to the observed one: p = .05 then has a Monte-Carlo error of .005 (Phipson & Smyth 2010).
 PERMUTATIONS = 1999
 
-#: Above this many pairs, p takes ρ for normal, as it nearly is without a relation, and the jackknife leaves out only
-#: this many pairs in turn; otherwise 10,000 trials would take a minute.
+#: Above this many pairs, p treats ρ as normal, which it nearly is if x and y are unrelated, and the jackknife leaves
+#: out only this many pairs in turn. Otherwise 10,000 trials would take a minute.
 MANY_PAIRS = 200
 
 #: Fewer pairs give no rank correlation: one ordering of three points in six is perfectly decreasing.
@@ -148,13 +148,13 @@ def spearman(x: Values, y: Values) -> float:
 def correlation(x: Values, y: Values, strata: Sequence[Hashable] | None = None) -> Correlation | None:
     """Return Spearman's correlation of independent pairs, or None where the data cannot show one.
 
-    They cannot below `MINIMUM_PAIRS` pairs, or where x or y is constant. With strata, ranks are formed within each
-    stratum and the correlations are averaged, without the strata in which x or y is constant.
+    The result is None below `MINIMUM_PAIRS` pairs, or where x or y is constant. With strata, ranks are formed within
+    each stratum and the correlations are averaged. Strata in which x or y is constant are left out.
 
-    The interval excludes 0 exactly where p < .05. Away from 0 it is the wider of two on Fisher's scale: with Bonett &
-    Wright's (2000) variance, (1 + ρ²/2)/(n − 3), and with the jackknife's, which needs no normal values; both with
-    Student's quantiles. A percentile bootstrap covers far too rarely for few pairs: resamples of a perfect order are
-    in perfect order.
+    The interval excludes 0 exactly where p < .05. Apart from that rule, it is the wider of two intervals on Fisher's scale,
+    both with Student's quantiles. One uses Bonett & Wright's (2000) variance, (1 + ρ²/2)/(n − 3); the other uses the
+    jackknife's, which does not assume normal values. A percentile bootstrap covers far too rarely for few pairs:
+    resamples of a perfect order are in perfect order.
 
     Example:
         >>> correlation([1, 2, 3, 4, 5], [5, 4, 3, 2, 1]).text()
@@ -177,8 +177,8 @@ def partial_correlation(
 ) -> Correlation | None:
     """Return the correlation of x and y after the ranks of `given` are regressed out of both ranks in each stratum.
 
-    Kendall's (1942) partial rank correlation correlates these residuals themselves. Ranking them again gives the tests
-    and the interval of `correlation`, as if `given` had cost no degree of freedom.
+    Kendall's (1942) partial rank correlation correlates these residuals themselves. Here they are ranked again, so that
+    the tests and the interval of `correlation` apply. These ignore that `given` costs a degree of freedom.
     """
     labels = [None] * len(x) if strata is None else [*strata]
     left = np.empty((2, len(labels)))
@@ -201,8 +201,8 @@ def _chance(parts: Parts, rho: float) -> float:
     """Return the probability that chance gives a mean correlation at least as far from 0: the larger p of two tests.
 
     One test draws random orders of y within strata, which is exact where spreads are equal. The other draws random
-    signs of the terms of ρ, which keeps each pair's own spread. Where y spreads three times as wide at large x, orders
-    alone reject in 6 to 8 % of samples, both together in 4 to 6 %.
+    signs of the terms of ρ, which keeps each pair's own spread. Where y spreads three times as wide at large x, the
+    test with orders alone rejects in 6 to 8 % of samples, and both tests together reject in 4 to 6 %.
     """
     if sum(len(x) for x, _ in parts) > MANY_PAIRS:
         error = math.sqrt(sum(1 / (len(x) - 1) for x, _ in parts)) / len(parts)

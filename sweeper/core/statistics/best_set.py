@@ -6,14 +6,15 @@ winner's mean is too good, because luck helped to choose it. `best_set` addresse
 The set is that of multiple comparisons with the best (Hsu 1984, Constrained simultaneous confidence intervals for
 multiple comparisons with the best), for spreads that may be unequal (`spreads`). A configuration i is excluded if some
 other j leads by more than luck explains. The lead required is √(hᵢ² + hⱼ²), where h is the error that a mean exceeds
-with probability a. The level a of one comparison is chosen so that all comparisons of i, which share i's error,
-together miss with a probability of 5 % if all true means are equal, the least favourable case. That probability is
-counted over draws of all errors (a parametric bootstrap of the fitted spreads).
+with probability a. The level a of one comparison is chosen so that all comparisons of i together miss with a
+probability of 5 %. The comparisons share i's error. The probability holds in the least favourable case, in which all
+true means are equal. It is counted over draws of all errors (a parametric bootstrap of the fitted spreads).
 
-The winner's interval holds however the winner was chosen. Its error is at most the largest among all configurations
-that entered, trained to the end or not, so that side is as wide as for the largest of so many errors. It also covers
-early stopping, which selects survivors by the same seeds' earlier values. The result is an interval, not a corrected
-value: a correction would need to know how values at rungs and at the last epoch are related. Fresh seeds need neither.
+The winner's interval holds however the winner was chosen. The winner's error is at most the largest error of all
+configurations that entered, whether trained to the end or not. So the side that the selection favours is as wide as for
+the largest of so many errors. The interval also covers early stopping, which selects survivors by the same seeds'
+earlier values. The result is an interval, not a corrected value: a correction would need to know how values at rungs
+and at the last epoch are related. Values on fresh seeds need neither the wider side nor a correction.
 """
 
 from __future__ import annotations
@@ -116,12 +117,12 @@ def best_set(
 
 
 def level_of(look: int) -> float:
-    """Return the level of one of several looks at growing data, counted from 1.
+    """Return the level of one of several tests on growing data; `look` is the test's number, from 1.
 
-    Look k spends 5 % / (k(k + 1)) of the error, so all looks together spend at most 5 %, however many there are, and
-    more seeds can be added and tested later. Configurations eliminated at a look do not return. Error spending: Lan &
-    DeMets 1983, Discrete sequential boundaries for clinical trials; the union bound assumes nothing about how looks
-    depend on each other.
+    Test k spends 5 % / (k(k + 1)) of the error, so all tests together spend at most 5 %, however many there are. More
+    seeds can therefore be added and tested later. Configurations eliminated by a test do not return. Error spending:
+    Lan & DeMets 1983, Discrete sequential boundaries for clinical trials; the union bound assumes nothing about how the
+    tests depend on each other.
     """
     return 1 - (1 - LEVEL) / (look * (look + 1))
 
@@ -158,7 +159,7 @@ class Comparisons:
         return bool(share * max(1, len(self.spreads.scores) - 1) <= 1 - self.level)
 
     def reach(self, best: int, other: int) -> float:
-        """Return the lead over the truly best one that `other`'s error may give it, simultaneously for all others."""
+        """Return the lead over the truly best one that `other` may owe to its error, simultaneously for all others."""
         miss, low, high = 1 - self.level, 0, len(_LEVELS) - 1
         if len(self.spreads.scores) > _MOST_DRAWN:
             low = high = int(np.searchsorted(-_LEVELS * (len(self.spreads.scores) - 1), -miss))

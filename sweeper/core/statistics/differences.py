@@ -4,10 +4,11 @@ The caller decides what is independent: for configurations with several replicat
 2010, "t-statistic based correlation and heterogeneity robust inference": Student's t on the means of clusters keeps its
 level whatever the spread within each).
 
-Limits are the outer ones of two intervals, Student's (Welch's for a difference) and Hall's, which corrects for the
-values' skewness. Student's alone excludes the mean of five log-normal values (skewness 1.75) in 8 % of samples and that
-of five very skewed ones (6.2) in 18 %; the two together in 5 and 10 %. The price is power: a mean of two standard
-deviations is detected among five normal values in 70 % instead of 91 % (`docs/how_sure_details.md`).
+Limits are the outer limits of two intervals: Student's (Welch's for a difference), and Hall's, which corrects for the
+values' skewness. Student's interval alone excludes the true mean of five log-normal values (skewness 1.75) in 8 % of
+samples, and that of five very skewed values (6.2) in 18 %. The two together exclude it in 5 and 10 %. The price is
+power: with five normal values, a mean of two standard deviations is detected in 70 % of samples instead of 91 %
+(`docs/how_sure_details.md`).
 
 Differences are paired by seed: two configurations trained from the same seed share data order and initialisation, so
 the seed's effect cancels in the difference.
@@ -43,7 +44,7 @@ class Mean:
         error: its standard error.
         skewness: skewness of the estimate, from the values' third moments; 0 if a sample has fewer than three values.
         freedom: degrees of freedom; 0 if no value varies or a sample has only one.
-        alike: p if no value varies: the probability that all signs, or the split of the samples, are so by chance.
+        alike: p if no value varies: the probability that chance alone gives these signs, or this split of the samples.
     """
 
     value: float
@@ -79,9 +80,8 @@ class Mean:
     def _corrected(self, quantile: float) -> float:
         """Return the studentised value that Hall's cubic maps to a quantile.
 
-        Source: Hall 1992, "On the removal of skewness by transformation", Eq. (2.1). The cubic is monotone and so has
-            an
-        inverse, unlike Johnson's (1978) quadratic.
+        Source: Hall 1992, "On the removal of skewness by transformation", Eq. (2.1). The cubic is monotone, so it has
+        an inverse, unlike Johnson's (1978) quadratic.
         """
         if abs(self.skewness) < 1e-6:  # the map is nearly the identity, and the division would magnify rounding
             return quantile
@@ -107,9 +107,9 @@ def mean_of(values: Values) -> Mean:
 def difference_of(first: Values, second: Values) -> Mean:
     """Return mean(first) − mean(second) of independent samples.
 
-    Degrees of freedom are Satterthwaite's (Welch 1947), but at most twice the smaller sample's. Samples of 3 and 12
-    normal values can have up to 13, since the 3 may by chance hardly vary, and then 7 % of the intervals exclude the
-    truth; with the limit, 5 %.
+    Degrees of freedom are Satterthwaite's (Welch 1947), but at most twice the smaller sample's. Without this limit,
+    samples of 3 and 12 normal values can have up to 13, since the 3 values may hardly vary by chance. Then 7 % of the
+    intervals exclude the truth; with the limit, 5 % do.
     """
     a, b = (np.asarray(values, dtype=np.float64) for values in (first, second))
     parts = [_moments(a), _moments(b)]
@@ -139,12 +139,12 @@ EXACT_PAIRS = 12
 #: A difference with a smaller p counts as shown; Fisher's conventional level.
 SIGNIFICANT = 0.05
 
+#: Number of random sign patterns. With the observed pattern there are 10,000, so the smallest p is 0.0001, and p = 0.05
+#: has a relative Monte-Carlo error of 4 % (Phipson & Smyth 2010, arXiv:1603.05766, on counting the observed one).
 RANDOM_SIGNS = 9_999
 
 #: Signs drawn at once, some 16 MB.
 SIGNS_AT_ONCE = 2**20
-"""Random sign patterns; with the observed one 10,000, so the smallest p is 0.0001 and p = 0.05 has a relative
-Monte-Carlo error of 4 % (Phipson & Smyth 2010, arXiv:1603.05766, on counting the observed one in)."""
 
 
 @dataclass(frozen=True)
@@ -178,8 +178,8 @@ class PairedDifference:
 def paired_difference(a: Values, b: Values, *, seed: int = 0) -> PairedDifference:
     """Return the mean of b − a with the interval of `mean_of` and the p of a sign-flip permutation test.
 
-    Source of the test: Fisher 1935, The Design of Experiments, §21. Without a difference, each pair's sign is a coin
-    toss, unless the differences are skewed; p is therefore never below the interval's p. A percentile bootstrap of 8 to
+    Source of the test: Fisher 1935, The Design of Experiments, §21. If there is no difference, each pair's sign is a
+    coin toss. Skewed differences break this rule, so p is never below the interval's p. A percentile bootstrap of 8 to
     16 differences covers .885 to .919 at a nominal .95.
 
     Pairs must be independent: pass means of configurations with several replicates, and means over configurations that
@@ -224,7 +224,7 @@ def smallest_sign_flip_p(pairs: int) -> float:
 def sign_flip_p(differences: Values, *, seed: int = 0) -> float:
     """Return the share of sign patterns whose mean is at least as far from zero as the observed one.
 
-    Counts all 2ⁿ patterns up to EXACT_PAIRS pairs, and the observed one and RANDOM_SIGNS random ones above.
+    Counts all 2ⁿ patterns up to EXACT_PAIRS pairs. Above, counts the observed pattern and RANDOM_SIGNS random patterns.
 
     Example:
         >>> sign_flip_p([0.1, 0.2, 0.3])
@@ -286,7 +286,8 @@ def unpaired_difference(a: Values, b: Values) -> PairedDifference:
     """Return mean(b) − mean(a) of two independent samples, with the interval and p of `difference_of`.
 
     There is no interval if neither sample varies. `n` is the length of b. A permutation test, which shuffles values
-    between the samples (Fisher 1935), rejects equal means in up to 20 % of samples of 4 and 24 if the 4 spread more.
+    between the samples (Fisher 1935), rejects equal means in up to 20 % of samples of 4 and 24 values if the 4 values
+    spread more.
     """
     difference = difference_of(b, a)
     return PairedDifference(difference.value, difference.interval(), difference.p, len(b))

@@ -2,7 +2,7 @@
 
 Values are paired by seed: before and after temperature scaling, or under two losses. The mean difference d̄ of n seeds
 has two errors: the spread of seeds, σ²/n, and that of the test samples. All seeds are measured on the same samples, so
-the common part c of the second does not shrink with more seeds:
+the common part c of the samples' error does not shrink with more seeds:
 
     Var d̄ = σ²/n + c,   σ² = spread of the seeds' differences, c = mean covariance of two seeds over test samples.
 
@@ -12,7 +12,7 @@ The variance over seeds already contains the samples' effect on each seed alone.
 "No difference larger than x" is two one-sided tests (Schuirmann 1987, A comparison of the two one-sided tests procedure
 and the power approach for assessing the equivalence of average bioavailability). Where neither these nor the test of 0
 decides, the predictive distribution of the decision (Spiegelhalter, Freedman & Parmar 1994, Bayesian approaches to
-randomized trials) predicts how many more seeds or samples would.
+randomized trials) predicts how many more seeds or samples would decide.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LOWER, HIGHER, NO_DIFFERENCE, OPEN = "lower", "higher", "no_difference", "open"
 
 SEEDS, SAMPLES = "seeds", "samples"
 
-#: A number of seeds is proposed if it decides with this predicted probability; the promise is 80 %, since the
+#: A number of seeds is proposed if it decides with this predicted probability. Users are promised 80 %, since the
 #: prediction itself has an error.
 CHANCE = 0.85
 
@@ -111,9 +111,9 @@ class Verdict:
         margin: largest difference that counts as none.
         seeds: number of pairs.
         limited_by: SEEDS or SAMPLES, whichever adds more to the error; empty if decided.
-        more_seeds, more_samples: how many more decide with a probability of at least 80 %, each alone; None if no
-            number that was tried does.
-        both: whether only the two together decide.
+        more_seeds, more_samples: number of further seeds, or of further samples, that alone decides with a probability
+            of at least 80 %; None if no number that was tried does.
+        both: whether further seeds and samples decide only together.
     """
 
     code: str
@@ -177,7 +177,8 @@ def equivalences(pairs: Sequence[Pair], margin: float, level: float = LEVEL) -> 
 def of_one_network(pair: Pair, groups: int, margin: float, level: float = LEVEL) -> Verdict | None:
     """Return the verdict on one seed's difference over test samples alone; None for several seeds.
 
-    It is about this network, as for predictions whose training nobody can repeat: another seed's may differ.
+    The verdict holds for this network only; another seed's network may differ. It suits predictions whose training
+    cannot be repeated.
 
     Args:
         pair: one seed with its variance over test samples.
@@ -201,7 +202,7 @@ def of_one_network(pair: Pair, groups: int, margin: float, level: float = LEVEL)
 
 @dataclass(frozen=True)
 class _Row:
-    """One pair among the spreads of all."""
+    """One pair, with the spreads of all pairs."""
 
     spreads: Spreads
     place: int
@@ -285,7 +286,7 @@ class _Row:
 
 
 def _beyond(distance: Floats, deviations: Floats, weights: Floats) -> NDArray[np.float64]:
-    """Return the probability of an error beyond each distance [d]; its deviation [g] has the weights [d, g]."""
+    """Return the probability of an error beyond each distance [d]; its standard deviation [g] has weights [d, g]."""
     from scipy.special import ndtr
 
     return np.asarray((weights * ndtr(-distance[:, None] / deviations)).sum(axis=1))

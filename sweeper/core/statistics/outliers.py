@@ -4,7 +4,7 @@ Two or three seeds of one configuration cannot show that one of them diverged, s
 widely. All trainings of a sweep together can. The typical spread σ is Qₙ, the lower quartile of the distances between
 two seeds of one configuration (Rousseeuw & Croux 1993, Alternatives to the median absolute deviation, Eq. 2.2); it
 barely moves while outliers are fewer than half. A seed is an outlier if a gap of FAR σ separates it from the better
-ones. Where bad optima are common, FAR_IF_OFTEN σ suffice: a single value that far off may belong to a noisy
+ones. Where bad optima are common, FAR_IF_OFTEN σ suffice. Elsewhere, a single value that far off may belong to a noisy
 configuration, whose mean would be too good without its worst seed.
 """
 
@@ -17,12 +17,13 @@ import numpy as np
 
 from sweeper.core.statistics.spreads import Floats
 
-#: Gap between an outlier and the better seeds, in typical spreads. With 8 throughout, the best of 8 with log-normal
-#: spreads was missed in 17 % of sweeps with three seeds; with 16 in 10 %, without outliers in 9 % (120 draws).
+#: Gap between an outlier and the better seeds, in typical spreads. With a gap of 8 throughout, the best of 8
+#: configurations with log-normal spreads was missed in 17 % of sweeps with three seeds. With 16 it was missed in 10 %,
+#: and without outliers in 9 % (120 draws).
 FAR = 16.0
 
-#: The gap if a share OFTEN of all trainings lies beyond it. With one seed in five worse by 20 spreads, a gap of 16
-#: throughout left intervals that missed in 45 %, since the bad seeds widen the typical spread (100 draws).
+#: The gap if a share OFTEN of all trainings lies beyond it. When one seed in five was worse by 20 spreads, a gap of 16
+#: throughout gave intervals that missed in 45 % of draws, since the bad seeds widen the typical spread (100 draws).
 FAR_IF_OFTEN = 8.0
 OFTEN = 0.1
 

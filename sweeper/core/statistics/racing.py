@@ -5,8 +5,8 @@ fresh seeds, one more in each round. A configuration that is worse than another 
 This is racing (Maron & Moore 1994; irace: López-Ibáñez et al. 2016, The irace package, §3, which also compares on
 common instances and drops by a test) with the comparisons of `best_set` as the test. As in SMAC's intensification
 (Hutter, Hoos & Leyton-Brown 2011, Sequential model-based optimization for general algorithm configuration, §4) a
-challenger is compared on the seeds that the leader has. Departures: several questions share one race, and repeated
-looks spend one error (`level_of`), where irace tests each time at 5 %.
+challenger is compared on the seeds that the leader has. Two things differ from these sources. Several questions share
+one race. All tests together spend one error of 5 % (`level_of`), whereas irace spends 5 % on every test.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from sweeper.core.statistics.spreads import Floats, Spreads, spreads
 
 DECIDED, EQUIVALENT, OPEN = "decided", "equivalent", "open"
 
-#: Unit (the trial of a configuration) → round (number of the common fresh seed, ascending) → value.
+#: Unit (a configuration's trial) → round (number of the common fresh seed, ascending) → value.
 Values = Mapping[str, Mapping[int, float]]
 
-#: Question ("network") → level ("mlp") → units.
+#: Question ("network") → level (a possible answer, "mlp") → units (the trials with that answer).
 Groups = Mapping[str, Mapping[str, Sequence[str]]]
 
 
@@ -34,10 +34,10 @@ class Question:
     """The state of one question, e.g. which network is the best.
 
     Attributes:
-        state: DECIDED, EQUIVALENT (the leader loses at most the margin against every other level) or OPEN.
-        leader: the level of the best unit.
-        leaders: level → its best unit.
-        left: levels that may contain the best unit, the leader's first.
+        state: DECIDED, EQUIVALENT (the leading level is at most the margin worse than every other level) or OPEN.
+        leader: the level that contains the best trial, e.g. the network `mlp`.
+        leaders: level → its best trial.
+        left: levels that may contain the best trial; the leading level comes first.
     """
 
     state: str
@@ -52,9 +52,9 @@ class Race:
 
     Attributes:
         questions: name → its state.
-        units: units that get another fresh seed now; none if no question is open.
+        units: trials that get another fresh seed now; none if no question is open.
         round: number of rounds examined.
-        lost: bound on how much worse the leading unit is than the best of all; None without a spread.
+        lost: bound on how much worse the leading trial is than the truly best one; None without a spread.
     """
 
     questions: Mapping[str, Question]
@@ -64,18 +64,18 @@ class Race:
 
 
 def open_questions(values: Values, groups: Groups, mode: str, margin: float | None = None, *, first: int = 2) -> Race:
-    """Return the state of a race: which questions are open, and which units get another seed.
+    """Return the state of a race: which questions are open, and which trials get another seed.
 
-    All looks are repeated from the values, so the result depends on these alone. Look k follows `first` + k − 1 rounds
-    and has the level `level_of(k)`; a unit that is worse at one look is eliminated from its question. A unit without a
-    value in a round (its training failed) is not judged at that look.
+    All tests are repeated from the values, so the result depends on the values alone. Test k follows round `first` + k
+    − 1 and has the level `level_of(k)`. A trial that is worse in one test is eliminated from its question. A trial
+    without a value in a round (its training failed) is left out of that round's test.
 
     Args:
-        values: unit → round → finite value; units without any are ignored.
-        groups: question → level → units. A unit can belong to several questions.
+        values: trial → round → finite value; trials without any are ignored.
+        groups: question → level → trials. A trial can belong to several questions.
         mode: `min` or `max`: which is better.
         margin: difference that does not matter, on the objective's scale; None if every difference matters.
-        first: rounds before the first look.
+        first: number of rounds before the first test.
 
     Example:
         >>> values = {"a": {0: 0.10, 1: 0.11, 2: 0.10}, "b": {0: 0.30, 1: 0.31, 2: 0.32}}
@@ -90,10 +90,10 @@ class _Looks:
     """A race under way.
 
     Attributes:
-        known: unit → round → value.
-        out: question → eliminated units.
+        known: trial → round → value.
+        out: question → eliminated trials.
         closed: question → its final state.
-        look: number of looks taken.
+        look: number of tests so far.
     """
 
     known: dict[str, dict[int, float]]
@@ -107,7 +107,7 @@ class _Looks:
 
     @classmethod
     def at(cls, values: Values, groups: Groups, mode: str, margin: float | None, first: int) -> _Looks:
-        """Run all looks at these values."""
+        """Run all tests on these values."""
         known = {unit: dict(by_round) for unit, by_round in values.items() if by_round}
         groups = {
             name: levels for name, levels in groups.items() if any(u in known for us in levels.values() for u in us)
@@ -125,7 +125,7 @@ class _Looks:
         return sorted({number for by_round in self.known.values() for number in by_round})
 
     def take(self, count: int) -> None:
-        """Take a look at the first `count` rounds, with the units that have a value in the last of them."""
+        """Run the test after `count` rounds, on the trials that have a value in the last round."""
         self.look += 1
         rounds = self.rounds[:count]
         present = [unit for unit, by_round in self.known.items() if rounds[-1] in by_round]
@@ -155,7 +155,7 @@ class _Looks:
             self.closed[name] = EQUIVALENT
 
     def answer(self) -> Race:
-        """Return the state of all questions and the units that race on."""
+        """Return the state of all questions, and the trials that stay in the race."""
         questions = {
             name: _question(self.known, levels, self.out[name], self.closed.get(name, OPEN), self.mode)
             for name, levels in self.groups.items()
@@ -177,7 +177,7 @@ def _part(spread: Spreads, at: Sequence[int]) -> Spreads:
 
 
 def _loss(compared: Comparisons, levels: Sequence[str], look: int) -> float:
-    """Bound the loss of the best unit against those of other levels, at twice the look's error."""
+    """Bound how much worse the leading trial can be than those of other levels, at twice the test's error."""
     # A one-sided bound: equivalence tests at level α read a two-sided interval at 1 − 2α (Schuirmann 1987).
     leader = int(compared.spreads.scores.argmax())
     rivals = [at for at, level in enumerate(levels) if level != levels[leader]]
@@ -212,7 +212,7 @@ class Needed:
 
     Attributes:
         trainings: their number, at most.
-        seeds: unit → number of further seeds.
+        seeds: trial → number of further seeds.
         chance: simulated probability that they decide.
     """
 
@@ -254,7 +254,7 @@ def needed_seeds(
 
 
 def _with(race: _Looks, racing: Sequence[str], units: Sequence[str], table: Floats) -> dict[str, dict[int, float]]:
-    """Return the values together with those of further rounds [k, rounds] for the racing units."""
+    """Return the values, extended by those of further rounds [k, rounds] for the trials in the race."""
     last = race.rounds[-1] + 1
     return {
         unit: {**race.known[unit], **({last + r: float(v) for r, v in enumerate(row)} if unit in racing else {})}

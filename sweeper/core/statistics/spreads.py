@@ -102,10 +102,10 @@ class Spreads:
     def interval(self, at: int, level: float = LEVEL, chosen_from: int = 1) -> tuple[float, float]:
         """Return the interval of configuration `at`'s true mean.
 
-        On average over configurations it covers with probability `level`; the interval of a configuration that spreads
-        far more than the others covers less often. With `chosen_from`, `at` was selected for its mean among that many,
-        and the side that the selection favours is as wide as for the largest of so many errors, so the interval covers
-        however the selection was made.
+        On average over configurations it covers with probability `level`. The interval of a configuration that spreads
+        far more than the others covers less often. With `chosen_from`, configuration `at` was selected for its mean
+        among that many. Then the side that the selection favours is as wide as for the largest of so many errors, so
+        the interval covers however the selection was made.
         """
         tail = (1 - level) / 2
         worse, better = (self.total.quantile(at, share) for share in (tail / chosen_from, tail))
@@ -139,7 +139,7 @@ class Tails:
 
     @classmethod
     def of(cls, known: Spreads, seeds: tuple[Floats, Floats]) -> Tails:
-        """Return the tails of normal errors with an uncertain standard deviation, to which that of `seeds` is added."""
+        """Return the tails of normal errors with an uncertain standard deviation; that of `seeds` is added to it."""
         from scipy.special import ndtr
 
         widest = math.hypot(float(known.deviations[-1]), float(seeds[0][-1]))
