@@ -1,7 +1,7 @@
 """One attempt at a sweep by one driver: hold the lease, fold the journal, run unfinished trials, write the report.
 
-A first run and a resumed one differ here only in the journal's contents (`sweeper.execution.resuming`). The driver is
-built once the executor knows its resources: searcher, tables, sinks, settings of trials.
+A first run and a resumed one differ here only in the journal's contents (`sweeper.execution.resuming`). Once the
+executor knows its resources, the driver is built with its searcher, tables, sinks and trial settings.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def drive(
     with (
         endings_told(named),
         Lease(paths.lease) as lease,
-        # SIGKILL leaves this process no time to print, so another process waits for its death.
+        # A process killed by SIGKILL cannot print, so another process waits for its death.
         at_death('printf "%s\\n" "$1" >&2', goodbye),
         redirect_output(paths.log) as terminal,
     ):
@@ -184,7 +184,7 @@ class Attempt:
         return driver
 
     def take_up(self) -> Driver:
-        """Return a driver for a sweep with no trial left to run; the caller closes the sweep."""
+        """Return a driver for a sweep that has no trial left to run; the caller closes the sweep."""
         prepare(self._options.address)  # a searcher imports Ray
         driver = self._driver(Session({}, 1, lambda driver: None))
         driver.begin()
@@ -230,7 +230,7 @@ class Attempt:
             lanes=spec.replicates.lane_count,
             training=spec.training.settings,
             choices=paths.root / "packing" if store is None else None,
-            # A custom loop loads its own data: this data set only holds the targets that it predicts.
+            # A custom training loop loads its own data: this data set only holds the targets to predict.
             data_key=content_key(self._dataset) if spec.loop is None else None,
             data_keys=data_keys(spec),
             timeout_seconds=spec.trial_timeout,
@@ -269,7 +269,7 @@ class Attempt:
         )
 
     def _additions(self, state: SweepState) -> Sequence[Added]:
-        """Return the seeds to add after all trials have ended: those of `--set replicates`, else the final stage's."""
+        """Return the seeds to add after all trials have ended: from `--set replicates`, else from the final stage."""
         count, seeds = self._options.replicates, self.sweep.spec.replicate_seeds
         added = [] if count is None else requested(state, seeds, count, self._options.trials)
         return added or ([] if self._final_stage is None else self._final_stage.next(state))
@@ -298,7 +298,7 @@ class Attempt:
 
 
 def _report_lacking(sweep: Sweep) -> list[str]:
-    """Write the report; return a note if that fails, since the sweep is complete without it.
+    """Write the report; if that fails, return a note instead of an error, since the sweep itself is complete.
 
     Raises DiskFullError.
     """

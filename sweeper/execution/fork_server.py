@@ -57,7 +57,8 @@ class ForkServer:
                 python_module(fork_server.__name__, str(theirs.fileno())),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                # Its own group: a terminal sends Ctrl-C to the driver's group only. Same session: see `set_niceness`.
+                # In a separate group, because a terminal sends Ctrl-C to the driver's group; in the same session, see
+                # `set_niceness`.
                 process_group=0,
                 # One thread for numpy's products until a trial sets its own number. The default, one per core, would
                 # slow parallel trials down and change the order of floating-point sums.

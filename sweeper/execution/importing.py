@@ -1,7 +1,7 @@
-"""A file of predictions that were made elsewhere becomes a sweep, see `predictions_file`.
+"""Turn a file of predictions that were made elsewhere into a sweep, see `predictions_file`.
 
-What it predicts is measured as that of a training loop of the user's own, and reported to a driver that judges,
-journals and writes tables as ever: so whatever reads a sweep reads this one, too.
+The predictions are measured like those of a user's own training loop, and reported to a driver. The driver judges,
+journals and writes tables as for any sweep, so every command that reads sweeps can read this one.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def import_predictions(
     if place.store is not None:
         place.store.check()
     sweep = create_sweep(spec, file.stem, name, place.folder, manifest, place.has)
-    # The file's configurations in its order: drawing from the generated space would give other combinations.
+    # Use the file's configurations in its order: drawing from the generated space would give other combinations.
     own = Configurations(len(predictions.configurations), predictions.configurations.__getitem__, sweep.paths.journal)
     try:
         done = first_attempt(replace(sweep, configurations=own), dataset, options, place, _FromFile(predictions))

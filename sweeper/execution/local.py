@@ -1,4 +1,4 @@
-"""The local executor: runs assignments in forked processes on this machine. One loop, no threads.
+"""The local executor: runs assignments in forked processes on this machine, with one loop and no threads.
 
 The loop asks the driver for assignments, passes reports and exits to it, and ends when no trial is left or a stop is
 requested, as Ray Tune does for `sweeper.execution.ray.executor`. A process waits while the driver judges its report,
@@ -37,14 +37,14 @@ from trainables.worker.trial_reports import Failure, WorkerFailed, WorkerInit
 #: Most seconds that the loop waits for processes before it attends to the driver's other duties.
 TURN_SECONDS = 0.2
 
-#: Most seconds to wait for a process that writes a last checkpoint: a store may be out of reach for 120 s.
+#: Most seconds to wait for a process that writes a last checkpoint; a store can be out of reach for 120 s.
 LEAVE_SECONDS = 150.0
 
-#: Ray's variable for the same threshold; it also changes `MOST_MEMORY`.
+#: Ray's environment variable for the memory threshold; it also replaces `MOST_MEMORY`.
 THRESHOLD_VARIABLE = "RAY_memory_usage_threshold"
 
-#: Fraction of the machine's or container's memory above which the largest trial process is ended, as Ray does on its
-#: nodes. Otherwise the kernel would kill any process, possibly the driver.
+#: The largest trial process is ended if more than this fraction of the machine's or container's memory is used, as Ray
+#: does on its nodes. Otherwise the kernel would kill any process, possibly the driver.
 MOST_MEMORY = 0.95
 
 
@@ -221,7 +221,8 @@ class Loop:
         """Return an idle worker that is still alive; `None` if there is none."""
         while self.idle:
             worker = self.idle.pop()
-            # An idle worker never sends, so anything to read is the end of its connection. It had no trial to lose.
+            # An idle worker never sends anything, so its connection is readable only if it has ended. It had no trial
+            # to lose.
             if not worker.process.connection.poll():
                 return worker
             self._kill(worker)

@@ -1,9 +1,9 @@
-"""Options of a run, its outcome, and quick detection of sweeps with nothing left to do.
+"""Options of a run, its outcome, and quick detection of sweeps that have nothing left to do.
 
 Detection reads no record, builds no table and starts no process. A driver that completes a sweep leaves a mark with the
 sizes and times of all files that a resume would read: the space, the manifest, every journal record, every table file.
-While they are unchanged, a resume would find nothing to run, repair or log. Any change, such as damage, a copy without
-times or another release, invalidates the mark, and the resume runs in full.
+While these files are unchanged, a resume would find nothing to run, repair or log. Any change, such as damage, a copy
+without times or another release, invalidates the mark, and the resume runs in full.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class RunOptions:
 
 
 def retriable(state: SweepState) -> int:
-    """Return the number of failed trials that a retry could mend."""
+    """Return the number of failed trials that could succeed in a retry."""
     # A trial that diverged would diverge again: a retry uses the same random numbers.
     return sum(trial.stop_kind != NON_FINITE for trial in state.trials.values() if trial.status == FAILED)
 
@@ -127,7 +127,7 @@ def mark_settled(paths: SweepPaths, counts: Mapping[str, int], tracker: str | No
         retriable: Number of failed trials that a retry could mend.
     """
     mark = {"files": _digest_of_files(paths), "counts": dict(counts), "retriable": retriable, TRACKED: _digest(tracker)}
-    with suppress(OSError):  # without it the next resume looks for itself
+    with suppress(OSError):  # without the mark, the next resume runs in full
         write_text(paths.generations / MARK, json.dumps(mark))
 
 

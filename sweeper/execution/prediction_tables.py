@@ -1,9 +1,9 @@
 """Predictions in NumPy archives, CSV and Parquet files, as a table with the columns of `predictions_file`.
 
-A name says what an array or column holds: `logits` or `probabilities` and `labels`, before or after the split's name
-(`val_logits`, `labels_test`); in CSV one column a class (`logits_0`, `logits_1`, …). One number a sample is the logit
-or the probability of class 1 of two classes, whose logits are then 0 and z. Scores under another name are probabilities
-where each row sums to 1 (one number: lies in [0, 1]), else logits.
+The name of an array or column says what it holds: `logits` or `probabilities`, or `labels`, before or after the split's
+name (`val_logits`, `labels_test`). CSV files have one column per class (`logits_0`, `logits_1`, …). A single number per
+sample is the logit z or the probability of class 1 of two classes; the two logits are then 0 and z. Scores under
+another name are probabilities if each row sums to 1 (a single number: if it lies in [0, 1]), else logits.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from trainables.training.own_loop import LOGITS, PROBABILITIES
 
 SPLIT, TARGET, SAMPLE = "split", "target", "sample"
 
-#: Other names of scores; None: the values say what they are.
+#: Other names of scores; None if the values must show what they are.
 SCORES = {
     **dict.fromkeys((LOGITS, "logit"), LOGITS),
     **dict.fromkeys((PROBABILITIES, "probability", "probs", "prob", "proba", "p"), PROBABILITIES),
@@ -34,7 +34,7 @@ SCORES = {
 LABELS = (TARGET, "targets", "labels", "label", "y", "y_true")
 SPLITS = {"valid": FITTED_ON, "validation": FITTED_ON}
 
-#: A column of a class's score: `logits_3`, `p3`.
+#: A column with the scores of one class: `logits_3`, `p3`.
 WIDE = re.compile(rf"({'|'.join(SCORES)})_?(\d+)")
 
 Array = NDArray[np.generic]
@@ -43,18 +43,18 @@ FORMS = "give .npz, .npy, .csv or .parquet"
 
 
 def predictions_table(file: Path, labels: Path | None = None) -> tuple[pa.Table, list[str]]:
-    """Read predictions in any of the forms.
+    """Read predictions in any of these formats.
 
     Args:
         file: the predictions.
-        labels: the file of their targets, where these are in another one.
+        labels: the file of their targets, if they are in another file.
 
     Returns:
-        The table, and a sentence on each thing that the file does not say and was assumed.
+        The table, and a sentence for each assumption about something that the file does not say.
 
     Raises:
-        SweeperError: the file has another form, or its arrays do not belong together.
-        OSError, ValueError, pa.ArrowException: it cannot be read.
+        SweeperError: the file has another format, or its arrays do not belong together.
+        OSError, ValueError, pa.ArrowException: the file cannot be read.
     """
     if file.suffix in (".npz", ".npy"):
         arrays = _arrays(file)
@@ -83,7 +83,7 @@ def _arrays(file: Path) -> dict[str, Array]:
 
 
 def _labels(file: Path) -> Array:
-    """Return the targets [N] of a file that holds nothing else; one-hot rows [N, K] as the classes that they mark."""
+    """Return the targets [N] of a file that contains only targets; one-hot rows [N, K] become class indices."""
     if file.suffix in (".npz", ".npy"):
         held = _arrays(file)
     else:
@@ -99,14 +99,14 @@ def _named(table: pa.Table) -> tuple[list[str], list[pa.ChunkedArray]]:
 
 
 def _classes(targets: Array) -> Array:
-    """Return class indices [N], of one-hot rows [N, K] or of a column [N, 1], too."""
+    """Return class indices [N]; also converts one-hot rows [N, K] and a column [N, 1]."""
     if targets.ndim == 2 and targets.shape[1] == 1:
         return targets[:, 0]
     return targets.argmax(axis=1) if targets.ndim == 2 else targets
 
 
 def _from_arrays(arrays: Mapping[str, Array], file: Path) -> pa.Table:
-    """Return the table of named arrays, split after split."""
+    """Return the table of named arrays, one split after the other."""
     scores, targets = dict[str, tuple[str | None, Array]](), dict[str, Array]()
     for name, array in arrays.items():
         words = name.lower().split("_")
@@ -140,11 +140,11 @@ def _said(splits: Mapping[str, object]) -> str:
 
 
 def _scores(kind: str | None, values: Array) -> dict[str, pa.Array]:
-    """Return the column of scores [N, K], [N, 1] or [N] with the name that says what they are."""
+    """Return the column of scores [N, K], [N, 1] or [N], under the name `logits` or `probabilities`."""
     known = np.asarray(values, np.float64)  # ValueError for text
     if known.ndim == 1 or known.shape[1] == 1:
         one = known.reshape(-1)
-        # NaN, as of a seed that failed, is neither.
+        # NaN, for example of a failed seed, decides nothing.
         kind = kind or (PROBABILITIES if ((one >= 0) & (one <= 1) | np.isnan(one)).all() else LOGITS)
         known = np.stack([1 - one if kind == PROBABILITIES else np.zeros_like(one), one], axis=1)
     kind = kind or (PROBABILITIES if are_probabilities(known[~np.isnan(known).any(axis=1)]) else LOGITS)
@@ -152,7 +152,7 @@ def _scores(kind: str | None, values: Array) -> dict[str, pa.Array]:
 
 
 def _columns(table: pa.Table) -> pa.Table:
-    """Return a table with one column of labels and one of scores, from a column a class or one number a sample, too."""
+    """Return a table with one column of labels and one of scores, also from one column per class or one number each."""
     names = table.column_names
     if TARGET not in names and (other := [name for name in names if name in LABELS]):
         table = table.rename_columns([TARGET if name == other[0] else name for name in names])
@@ -164,7 +164,7 @@ def _columns(table: pa.Table) -> pa.Table:
         taken = [wide[number][0] for number in sorted(wide)]
         values = np.stack([table[name].to_numpy() for name in taken], axis=1)
         return _with(table.drop_columns(taken), "", _scores(SCORES[wide[0][1]], values))
-    for name in candidates[:1]:  # another one is a hyperparameter: a dropout's `p`
+    for name in candidates[:1]:  # a further one is a hyperparameter: dropout's `p`
         kind = table.schema.field(name).type
         if pa.types.is_floating(kind) or pa.types.is_integer(kind):
             return _with(table.drop_columns([name]), "", _scores(SCORES[name], table[name].to_numpy()))
@@ -172,7 +172,7 @@ def _columns(table: pa.Table) -> pa.Table:
 
 
 def _with(table: pa.Table, name: str, values: Array | Mapping[str, pa.Array], file: Path | None = None) -> pa.Table:
-    """Return a table with one column more, or with several by name. Raises SweeperError for another length."""
+    """Return a table with one or several columns added. Raises SweeperError if their length differs."""
     columns = values if isinstance(values, Mapping) else {name: pa.array(values)}
     for key, column in columns.items():
         if len(column) != len(table):
@@ -183,7 +183,7 @@ def _with(table: pa.Table, name: str, values: Array | Mapping[str, pa.Array], fi
 
 
 def _halved(table: pa.Table) -> tuple[pa.Table, list[str]]:
-    """Return the table with a random half of its samples as `val`, the other as `test`, where it has one set only."""
+    """Split a table that has a single set of samples into random halves, `val` and `test`; return others unchanged."""
     own = {*table.column_names} - {TARGET, LOGITS, PROBABILITIES, SAMPLE}
     named = SPLIT in own
     if (
@@ -191,7 +191,7 @@ def _halved(table: pa.Table) -> tuple[pa.Table, list[str]]:
         or not len(table)
         or (named and (len(table[SPLIT].unique()) > 1 or table[SPLIT][0].as_py() == FITTED_ON))
     ):
-        return table, []  # several runs or splits: which rows belong together is theirs to say
+        return table, []  # several runs or splits: their columns say which rows belong together
     fitted = np.random.default_rng(0).permutation(len(table)) < len(table) // 2
     names = pa.array(np.where(fitted, FITTED_ON, "test"))
     said = (

@@ -47,10 +47,11 @@ PLAIN = (*NUMBERS, *TEXTS, _IS.is_boolean, _IS.is_null)
 #: Columns to rename, because a search space uses the name for something else.
 RESERVED = {"dataset": "own_dataset"}
 
-#: Post-hoc methods that are compared; of many runs the first alone, since others take seconds each.
+#: Post-hoc methods that are compared. If there are many runs, only the first method, since the others take seconds
+#: each.
 METHODS = ["temperature", "vector", "isotonic"]
 
-#: Further metrics of two classes: those of the probability of class 1.
+#: Further metrics for data with two classes: those of the probability of class 1.
 BINARY = ["ece_positive", "calibration_slope", "calibration_intercept"]
 
 #: Most faults of one kind that are reported: one wrong column makes every row faulty.
@@ -84,15 +85,15 @@ class _Faults:
 
 @dataclass(frozen=True)
 class Predictions:
-    """What a file holds.
+    """The contents of a file of predictions.
 
     Attributes:
-        configurations: their values, nested as a search space's.
-        seeds, epochs, splits: those that there are, in order; `val` is the first split.
-        logits: of all samples, float32 [N, K].
-        targets: int64 [N].
+        configurations: values of the configurations, nested as in a search space.
+        seeds, epochs, splits: those in the file, in order; `val` is the first split.
+        logits: logits of all samples, float32 [N, K].
+        targets: class indices of all samples, int64 [N].
         rows: configuration, seed and epoch → split → its rows.
-        notes: what the file does not say and was assumed, one sentence each.
+        notes: assumptions about something that the file does not say, one sentence each.
     """
 
     configurations: Sequence[Values]
@@ -139,7 +140,7 @@ def read_predictions(file: Path, labels: Path | None = None) -> Predictions:
     """Read a file of predictions, whose targets may be in another file, `labels`.
 
     Raises:
-        SweeperError: everything that the file lacks or that is wrong in it.
+        SweeperError: the file lacks something or has invalid values (all faults at once).
     """
     faults = _Faults(file)
     table, notes = _table(file, labels, faults)
@@ -163,7 +164,7 @@ def read_predictions(file: Path, labels: Path | None = None) -> Predictions:
 
 
 def _table(file: Path, labels: Path | None, faults: _Faults) -> tuple[pa.Table, list[str]]:
-    """Return every column of the file that can be read, in the samples' order, and what was assumed."""
+    """Return every column of the file that can be read, in the samples' order, and the assumptions made."""
     try:
         for path in filter(None, (file, labels)):
             if not path.is_file():
@@ -262,7 +263,7 @@ def _whole_numbers(table: pa.Table, name: str, least: int, most: int | None, fau
         faults.add(f"{missing:,} rows have no {name}", f"give {allowed}")
         return nothing
     values = column.to_numpy(zero_copy_only=False)
-    # 2**63 as well: int64's largest value rounds up to it as a float, and would overflow in the cast.
+    # Refuse 2**63, too: int64's largest value rounds up to it as a float, and would overflow in the cast.
     top = np.iinfo(np.int64).max if most is None else most
     wrong = (values != np.floor(values)) | (values < least) | (values > top) | (values >= 2.0**63)
     if wrong.any():
@@ -314,7 +315,7 @@ def _check_runs(
     samples: NDArray[Any] | None,
     faults: _Faults,
 ) -> None:
-    """Add faults for runs that lack an epoch or split of others, repeat samples, or have other samples."""
+    """Add faults for runs that lack an epoch or split that others have, repeat samples, or have other samples."""
 
     def run(at: Place) -> str:
         values = ", ".join(f"{key} = {value}" for key, value in [*configurations[at[0]].items()][:MOST_FAULTS])
@@ -389,7 +390,7 @@ def _nested(flat: Sequence[Values]) -> list[Values]:
             return key.partition("_")[0] == part
 
         parts = [{key[len(part) + 1 :] or "name": v.pop(key) for key in [*filter(of_part, v)]} for v in nested]
-        # All or none: one column must not mean a built-in loss in some rows and a custom one in others.
+        # Nest all rows or none: one column must not mean a built-in loss in some rows and a custom loss in others.
         known = all(_is_known(registries[part], own) for own in parts)
         for values, own in zip(nested, parts, strict=True):
             values[part] = own if known else {"name": OWN}

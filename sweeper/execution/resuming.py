@@ -31,7 +31,8 @@ from trainables.worker.checkpoints import PARTIAL, checkpoint_epochs, checkpoint
 def check_unchanged(sweep: Sweep, *, unreadable: bool = False) -> None:
     """Raise InvalidSearchSpace with each difference between `sweep.yaml` and the journaled search space.
 
-    `unreadable` accepts a journal whose record of it is damaged; otherwise SweeperError names that record.
+    `unreadable` accepts a journal whose record of the search space is damaged; otherwise SweeperError names that
+    record.
     """
     try:
         faults = edited(sweep)

@@ -45,8 +45,8 @@ from trainables.files.stores.base import StoreError
 def chosen_executor(options: RunOptions, resources: Resources, server: ForkServer | None = None) -> Executor:
     """Return the executor of a run: the requested one, or for `auto` usually forked processes on this machine.
 
-    Forked processes save Ray's start and its work per report. `auto` chooses Ray if a cluster is named or this process
-    has joined one, and if trials need GPUs, which only Ray shares out. Raises SweeperError if the requested executor
+    Forked processes save Ray's start and its work per report. `auto` chooses Ray if a cluster is named, if this process
+    has joined one, or if trials need GPUs, because only Ray assigns GPUs. Raises SweeperError if the requested executor
     cannot be used.
     """
     name = options.executor
@@ -196,8 +196,8 @@ SEEDS, TRIALS = ("replicates", "replicates.count"), "trials"
 def with_seeds(options: RunOptions) -> RunOptions:
     """Return options with the seeds requested in `settings` moved to `replicates` and `trials`.
 
-    They are not settings of the sweep, which keeps its own number of seeds. Raises InvalidSearchSpace for an invalid
-    number of seeds or trial name.
+    The seeds are not settings of the sweep: the sweep keeps its own number of seeds. Raises InvalidSearchSpace for an
+    invalid number of seeds or trial name.
     """
     given = [tuple(part.strip() for part in setting.partition("=")[::2]) for setting in options.settings]
     faults, count, trials = list[Fault](), options.replicates, list(options.trials)

@@ -151,10 +151,10 @@ def correlation(x: Values, y: Values, strata: Sequence[Hashable] | None = None) 
     The result is None below `MINIMUM_PAIRS` pairs, or where x or y is constant. With strata, ranks are formed within
     each stratum and the correlations are averaged. Strata in which x or y is constant are left out.
 
-    The interval excludes 0 exactly where p < .05. Apart from that rule, it is the wider of two intervals on Fisher's scale,
-    both with Student's quantiles. One uses Bonett & Wright's (2000) variance, (1 + ρ²/2)/(n − 3); the other uses the
-    jackknife's, which does not assume normal values. A percentile bootstrap covers far too rarely for few pairs:
-    resamples of a perfect order are in perfect order.
+    The interval is the wider of two on Fisher's scale, both with Student's quantiles, but excludes 0 exactly where
+    p < .05. One interval uses Bonett & Wright's (2000) variance, (1 + ρ²/2)/(n − 3); the other uses the jackknife's,
+    which does not assume normal values. A percentile bootstrap covers far too rarely for few pairs: resamples of a
+    perfect order are in perfect order.
 
     Example:
         >>> correlation([1, 2, 3, 4, 5], [5, 4, 3, 2, 1]).text()

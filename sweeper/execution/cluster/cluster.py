@@ -2,7 +2,7 @@
 
 A job's metadata has the sweep's name, its submitter and the location of its results; everything else is in the results.
 
-A cluster's authentication token is created once, stored in a file that only its owner can read, and never printed; it
+A cluster's authentication token is created once, stored in a file that only its owner can read, and never printed. It
 is sent only in a header of each request. Like Ray, this module looks for it in `RAY_AUTH_TOKEN`, then in the file that
 `RAY_AUTH_TOKEN_PATH` names, then in `~/.ray/auth_token`. Every machine of a cluster must find the same token.
 """
@@ -35,13 +35,13 @@ from sweeper.core.labels import PROGRESS, duration
 #: Seconds to connect to the dashboard; Ray's own client would wait for minutes.
 CONNECT_SECONDS = 10.0
 
-#: Seconds that a driver has after a request to stop for trials, tables, report and tracker; then Ray kills it.
+#: Seconds that a driver has, after a request to stop, to finish trials, tables, report and tracker; then Ray kills it.
 STOP_SECONDS = 300
 
 #: Seconds between two requests for a followed log.
 FOLLOW_SECONDS = 1.0
 
-#: Seconds to wait until a new head accepts jobs, which it does some seconds after its dashboard answers.
+#: Seconds to wait for a new head to accept jobs; it accepts them some seconds after its dashboard answers.
 AGENT_SECONDS = 18.0
 
 ENDED = (JobStatus.SUCCEEDED, JobStatus.FAILED, JobStatus.STOPPED)
@@ -52,7 +52,7 @@ WORDS = {
     JobStatus.STOPPED: "stopped",
     JobStatus.SUCCEEDED: "finished",
 }
-#: Exit status of the driver → state: 1, trials failed or it was stopped; 2, bad input. Any other: it died.
+#: Exit status of the driver → state: 1 if trials failed or it was stopped, 2 for bad input. Any other: it died.
 FAILED_WORDS = {1: "incomplete", 2: "refused"}
 
 
@@ -76,7 +76,7 @@ class RemoteSweep:
         state: `pending`, `running`, `finished`, `stopped`, `incomplete`, `refused` or `died`.
         started: Unix time in seconds; `None` while it is pending.
         exit_code: Exit status of the driver; `None` before its end, or if it was killed.
-        message: Ray's message about an end that the driver did not choose.
+        message: Ray's message, if the driver ended unexpectedly.
     """
 
     job: str
@@ -161,7 +161,7 @@ class Cluster:
         """Yield a driver's log as it grows, until the driver ends."""
         seen = 0
         while True:
-            # The status before the log, so that the last lines are not missed.
+            # Read the status before the log, so that the last lines are not missed.
             with self._errors():
                 ended = self._client.get_job_status(job) in ENDED
             text = self.logs(job)

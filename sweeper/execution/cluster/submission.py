@@ -1,8 +1,8 @@
 """Submit a sweep to a remote cluster: search space file, driver command line, metadata.
 
 The submitter's code runs: this package is sent with each job, so a cluster's images need only its dependencies. Ray
-keeps one copy of each version for all users. On the cluster, custom components lie next to the search space file,
-wherever they lie on this machine.
+keeps one copy of each version for all users. On the cluster, custom components always lie next to the search space
+file.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def _free_name(stem: str, name: str | None, taken: Callable[[str], bool]) -> str
 
 def _stored(output: str, name: str) -> bool:
     """Return whether the output has a sweep of that name, as far as this machine can see."""
-    # Only for a good name: the driver checks again when it claims it.
+    # This check only serves to propose a free name: the driver checks again when it claims the name.
     try:
         place = place_of(output, READING)
         return place.has(name) if place.store is not None else (place.folder / name).exists()

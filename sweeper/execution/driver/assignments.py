@@ -1,6 +1,7 @@
 """Choose what runs next: waiting trials, promotions, suggestions of a searcher; and track assignments in flight.
 
-The unit of work is a configuration with all its replicates, or one replicate. Executors return what they were given:
+The unit of work is a configuration with all its replicates, or one replicate. An executor gets an assignment and later
+reports on the same assignment:
 
 * An assignment is usually one configuration, or several short ones that no scheduler can stop, `[7, 8, 9]`.
 * With `packing: trials` it is one replicate on its way to its configuration's next rung, `[7, 1]`. At the rung its
@@ -30,10 +31,10 @@ from trainables.training.lanes.packing import cohort_key
 from trainables.worker.checkpoints import replicate_folder
 from trainables.worker.trial_settings import Assignment
 
-#: A configuration and, where replicates have separate processes, the number of one; `None` for all of them.
+#: A configuration's index, and a replicate's number if replicates have separate processes (else `None`: all of them).
 Unit: TypeAlias = tuple[int, int | None]
 
-#: Most configurations per assignment: a Tune trial costs 0.03 s, so larger batches save nothing noticeable.
+#: Most configurations per assignment. A Tune trial costs 0.03 s, so larger batches would save nothing noticeable.
 BATCH_LIMIT = 8
 
 
@@ -46,10 +47,10 @@ class Assignments:
         state: State of the sweep, which `commit` changes.
         rungs: State of the rungs, folded from the same journal.
         values: Values of configurations.
-        steering: Requests to stop or wind down, which keep trials from starting.
+        steering: Requests to stop or wind down; while there is one, no trial starts.
         commit: Function that journals a record durably.
         searcher: Searcher that chooses configurations, replayed from the journal; `None` if they follow from the
-            space. It is asked only when a trial could start at once, so that it has seen as many results as possible.
+            space. It is called only when a trial could start at once, so that it has seen as many results as possible.
         shares: GPU share of each configuration.
         slots: Trials that run at once; determines the size of assignments.
         failed_too: Whether failed trials are run again.
@@ -177,10 +178,10 @@ class Assignments:
     def next_for_empty(self, before: str | None = None, share: float | None = None) -> list[int] | None:
         """Return the next assignment for a process that has none; `None` if there is none now.
 
-        In cohorts it prefers the kind that the process had `before`; the first process of a driver that takes over
-        prefers the kind that was training last. So with one process, kinds alternate as in an uninterrupted run, and
-        trials reach rungs in the same order: within a kind, an earlier start is never behind, and of trials that start
-        together the lowest index comes first. Only the order of promotions is not in the journal.
+        In cohorts it prefers the kind that the process trained `before`. The first process of a resumed sweep prefers
+        the kind that was training last. So with one process, kinds alternate as in an uninterrupted run, and trials
+        reach rungs in the same order. Within a kind, a trial that started earlier is never behind; if trials start
+        together, the lowest index comes first. Only the order of promotions is not in the journal.
         """
         if not self.settings.together:
             return self.next()
@@ -204,7 +205,7 @@ class Assignments:
         return self._kinds[index]
 
     def is_suspect(self, index: int) -> bool:
-        """Return whether a trial was in a process that died, and has not trained since; it then trains alone."""
+        """Return whether a trial was in a process that died and has not trained since; such a trial trains alone."""
         return index in self._suspects
 
     def describe(self, assignment: Sequence[int]) -> list[Assignment]:
@@ -275,7 +276,8 @@ class Assignments:
     def _promote(self, fits: Callable[[int], bool]) -> None:
         """Put the trial that the scheduler promotes now, if any, at the head of the queue."""
         promoted = self.rungs.promotion(self._settled) if len(self._in_flight) < self.slots else None
-        # A trial that does not fit now is not promoted yet: its record would take effect before it can train.
+        # A trial that does not fit now is not promoted yet: the promotion's record would take effect before it can
+        # train.
         if promoted is None or not fits(promoted[0]):
             return
         index, decision = promoted
@@ -286,7 +288,7 @@ class Assignments:
     def _suggest(self) -> bool:
         """Let the searcher choose configurations while slots are free; return whether one waits in the queue.
 
-        A suggestion becomes configuration *i* when its record is durable, and is assigned only then.
+        A suggestion becomes configuration *i* when its record is durable. Only then can it be assigned.
         """
         # Trials in flight and in the queue occupy slots.
         while self.searcher and self.unsuggested and len(self._in_flight) + len(self._queue) < self.slots:

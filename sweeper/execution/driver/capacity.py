@@ -1,7 +1,7 @@
 """Count the trials that fit on a Ray cluster, and wait while an autoscaler starts nodes.
 
 A cluster that scales from zero has no node when a sweep begins; the waiting trials make it start some. So a sweep
-starts anyway, says what it waits for, follows nodes as they come and go, and gives up after some time, or earlier if
+starts anyway, says what it waits for, and follows nodes as they come and go. It gives up after some time, or earlier if
 the autoscaler reports that none of its node types can hold a trial.
 
 Does not import Ray, so that a cluster's address can be checked before anything is started.
@@ -25,11 +25,12 @@ from trainables.worker.trial_reports import Reason
 #: own searchers (`_get_max_pending_trials`, Ray 2.60).
 PENDING_TRIALS = 200
 
-#: Seconds between two looks at the cluster; the autoscaler itself works every five seconds.
+#: Seconds between two checks of the cluster; the autoscaler itself works every five seconds.
 LOOK_SECONDS = 2.0
 
-#: Looks in a row in which no node type holds a trial before that is believed. Version 2 of the autoscaler also reports
-#: it for trials beyond its maximum number of nodes, so it counts only if there is no node and none is starting.
+#: Number of checks in a row that must find no node type for a trial before the sweep gives up. Version 2 of the
+#: autoscaler also reports this for trials beyond its maximum number of nodes, so it counts only if there is no node and
+#: none is starting.
 INFEASIBLE_LOOKS = 15
 
 #: Seconds to wait for a first node: GPU nodes take 2 to 10 minutes to start, spot capacity can take longer.
@@ -102,7 +103,7 @@ class CapacityWatch:
         tell: Function that shows a sentence to the user; called only when the sentence changes.
         at_least: Smallest number of trials at once to report, for a cluster that can grow.
         processes: Whether a slot is a process that trains several trials.
-        patience: Seconds without a node that holds a trial after which the sweep is stopped.
+        patience: Seconds after which the sweep is stopped if no node can hold a trial.
         clock: Clock in seconds.
     """
 
@@ -121,7 +122,7 @@ class CapacityWatch:
         self._infeasible, self._told = 0, ""
 
     def tick(self, steering: Steering) -> None:
-        """Look at the cluster if it is due, and report changes to driver and user."""
+        """Check the cluster if a check is due, and report changes to driver and user."""
         now = self.clock()
         if now - self._looked >= LOOK_SECONDS:
             self._looked = now

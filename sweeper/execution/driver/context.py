@@ -1,9 +1,10 @@
 """A driver's settings, GPU shares, values of configurations, and kept checkpoints.
 
-The best ended trials of the sweep, or of each stratum, keep their checkpoints; those of the others are removed. A
-constraint relative to the best, `val_accuracy within 0.005 of the best`, can take the first place from a trial when a
-more accurate one ends. So a trial loses its checkpoint only if as many others as are kept stay ahead of it for ever:
-complete if it is, no worse in the objective, and no worse in any metric of the constraints.
+The best ended trials of the sweep, or of each stratum, keep their checkpoints; the checkpoints of the others are
+removed. A constraint relative to the best, `val_accuracy within 0.005 of the best`, can take the first place from a
+trial when a more accurate one ends. So a trial loses its checkpoint only if as many other trials as are kept stay ahead
+of it for ever. A trial stays ahead of another if it is complete whenever the other is, no worse in the objective, and
+no worse in any metric of the constraints.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from trainables.training.acceleration import PLAIN, TrainingSettings
 from trainables.training.lanes.packing import TRIALS
 from trainables.worker.trial_reports import NON_FINITE, TrialReport
 
-#: Endings that a retry would repeat. Others, such as a crash or a timeout, can continue from the checkpoint.
+#: Endings that a retry would repeat. After other endings, such as a crash or a timeout, a trial can continue from its
+#: checkpoint.
 OVER = {"continue", "stop", "complete", "fail", NON_FINITE}
 
 
@@ -72,7 +74,7 @@ class KeptCheckpoints:
                 self._enter(index)
 
     def tidy(self, index: int) -> None:
-        """Remove the checkpoints that an ended trial makes superfluous: its own, or those of surpassed trials."""
+        """Remove the checkpoints that are superfluous once a trial has ended: its own, or those of surpassed trials."""
         trial = self.state.trials[index]
         if trial.status in ENDED and trial.stop_kind in OVER:
             for surpassed in self._enter(index):
@@ -82,7 +84,7 @@ class KeptCheckpoints:
         """Remove checkpoints left by a driver that died between a trial's end and `tidy`.
 
         Args:
-            unknown: Trials that the journal does not have; lost records explain their checkpoints.
+            unknown: Trials that the journal does not have; their checkpoints remain from lost records.
         """
         kept = {index for stratum in self._kept.values() for index in stratum}
         done = {i for i, t in self.state.trials.items() if t.status in ENDED and t.stop_kind in OVER}
@@ -104,7 +106,7 @@ class KeptCheckpoints:
 
     @staticmethod
     def _ahead_of(standing: tuple[Rank, Costs], kept: dict[int, tuple[Rank, Costs]]) -> int:
-        """Return how many kept trials stay ahead of one for ever."""
+        """Return how many kept trials stay ahead of a trial for ever."""
         # Being ahead is transitive, so removed trials need not be compared.
         rank, costs = standing
         return sum(
@@ -137,7 +139,7 @@ class Fold(Protocol):
         """Fold one record; records come in order."""
 
 
-#: Configurations per journal record: one record for a usual sweep, records of 150 kB for a large one.
+#: Configurations per journal record. A usual sweep needs one record; a large one has records of 150 kB.
 TOGETHER = 500
 
 
@@ -179,7 +181,7 @@ class DriverSettings:
         keeping: Which checkpoints are kept; by default the best trial's.
         training: Settings of training steps, which decide which trials can share a cohort.
         space: Resolved search space, for the journal.
-        apart: Whether each replicate trains in its own process.
+        apart: Whether each replicate trains in a separate process.
         together: Whether trials train as lanes of cohorts.
     """
 
@@ -228,7 +230,7 @@ class TrialValues:
         """Return a configuration's journaled values; draw and journal them first if necessary."""
         known = self.state.configurations
         if index not in known and not is_added(index):
-            # Journal the whole gap around it within its block of configurations, in one record.
+            # Journal all unjournaled configurations around it, within its block of configurations, in one record.
             last = min(index - index % TOGETHER + TOGETHER, len(self.configurations))
             following = next((later for later in range(index, last) if later in known), last)
             first = index

@@ -4,9 +4,9 @@ Everything the driver learns becomes a journal record first; state, rungs, table
 The executor asks `work` for assignments, and calls `on_started`, `on_reports` and `on_failure`, one at a time.
 
 With `packing: trials` every replicate's report becomes a `replicate` record before anything follows from it. When the
-last of a configuration's replicates has reported, their reports are merged into one, which the scheduler judges like
-any other, and on `continue` all of them go to the head of the queue. A driver that takes over merges the reports that
-its predecessor was killed before merging.
+last of a configuration's replicates has reported, the driver merges their reports into one. The scheduler judges the
+merged report like any other. On `continue`, all replicates go to the head of the queue. If a driver was killed before
+merging, the next driver merges the reports.
 
 In cohorts, several reports come at once, and a process that dies takes several trials with it. To the journal, the
 scheduler, retries, budgets and searchers, a lane is a normal trial.
@@ -36,8 +36,7 @@ from trainables.training.lanes.packing import TRIALS
 from trainables.worker.hang_watchdog import last_hang
 from trainables.worker.trial_reports import CRASH, ERROR, STORAGE, Failure, Reason, TrialReport
 
-#: Seconds within which a report makes a record of the process's start unnecessary; this halves the records of short
-#: trials.
+#: If a process reports within this many seconds, its start is not recorded. This halves the records of short trials.
 START_SECONDS = 1.0
 
 #: An assignment, the reports of its process, and whether these are the last.
@@ -143,7 +142,7 @@ class Driver:
                     self._settle(index)
 
     def _follow_up(self) -> None:
-        """If nothing is left to do, stop paused trials, which nothing can promote any more, and add seeds."""
+        """If nothing is left to run, stop paused trials, because they can no longer be promoted, and add seeds."""
         if not self.work.done:
             return
         for index in [index for index, trial in self.state.trials.items() if trial.paused]:
@@ -161,7 +160,8 @@ class Driver:
     def on_started(self, assignment: Sequence[int]) -> None:
         """Note the start of an assignment's process.
 
-        A replicate's start is recorded at once, a configuration's only if the first report takes more than a second.
+        A replicate's start is recorded at once. A configuration's start is recorded only if its first report takes more
+        than a second.
         """
         if self.settings.apart:
             index, number = assignment
@@ -172,8 +172,8 @@ class Driver:
     def on_reports(self, news: Iterable[Reports], *, trained: bool = False) -> list[Sequence[int]]:
         """Journal reports in the order of assignments; return the assignments that are over.
 
-        `trained` means that the reports are of newly trained epochs: their trials are no longer suspects. A report that
-        a restarted trial only repeats clears no suspicion.
+        `trained` means that the reports are of newly trained epochs, so their trials are no longer suspected of having
+        ended a process. A report that a restarted trial only repeats clears no suspicion.
         """
         given_up, taken = list[Sequence[int]](), list[Reports]()
         # Sorted: decisions at a rung must not depend on the order in which lanes report.
@@ -189,7 +189,7 @@ class Driver:
         return given_up + [item[0] for item in taken if self._ends(*item)]
 
     def _take_in(self, assignment: Sequence[int], reports: Sequence[TrialReport]) -> bool:
-        """Record reports; return whether all fit. A unit that is ahead of the journal is restarted instead."""
+        """Record reports; return whether all fit the journal. A unit that is ahead of it is restarted instead."""
         for report in reports:
             unit = (report.configuration, assignment[1] if self.settings.apart else None)
             if judging.skips_epochs(report, self.work.state_of(unit)):
@@ -206,7 +206,8 @@ class Driver:
     def _ends(self, assignment: Sequence[int], reports: Sequence[TrialReport], exhausted: bool) -> bool:
         """Return whether an assignment whose reports are durable is over; end it if so."""
         over = all(self.work.is_over(unit) for unit in self.work.units(assignment))
-        # A spent budget ends a trial at its next rung, where it is evaluated; it continues if the budget is raised.
+        # If the budget is spent, a trial ends at its next rung, where it is evaluated. A larger budget lets it
+        # continue.
         over = over or (self.steering.winding_down is not None and any(report.evaluations for report in reports))
         if over:
             self.work.take_back(assignment)
@@ -216,7 +217,7 @@ class Driver:
         return over or exhausted
 
     def on_failure(self, assignment: Sequence[int], failure: Failure) -> None:
-        """Journal a process's death; put its units back in the queue, or give the failing one up."""
+        """Journal a process's death; put its units back in the queue, or give up the unit that failed."""
         if not self.work.take_back(assignment):
             # The process died after its last report: nothing is lost.
             return
@@ -229,7 +230,7 @@ class Driver:
             failure = next(filter(None, hangs), failure)
         left = [unit for unit in self.work.units(assignment) if self.work.state_of(unit).status not in ENDED]
         if len(left) > 1:
-            # It is unknown which of them failed, because reports of short configurations are sent together.
+            # It is unknown which configuration failed, because reports of short configurations are sent together.
             self.work.suspect(index for index, _ in left)
             failure = replace(failure.having(shared_with=len(left) - 1, then="alone"), counts=False)
         if judging.waits(failure):
@@ -247,11 +248,11 @@ class Driver:
         return failure.having(pause=pause)
 
     def on_shared_failure(self, assignments: Sequence[Sequence[int]], failure: Failure) -> None:
-        """Journal the death of a process that had several trials; put these back in the queue.
+        """Journal the death of a process that had several trials; put the trials back in the queue.
 
         It is unknown which trial failed, so the failure counts against none of them, and each trains in its own process
-        until it has trained an epoch. So does a trial that died alone, which could take others with it next time. If
-        memory ran out, they continue in smaller cohorts. Preemption does not count against any trial.
+        until it has trained an epoch. A trial that died alone is also retried alone, because it could end a shared
+        process. If memory ran out, the trials continue in smaller cohorts. Preemption does not count against any trial.
         """
         suspects = self.settings.together and failure.kind not in judging.BLAMELESS
         if len(assignments) > 1:
@@ -284,7 +285,7 @@ class Driver:
         return outcome
 
     def take_over(self, index: int, reports: Iterable[TrialReport]) -> None:
-        """Judge imported reports of a configuration as if they came from a worker; it is not trained if they end it."""
+        """Judge a configuration's imported reports as if they came from a worker; if they end it, it is not trained."""
         for report in reports:
             self._on_report(report)
             if self.work.is_over((index, None)):

@@ -4,9 +4,9 @@ The driver decides; an executor starts workers, passes on their reports and exit
 stop is requested. A worker is the same everywhere: a `trainables.worker.workers.Worker`, or a `CohortWorker` if trials
 train in cohorts, which follows the messages of `trainables.worker.trial_reports`.
 
-A worker reports and waits. The driver judges its report; then a `Dispatcher` tells the worker which trials are over
-and, in cohorts, gives it others of the same kind for free lanes. If memory runs out, the lanes of all cohorts are
-halved.
+A worker reports and waits. The driver judges its report. Then a `Dispatcher` tells the worker which trials are over
+and, in cohorts, gives it further trials of the same kind for free lanes. If memory runs out, the lanes of all cohorts
+are halved.
 
 To add an executor, write `sweeper/execution/<name>.py`, or a folder of that name; `--executor <name>` chooses it::
 
@@ -132,7 +132,7 @@ class Executor(ABC):
         """Raise SweeperError if the run requests something that this executor cannot do."""
 
     def check(self, resources: Resources) -> None:  # noqa: B027 - most executors can check only in a session
-        """Raise SweeperError if it is known before the start that no trial can run.
+        """Raise SweeperError if no trial can run, as far as this is known before the start.
 
         For example, no cluster answers or no trial fits. Checks that need the cluster itself belong in `session`.
         """
@@ -148,7 +148,7 @@ class Executor(ABC):
 def executor_named(name: str) -> type[Executor]:
     """Return the executor class of a name. Raises SweeperError if there is none."""
     module = f"sweeper.execution.{name}"
-    # Looked up before the import: an ImportError inside an executor must not read as "there is no executor".
+    # Find the module before importing it: an ImportError inside an executor must not be reported as "no executor".
     if name.isidentifier() and importlib.util.find_spec(module) is not None:
         executor: type[Executor] | None = getattr(importlib.import_module(module), "EXECUTOR", None)
         if executor is not None:  # other modules of the folder, such as `options`, are no executors
@@ -158,7 +158,7 @@ def executor_named(name: str) -> type[Executor]:
 
 @dataclass(eq=False)
 class WorkerSlot:
-    """A worker, running or still to be started, and its assignments.
+    """A worker, which runs or is yet to be started, and its assignments.
 
     Attributes:
         assignments: Assignments in flight on this worker.
@@ -209,7 +209,7 @@ class Dispatcher:
             worker.assignments.remove([index])
             self._driver.on_failure([index], failure)
         if report.gave_up:
-            # Memory ran out: all cohorts are halved, and its trials continue from their checkpoints.
+            # Memory ran out: all cohorts are halved, and this worker's trials continue from their checkpoints.
             self._limit(report.most_lanes)
             failure = Failure(OUT_OF_MEMORY, {"lanes": self.most_lanes}, counts=False)
             for assignment in sorted(worker.assignments, key=list, reverse=True):

@@ -21,7 +21,7 @@ from trainables.training.lanes.packing import TRIALS
 from trainables.worker.trial_reports import CardMemory
 from trainables.worker.trial_settings import Assignment
 
-#: GPU share if memory could not be measured. Our choice: small networks need far less, and a retry doubles it.
+#: GPU share if memory could not be measured. Our choice: small networks need far less, and a retry doubles the share.
 DEFAULT_SHARE = 0.25
 
 #: Factor on the measured peak, for fragmentation and batches that need more. Our choice.
@@ -51,10 +51,10 @@ def share_for(memory: CardMemory) -> float:
 
 
 def memory_key(configuration: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
-    """Return everything that a configuration's memory depends on, as JSON text.
+    """Return all values that a configuration's GPU memory depends on, as JSON text.
 
     Args:
-        configuration: Configuration, of which architecture, loss, optimiser and batch size matter.
+        configuration: Configuration; its architecture, loss, optimiser and batch size matter.
         facts: Facts of the sweep: data set, replicates, packing, precision, what an evaluation measures.
     """
     parts = {
@@ -89,7 +89,8 @@ class CardShares:
             examples: Configurations to examine instead, if a searcher has not chosen any yet.
             facts: See `memory_key`.
             folder: Folder of the measurements, one file per kind.
-            probe: Function that trains a configuration for a few steps on its own GPU; returns `None` if it could not.
+            probe: Function that trains a configuration for a few steps on a GPU of its own, and returns `None` if that
+                fails.
         """
         self._configurations, self._facts, self._folder = configurations, facts, folder
         self._shares: dict[str, float] = {}

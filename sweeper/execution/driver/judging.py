@@ -1,11 +1,11 @@
 """Judge reports and failures: the scheduler's decision, a retry, or the end.
 
-Reports of replicates from separate processes are merged first into the report that one process with all of them would
-have sent at the same epoch: the same rows in the same order, the same mean, the same failures of excluded replicates.
-So scheduler, tables, trackers and audit handle only one kind of report.
+Reports of replicates from separate processes are merged first. The result is the report that one process with all
+replicates would have sent at the same epoch: the same rows in the same order, the same mean, the same failures of
+excluded replicates. So scheduler, tables, trackers and audit handle only one kind of report.
 
-A failure leads to a retry, on a larger GPU share if GPU memory ran out, or to giving up. A full disk ends the sweep if
-it is the driver's own; otherwise trials avoid that node.
+After a failure, a trial is retried, on a larger GPU share if GPU memory ran out, or given up. A full disk of the driver
+ends the sweep; trials avoid another node whose disk is full.
 """
 
 from __future__ import annotations
@@ -78,10 +78,10 @@ def skips_epochs(report: TrialReport, known: TrialState | ReplicateState) -> boo
 
 
 def merged_report(trial: TrialState, count: int, metric: str, packing: str) -> TrialReport | None:
-    """Merge the reports of a trial's replicates at the epoch that all have reached; return `None` if it is not new.
+    """Merge the reports of a trial's replicates at the epoch that all have reached; `None` if that epoch is not new.
 
-    Replicates that have failed for good do not delay the others. If all have failed, the report is of the last epoch
-    that any of them reached, with the failure.
+    Replicates that have failed for good do not delay the others. If all have failed, the report contains the failure,
+    and its epoch is the last that any of them reached.
 
     Args:
         trial: State of the trial and of every replicate that has started.
@@ -114,7 +114,7 @@ def merged_report(trial: TrialState, count: int, metric: str, packing: str) -> T
 
 
 def common_epoch(replicates: Mapping[int, ReplicateState], count: int) -> int:
-    """Return the epoch that all live replicates have reached; if none is alive, the last that any reached."""
+    """Return the epoch that all live replicates have reached; if none is alive, the last epoch that any reached."""
     live = [replicate.epochs for replicate in replicates.values() if replicate.status != FAILED]
     if live or len(replicates) < count:
         return min(live) if len(replicates) == count else 0
@@ -135,17 +135,17 @@ def _in_order(rows: Iterable[Row], epoch: int, *keys: str) -> list[Row]:
 #: Kinds of failure that a smaller cohort can avoid.
 MEMORY = frozenset({OUT_OF_MEMORY, GPU_OUT_OF_MEMORY})
 
-#: Kinds of failure that do not incriminate a trial that shared its process.
+#: Kinds of failure that are no evidence against a trial that shared its process.
 BLAMELESS = MEMORY | {PREEMPTED, STORAGE, STORE}
 
 #: Fraction of the used memory below which a killed process is not to blame for the shortage.
 LITTLE_MEMORY = 0.1
 
-#: Seconds that such a trial waits before a retry: doubled with each, up to the longest.
+#: Seconds that such a trial waits before a retry: doubled with each retry, up to the longest pause.
 SHORTEST_PAUSE, LONGEST_PAUSE = 10.0, 600.0
 
-#: Failures in a row that do not count, without a trained epoch in between, before one counts. A node that is preempted
-#: so often is unsuitable, or preemption is not the real cause.
+#: Number of failures in a row that do not count, without a trained epoch in between. The next failure counts: a node
+#: that is preempted so often is unsuitable, or preemption is not the real cause.
 FRUITLESS_TRIES = 10
 
 
@@ -175,8 +175,8 @@ def next_try(
 ) -> tuple[Failure, float | None, bool]:
     """Return a failure to be journaled, the GPU share for the retry, and whether the trial is given up.
 
-    After running out of GPU memory, a trial is retried on twice its share, which does not count against the retries; on
-    a whole GPU it does. Failures that do not count start to count after `FRUITLESS_TRIES` without a trained epoch.
+    After running out of GPU memory, a trial is retried on twice its share. This does not count against the retries,
+    except on a whole GPU. Failures that do not count start to count after `FRUITLESS_TRIES` without a trained epoch.
 
     Args:
         failure: The failure.
@@ -196,13 +196,13 @@ def next_try(
     return failure, larger, given_up
 
 
-#: Free bytes below which the driver's own storage counts as full: a checkpoint may no longer fit.
+#: The driver's storage counts as full with fewer free bytes than this: a checkpoint may no longer fit.
 LEAST_BYTES = 64 * 2**20
 
-#: Bytes of a trial write: quotas and reserved blocks do not show in the free space.
+#: Size in bytes of a test file. The free space does not show quotas and reserved blocks, so a write is tried.
 PROBE_BYTES = 2**20
 
-#: Returns whether there is a living node that can hold a trial besides those named.
+#: Returns whether a living node, other than the given ones, can hold a trial.
 OtherNodes = Callable[[AbstractSet[str]], bool]
 
 
@@ -217,7 +217,7 @@ class FullDisks:
     def met(self, failure: Failure) -> Reason | None:
         """Record a failure caused by a full disk; return the reason to stop the sweep, if it has to stop.
 
-        It continues if the driver itself can write, the trial's node is known, and there are other nodes.
+        The sweep continues if the driver itself can write, the trial's node is known, and there are other nodes.
         """
         node = failure.values.get("node")
         if node is None or not _has_room(self._folder):

@@ -3,12 +3,12 @@
 A controller watches the budget, the cluster or the lease, and writes requests to `Steering`; only the driver acts on
 them. Sinks (tables, trackers, metrics) only receive records.
 
-An exhausted budget ends a sweep gently: no trial starts any more, running ones continue to their next rung, where they
-are evaluated as usual, and the sweep ends as stopped, with the reason. So spending can exceed the budget by the cost of
-reaching the next rung. A resume with a larger budget continues from there.
+An exhausted budget ends a sweep gently. No further trial starts. Running trials continue to their next rung, where they
+are evaluated as usual. Then the sweep ends as stopped, with the reason. So spending can exceed the budget by the cost
+of reaching the next rung. A resume with a larger budget continues from there.
 
-Ctrl-C is not a controller, because the user gets an answer at once: the first press ends the sweep after the current
-epoch, the second skips tables and report.
+Ctrl-C is not a controller, because the user must get an answer at once. The first press ends the sweep after the
+current epoch; the second also skips tables and report.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Steering:
 
     Attributes:
         stop_requested: Reason to end the sweep at once.
-        winding_down: Reason to start no more trials; running ones continue to their next rung.
+        winding_down: Reason to start no more trials; running trials continue to their next rung.
         slots: Number of trials that run at once; `None` if no controller has set it.
     """
 
@@ -187,7 +187,7 @@ class BudgetWatch:
         budget: Limits of spending.
         spending: Spending of all trials, updated by the driver.
         worked: Working time of all drivers, updated by this one.
-        resources: Resources of one trial, `{"cpu": …, "gpu": …}`; its GPU share applies to reports without one.
+        resources: Resources of one trial, `{"cpu": …, "gpu": …}`; the GPU share applies to reports that contain none.
         environment: Environment variables, for the price of a GPU-hour if the budget has none.
         clock: Clock in Unix seconds.
     """

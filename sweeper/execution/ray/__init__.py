@@ -16,7 +16,7 @@ from sweeper.space.parts import Resources
 
 def joined() -> bool:
     """Return whether this process has joined a Ray cluster."""
-    # Not by importing Ray, which takes a second: a process that has joined has imported it.
+    # Do not import Ray, which takes a second: a process that has joined has imported it.
     ray = sys.modules.get("ray")
     return ray is not None and bool(ray.is_initialized())
 

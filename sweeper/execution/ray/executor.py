@@ -4,9 +4,9 @@ Tune holds no state of the sweep. Its searcher hands out the driver's assignment
 driver, its stopper asks whether to continue; `Tuner.restore` is never used. Tune pickles these objects when a Tuner is
 created, so they hold a token by which they find the driver in this process.
 
-In cohorts, each Tune trial is a process for one cohort. It starts empty; the answer to each report names the trials
-that are over and those that join. Only as many processes are requested as the remaining trials would fill with lanes,
-so that an autoscaler starts no more nodes than needed.
+In cohorts, each Tune trial is a process for one cohort. It starts empty. The answer to each report names the trials
+that are over and the trials that join. Only as many processes are requested as the remaining trials would fill with
+lanes, so that an autoscaler starts no more nodes than needed.
 
 Ray reads its environment when it is imported: call `sweeper.core.processes.prepare` before this module.
 """
@@ -53,8 +53,8 @@ class OutOfMemoryActorError(RayActorError):
 class _ActorManager(RayActorManager):
     """Tune's actor manager, changed to treat a process killed by Ray's memory monitor like any other dead process.
 
-    In Ray 2.60 the process's tasks get an OutOfMemoryError, which is not a RayActorError. Tune takes it for an internal
-    error and ends the whole run.
+    In Ray 2.60 the process's tasks raise an OutOfMemoryError, which is not a RayActorError. Tune treats it as an
+    internal error and ends the whole run.
     """
 
     def _actor_task_failed(self, tracked_actor_task: object, exception: Exception) -> None:
@@ -86,7 +86,7 @@ class Workers:
         driver: Driver of the sweep.
         interrupts: Counter of Ctrl-C presses.
         autoscales: Whether more processes can be requested than fit now.
-        lanes: Trials that a process trains at once, as far as known; 0 until it is measured.
+        lanes: Number of trials that a process trains at once; 0 until it is measured.
         slots: Id of Tune's trial → worker.
     """
 
@@ -101,7 +101,7 @@ class Workers:
         self.dispatcher = Dispatcher(self.driver, self.slots.values())
 
     def open(self, name: str) -> WorkerSlot | None:
-        """Return a process to request, with its assignment unless it starts empty; `None` if none is needed."""
+        """Return a process to request; `None` if none is needed. It has an assignment, unless it starts empty."""
         slot = WorkerSlot()
         if self.driver.settings.together:
             if len(self.slots) >= self.wanted():
@@ -116,9 +116,9 @@ class Workers:
         return slot
 
     def wanted(self) -> int:
-        """Return how many processes the remaining trials would fill: as many as fit now, at least one trial each.
+        """Return how many processes the remaining trials would fill: at most one per trial, and as many as fit now.
 
-        On a cluster that grows, as many as their lanes need.
+        On a cluster that can grow, it is the number that the trials' lanes need.
         """
         trials = self.driver.work.outstanding
         wanted = min(self.driver.work.processes, trials)
@@ -150,7 +150,7 @@ class DriverHandle:
 
     @contextmanager
     def workers(self) -> Iterator[Workers]:
-        """Yield the processes and their driver; keep an exception, which Tune would treat as a trial's failure."""
+        """Yield the processes and their driver; keep an exception, because Tune would treat it as a trial's failure."""
         workers = _RUNNING[self._token]
         if workers.driver.broken is not None:
             raise workers.driver.broken
@@ -177,7 +177,7 @@ def execute(
         driver: Driver of the sweep.
         settings: Settings of all trials.
         resources: Resources of one trial, e.g. `{"cpu": 1, "gpu": 0.25}`; the driver's GPU share overrides `gpu`.
-        pending: Trials kept pending beyond the running ones; an autoscaler sees only these.
+        pending: Number of pending trials besides the running ones; an autoscaler sees only pending trials.
         autoscales: Whether the cluster can grow beyond what fits now.
         trainable: Class that runs in the trials' processes.
         interrupts: Counter of Ctrl-C presses. Replaces Tune's handler, which answers only in its log.
@@ -286,7 +286,7 @@ class ReportingScheduler(DriverHandle, FIFOScheduler):
         if not slot.assignments:
             return str(TrialScheduler.STOP)
         if command != WorkerCommand():
-            # Calls reach an actor in the order in which they are made: this one before Tune's next step.
+            # Calls reach an actor in the order in which they are made, so this call arrives before Tune's next step.
             trial.temporary_state.ray_actor.direct.options(num_returns=0).remote(command)
         return str(TrialScheduler.CONTINUE)
 
@@ -320,7 +320,7 @@ class AskedToStop(DriverHandle, Stopper):
         with self.workers() as workers:
             driver, pressed = workers.driver, workers.interrupts
             driver.flush()
-            # A requested process that starts empty could wait for ever for a node that no trial needs any more.
+            # A requested empty process could wait for ever for a node that no trial needs any more.
             done = driver.settings.together and driver.work.exhausted
             return done or driver.steering.should_stop() or (pressed is not None and pressed.presses > 0)
 
@@ -347,7 +347,7 @@ def _failure_of(trial: Trial) -> Failure:
     return cause.failure if isinstance(cause, TrialEnded) else process_death(type(error).__name__, str(error))
 
 
-#: Words of Ray's message when it kills a process to free its node's memory; its first line, before a page of advice.
+#: Words in Ray's message when it kills a process to free its node's memory, in the first line before a page of advice.
 _MEMORY_KILLS = ("memory monitor", "low on memory")
 
 #: Used memory of the node and of the process in that message, in GB.

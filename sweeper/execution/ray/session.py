@@ -58,7 +58,7 @@ def look_at_cluster() -> capacity.ClusterView:
 
 
 def try_cluster_state() -> capacity.ClusterView | None:
-    """Return the same, or `None` if a busy head does not answer in time; a running sweep tries again later."""
+    """Return `look_at_cluster()`, or `None` if a busy head does not answer in time; a running sweep retries later."""
     try:
         return look_at_cluster()
     except RayError:
@@ -107,7 +107,7 @@ def gauges(metrics: Mapping[str, tuple[str, tuple[str, ...]]]) -> Callable[[str,
     return publish
 
 
-#: Seconds to wait for a GPU to measure on, and for a measurement, which takes seconds: some steps and one evaluation.
+#: Seconds to wait for a GPU to measure on, and for a measurement (some steps and one evaluation, usually seconds).
 PROBE_PATIENCE_SECONDS = 120.0
 
 
@@ -149,15 +149,14 @@ def card_probe(
             ray.kill(process)
 
 
-#: Attempts to start a cluster on this machine, and Ray 2.60's words for a start that took longer than half a minute,
-#: which happens on a busy machine.
+#: Number of attempts to start a cluster on this machine, and Ray 2.60's message if a start takes longer than half a
+#: minute, as on a busy machine.
 START_ATTEMPTS, SLOW_START = 3, "timed out during startup"
 
 #: Environment variables that Tune 2.60 passes to trials in their runtime environment, replaced by none.
-#:
-#: Trials need none: processes on this machine inherit the driver's environment, and nodes of another cluster have
-#: their own credentials, from secrets or roles; Ray's agents would write the driver's into their logs. Besides, a trial
-#: with a runtime environment waits for a new process, although Ray keeps some ready.
+#: Trials need none: processes on this machine inherit the driver's environment, and nodes of another cluster have their
+#: own credentials, from secrets or roles. Ray's agents would write the driver's credentials into their logs. Besides, a
+#: trial with a runtime environment waits for a new process, although Ray keeps some ready.
 TUNE_VARIABLES = {"DEFAULT_ENV_VARS": dict[str, str](), "ENV_VARS_TO_PROPAGATE": set[str]()}
 
 
@@ -177,8 +176,8 @@ def session_on(options: RunOptions, job: Job) -> Iterator[Session]:
             resources["gpu"] = shares.smallest
             slots = cluster.trials_at_once(resources)
         settings = replace(settings, most_lanes=job.most_lanes(slots))
-        # Pending trials make an autoscaler start nodes; on other clusters none needs to be pending. Processes for
-        # cohorts are requested by the lanes that they would fill.
+        # Pending trials make an autoscaler start nodes; on other clusters none needs to be pending. For cohorts, the
+        # number of requested processes follows from the lanes that they would fill.
         pending = capacity.PENDING_TRIALS if cluster.autoscales else 1
         least = 1 if together else pending
         slots = max(slots, least)
@@ -255,7 +254,7 @@ def ray_session(address: str | None, cpus: int | None) -> Iterator[dict[str, flo
 
 def _connect(address: str | None, cpus: int | None) -> None:
     """Join the cluster at `address`, or start one; retry if it starts too slowly."""
-    # "local", because without an address Ray would join the cluster that was last started on this machine.
+    # Pass "local": without an address Ray would join the cluster that was last started on this machine.
     local = {"address": "local", "num_cpus": cpus, "include_dashboard": False}
     where = local if address is None else {"address": address}
     for attempt in range(1, START_ATTEMPTS + 1):
@@ -272,9 +271,9 @@ def _connect(address: str | None, cpus: int | None) -> None:
 
 
 class _OnlyOurs(list[str]):
-    """A module search path that Ray cannot extend by the driver's working directory, which would come first.
+    """A module search path to which Ray cannot add the driver's working directory, which would come first.
 
-    That folder may be another person's results, with a `torch.py` in it. Ray 2.60 has no option for this
+    That folder can hold another person's results, with a `torch.py` in it. Ray 2.60 has no option for this
     (`ray._private.worker.connect` extends the list unconditionally).
     """
 

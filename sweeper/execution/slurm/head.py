@@ -2,8 +2,9 @@
 
     python -m sweeper.execution.slurm.head FOLDER run SPACE --name NAME …
 
-Slurm sends SIGUSR1 some time before the job's limit: the driver stops cleanly and the job requeues itself. On SIGTERM
-the driver stops as well, but Slurm decides whether the job returns: preempted jobs do, cancelled ones do not.
+Slurm sends SIGUSR1 some time before the job's time limit: the driver stops cleanly and the job requeues itself. On
+SIGTERM the driver stops as well, but Slurm decides whether the job runs again: preempted jobs do, cancelled jobs do
+not.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ LOOK_SECONDS = 3.0
 #: Seconds between two checks for workers: administrators ask users to call squeue no more often.
 WORKERS_SECONDS = 60.0
 
-#: Starts in a row without a trial's report after which neither head nor workers are submitted again.
+#: After this many starts in a row without a trial's report, neither head nor workers are submitted again.
 FRUITLESS_STARTS = 3
 
 #: Exit status of the driver for input that it refuses; a requeue would fail in the same way.
@@ -88,13 +89,13 @@ class HeadJob:
         while driver.poll() is None:
             self._look_after_workers()
             if self._notice.number is not None and not terminated:
-                driver.terminate()  # only once: after a second signal it would not wait for its trials' epochs
+                driver.terminate()  # only once: after a second signal the driver would not wait for its trials' epochs
                 terminated = True
             time.sleep(POLL_SECONDS)
         return driver.returncode
 
     def _wait_for_workers(self, node: RayNode, address: str, values: dict[str, str]) -> bool:
-        """Wait for a core to train on; return whether there is one and the job was not asked to end."""
+        """Wait for a core to train on; return whether there is one and no end of the job was requested."""
         ray = str(Path(sys.executable).with_name("ray"))
         _say("waiting for the first worker")
         while self._notice.number is None and node.alive and not self._exchange.stop.exists():
@@ -107,7 +108,7 @@ class HeadJob:
         return False
 
     def _look_after_workers(self) -> None:
-        """At intervals, submit workers again if none is left; stop the sweep if that brings no progress."""
+        """At intervals, submit workers again if none is left; stop the sweep if new workers bring no progress."""
         if time.monotonic() < self._look_at:
             return
         self._look_at = time.monotonic() + WORKERS_SECONDS
@@ -119,7 +120,7 @@ class HeadJob:
                 self._notice.number = signal.SIGTERM
 
     def _end(self, code: int | None, job: str) -> int:
-        """Give the sweep up or requeue the job after a driver ended with `code`, `None` if none was started."""
+        """Give the sweep up or requeue the job, after a driver ended with `code` (`None`: no driver was started)."""
         exchange = self._exchange
         if code == 0:
             return self.give_up("the sweep is finished", 0)
@@ -173,7 +174,7 @@ def _head_options(address: str, token: Path) -> list[str]:
 
 
 def fruitless(journal: Path, starts: Sequence[int]) -> bool:
-    """Return whether no trial has reported in the last starts; `starts` has the newest record's number at each."""
+    """Return whether no trial reported in the last starts; `starts` has the newest record's number at each start."""
     if len(starts) < FRUITLESS_STARTS:
         return False
     # Every driver journals its own start and those of trials; neither is progress.

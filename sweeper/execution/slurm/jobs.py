@@ -122,7 +122,7 @@ def folder_of(output: Path, name: str = "") -> Path:
 
 
 def is_here() -> bool:
-    """Return whether this machine has Slurm's commands; results can also be read on others."""
+    """Return whether this machine has Slurm's commands; results can also be read on machines without them."""
     return shutil.which("squeue") is not None
 
 
@@ -227,8 +227,8 @@ class Job:
 def jobs_left(folders: Iterable[Path]) -> dict[Path, list[Job]]:
     """Return the waiting and running jobs of each sweep, heads first, by the folder of its scripts.
 
-    Jobs are matched by Slurm's own data, their name and the folder of submission; job numbers in a folder's files could
-    have been written by anybody. Raises SweeperError if Slurm does not answer.
+    Jobs are matched by Slurm's own data, the job's name and the folder of submission, because anybody could have
+    written job numbers into a folder's files. Raises SweeperError if Slurm does not answer.
     """
     left: dict[Path, list[Job]] = {folder: [] for folder in folders}
     # The sweep may be another user's; without --user, squeue would list the whole cluster.

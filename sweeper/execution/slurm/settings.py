@@ -80,7 +80,7 @@ class HeadSettings(_Asked):
 
 
 class SlurmSettings(_Asked):
-    """Resources to request from Slurm, for workers unless under `head`.
+    """Resources to request from Slurm for workers; `head` has those of the driver's job.
 
     Attributes:
         nodes: Whole nodes in one allocation, head included; `None` for a head and an array of `workers`.
@@ -90,10 +90,10 @@ class SlurmSettings(_Asked):
         gpu_type: Type in `--gres=gpu:TYPE:N`; any by default.
         head: The driver's own job, if it has one.
         card: GPU model of the workers for `sweeper plan --slurm`, such as `A100`; `gpu_type` by default.
-        interface: Network interface by which workers reach the head, e.g. `ib0`; by default that of the host name.
+        interface: Network interface by which workers reach the head, e.g. `ib0`; by default the host name's interface.
         modules: Modules for `module load`.
         setup: Shell lines to run first, e.g. `source ~/venv/bin/activate`.
-        python: Python to run; by default the one that submits.
+        python: Python to run; by default the Python that submits.
         image: Apptainer image in which Python runs.
         scratch: Folder on each node for data; by default `$SLURM_TMPDIR`, else `$TMPDIR`, else `/tmp`.
         warning: Seconds before the time limit at which a job stops its work and requeues itself.

@@ -31,7 +31,7 @@ from sweeper.storage.lease import holder
 from sweeper.storage.places import split_name
 from trainables.files.stores.base import is_store_address
 
-#: Minutes that a driver waits for workers: a year, because queues are long and waiting costs one core.
+#: Minutes that a driver waits for workers: a year, because queues are long and waiting costs only one core.
 ON_COMPUTE_NODES = 525_600.0
 
 
@@ -99,7 +99,7 @@ def _for_trials(asked: SlurmSettings, spec: SweepSpec) -> SlurmSettings:
 def submit_again(name: str, output: str) -> SlurmSubmission:
     """Submit the scripts of a stopped or given-up sweep again.
 
-    Raises SweeperError if it was not submitted to Slurm, or its jobs wait or run.
+    Raises SweeperError if the sweep was not submitted to Slurm, or its jobs still wait or run.
     """
     folder = at_rest(name, output)
     if folder is None:
@@ -134,7 +134,7 @@ def asked_file(space: object, named: str | Path | None) -> Path:
 def stop_jobs(name: str, output: str) -> str | None:
     """Cancel a sweep's jobs if no driver runs; otherwise keep them from being requeued.
 
-    Returns a sentence if the jobs were cancelled; `None` if a driver has to be asked to stop, or no job is left.
+    Returns a sentence if the jobs were cancelled; `None` if a driver runs and must be asked to stop, or no job is left.
     """
     folder = _folder_of(name, output)
     if folder is None:

@@ -1,9 +1,9 @@
-"""A worker's job: a node of the sweep's Ray cluster while there is a head.
+"""A worker's job: it runs a node of the sweep's Ray cluster while there is a head.
 
     python -m sweeper.execution.slurm.worker FOLDER
 
-It can start before its head, survive one head and join the next, and be preempted at any time; epochs since the last
-checkpoint are then trained again elsewhere.
+It can start before its head, outlive it and join the next one, and be preempted at any time. After a preemption, epochs
+since the last checkpoint are trained again elsewhere.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def answers(address: str) -> bool:
 def environment(token: Path) -> dict[str, str]:
     """Return the environment of a node and its processes: the cluster's token, and the node's folder for data."""
     values = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
-    # The user's own token would override the file's, and the user's cluster would be joined instead.
+    # The user's own variables would override the token file, and join the user's cluster instead.
     for name in ("RAY_AUTH_TOKEN", "RAY_ADDRESS"):
         values.pop(name, None)
     scratch = os.environ.get("SWEEPER_SLURM_SCRATCH")
@@ -130,8 +130,8 @@ POLL_SECONDS = 1.0
 #: Seconds that a worker waits for a head before it ends; a later head submits workers again.
 PATIENCE_SECONDS = 900.0
 
-#: A node that lived longer than this had joined its head. On a busy machine Ray gives up joining after half a minute;
-#: the worker then tries again.
+#: A node that ran for more seconds than this had joined its head. On a busy machine Ray gives up joining after half a
+#: minute; the worker then tries again.
 JOINED_SECONDS = 60.0
 
 
