@@ -1,8 +1,8 @@
 """A sweep's objective, its best trial, and the time that its trials have spent.
 
-A trial that ran to its end ranks before any that did not, whatever their values, because an objective after fewer
-epochs is not comparable. Ties go to the first one drawn. `sweeper.results.leaderboard` orders Parquet tables in the
-same way, in SQL.
+A trial that ran to its end ranks before every trial that did not, whatever their values, because an objective after
+fewer epochs is not comparable. In a tie, the trial that was drawn first ranks first. `sweeper.results.leaderboard`
+orders Parquet tables in the same way, in SQL.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ class Objective:
         return value if self.mode == "min" else -value
 
 
-#: Sort key of which the best trial has the largest: 2 for completed trials, 1 for completed ones that break a
-#: constraint, 0 for others; the objective, larger is better; minus the configuration's index, so that ties go to the
-#: first.
+#: Sort key of a trial; the best trial has the largest. Its parts: 2 for a completed trial, 1 for a completed trial that
+#: breaks a constraint, else 0; the objective, larger is better; minus the configuration's index, so that the first
+#: trial wins a tie.
 Rank: TypeAlias = tuple[int, float, int]
 
 
@@ -76,7 +76,7 @@ class Judging(Protocol):
 
 
 def best_trial(state: SweepState, judging: Judging) -> TrialState | None:
-    """Return the best trial, a completed one if there is any; `None` if nothing has been measured.
+    """Return the best trial (a completed trial, if there is one); `None` if nothing has been measured.
 
     Failed trials and those with a non-finite objective are never the best.
 
@@ -88,7 +88,7 @@ def best_trial(state: SweepState, judging: Judging) -> TrialState | None:
 
 
 def best_trials(state: SweepState, judging: Judging, most: int) -> list[TrialState]:
-    """Return up to `most` trials that can be the best, best first."""
+    """Return the best trials, at most `most`, best first; trials without a rank are left out."""
     against = against_constraints(state, judging)
     ranks = (rank_of(trial, judging.mode, against) for trial in state.trials.values())
     # Not sorted as a whole: the live views ask for the best of many thousand trials at every refresh.
@@ -113,7 +113,7 @@ def rank_of(trial: TrialState, mode: Mode, against: Collection[int] = ()) -> Ran
         mode: `min` or `max`.
         against: complete trials that break the sweep's constraints.
     """
-    # An added seed belongs to a configuration that is ranked by its own trial already.
+    # An added seed belongs to a configuration whose own trial is ranked already.
     if (
         trial.added is not None
         or trial.status == FAILED
@@ -135,7 +135,7 @@ class Spending:
     """Time spent in trials up to their last reports.
 
     Each report contains the GPU fraction of its process, because fractions differ between trials and grow after memory
-    runs out. A report without one had the usual fraction.
+    runs out. A report without a fraction comes from a process with the usual fraction.
     """
 
     def __init__(self) -> None:
@@ -150,7 +150,7 @@ class Spending:
             self._add(body.report, body.replicate)
         elif isinstance(body, Reported):
             separate = self._latest.get(body.configuration, {}).keys() - {None}
-            if not separate:  # otherwise its replicates' own reports, from which this one is made, were counted
+            if not separate:  # otherwise its replicates' own reports were counted already
                 self._add(body.report, None)
 
     def hours(self) -> float:
@@ -163,7 +163,7 @@ class Spending:
 
     def _add(self, report: TrialReport, replicate: int | None) -> None:
         latest = self._latest.setdefault(report.configuration, {})
-        # A trial that went back to an older checkpoint reports fewer seconds than before.
+        # A trial that restarted from an older checkpoint reports fewer seconds than before.
         more = max(0.0, report.wall_seconds - latest.get(replicate, 0.0))
         latest[replicate] = report.wall_seconds
         self._seconds += more

@@ -1,4 +1,4 @@
-"""The types of a record's fields, checked because someone else may have written the journal, with valid checksums.
+"""The types of a record's fields, which are checked: a journal with valid checksums can come from somebody else.
 
 A record is a dataclass whose annotations fully describe its fields; pydantic reads and writes them. So all code that
 folds, projects or displays the journal can rely on the declared types and ranges. An invalid value raises ValueError
@@ -61,7 +61,7 @@ Index: TypeAlias = Annotated[StrictInt, Field(ge=0, lt=2 * MOST)]
 Number: TypeAlias = Annotated[float, PlainValidator(_number)]
 Seconds: TypeAlias = Annotated[Number, Field(ge=0, le=LATEST)]
 Flag: TypeAlias = StrictBool
-#: An object of plain values, nested no deeper than a search space may be.
+#: An object of plain values, nested no deeper than a search space can be.
 Values: TypeAlias = Annotated[Mapping[str, Any], AfterValidator(_require_plain)]
 
 #: A field that is not written if it is `None`.
@@ -69,7 +69,7 @@ LEFT_OUT = Field(exclude_if=lambda value: value is None)
 
 
 class Written:
-    """A dataclass that is written as its fields, by their annotated types; the keys of `ORDER` come first."""
+    """A dataclass that is written field by field, by the annotated types; the keys of `ORDER` come first."""
 
     ORDER: ClassVar[Collection[str]] = ()
 
@@ -112,7 +112,7 @@ def _shown(value: object) -> str:
 
 
 def _check_row(table: str, row: Any) -> Json:
-    """Require numbers in a row's columns, except texts in evaluations and flags and lists in epochs."""
+    """Require numbers in a row's columns; evaluations can also have texts, and epochs flags and lists."""
     if not isinstance(row, dict):
         raise ValueError("it should be an object")
     for key in ("replicate", "epoch"):

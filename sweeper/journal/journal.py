@@ -1,10 +1,10 @@
 """The journal of a sweep: immutable records with checksums, the source of truth.
 
-A record is written under a temporary name, flushed to disk and renamed, so a file under its final name is whole unless
-the disk damaged it, which its checksum reveals. The driver, its only writer, numbers records without gaps. Renames
-become durable together when `settle` flushes the folder: a power cut before that can lose the newest records, never one
-between others. Old records are joined into segments, see `sweeper.journal.segments`. Everything else (rungs, tables,
-trackers) is a fold of the journal and can be rebuilt from it.
+A record is written under a temporary name, flushed to disk and renamed. So a file under its final name is whole unless
+the disk damaged it, and the checksum reveals damage. The driver is the only writer and numbers records without gaps.
+Renames become durable together when `settle` flushes the folder. A power cut before that can lose the newest records,
+but never a record between others. Old records are joined into segments, see `sweeper.journal.segments`. Everything else
+(rungs, tables, trackers) is a fold of the journal and can be rebuilt from it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sweeper.journal.records import Body, Record
 from trainables.files.atomic import write_bytes, write_new_bytes
 from trainables.files.regular import read_bytes
 
-#: Number of first bytes of a record that contain its kind, after checksum and number; a report can have many more.
+#: The first bytes of a record up to this number contain its checksum, number and kind; a report can be much longer.
 _HEAD = 120
 
 
@@ -55,8 +55,8 @@ class Journal:
             clock: source of the records' times; tests and simulations pass their own.
             durable: flush records, and on `settle` their names, to disk.
             joins_earlier: also join records that exist already into segments.
-            alone: whether no other process can write here. If not, a record never replaces another one, so one of two
-                writers stops.
+            alone: whether no other process can write here. If one can, a record never replaces another, so that one of
+                two writers stops.
 
         Raises SweeperError if the folder cannot be made.
         """
@@ -90,7 +90,7 @@ class Journal:
                 name = record.file_name
                 write_bytes(self._folder / name, record.to_bytes(), durable=self._durable)
             else:
-                # This name depends on the number alone, so it can be created only once; the other one contains the
+                # This name depends on the number alone, so it can be created only once; the usual name contains the
                 # kind.
                 name = segments.segment_name(record.sequence, record.sequence)
                 content = segments.joined([record.to_bytes()])
@@ -234,28 +234,28 @@ def _sound(folder: Path, content: segments.Content) -> Record:
 
 
 class JournalTail:
-    """Reads the records of a growing journal; a missing one ends a read without an error."""
+    """Reads the records of a growing journal; a missing record ends a read without an error."""
 
     def __init__(self, folder: Path) -> None:
         """Start at the first record of the journal in `folder`, which need not exist yet."""
         self._folder, self._next = folder, 0
 
     def read(self) -> Iterator[Record]:
-        """Yield the records written since the last call. Raises SweeperError for a damaged one."""
+        """Yield the records written since the last call. Raises SweeperError for a damaged record."""
         try:
             for content in segments.contents(self._folder, self._next - 1):
                 record = _sound(self._folder, content)
                 self._next += 1
                 yield record
         except segments.GapError:
-            # The listing of a folder that is being written to can contain a later file without an earlier one.
+            # While a folder is written to, its listing can contain a later file and lack an earlier one.
             return
 
 
 def set_aside_damaged(folder: Path) -> list[str]:
     """Quarantine the first damaged record and all later ones as `….damaged`; return their files' names.
 
-    Their content is lost: trials continue from the records before. A segment with a damaged record is split.
+    Their content is lost: trials continue from the records before them. A segment with a damaged record is split.
     """
     sound = -1
     try:
@@ -268,7 +268,7 @@ def set_aside_damaged(folder: Path) -> list[str]:
 
 
 def _set_aside(folder: Path, piece: segments.Piece, sound: int) -> str:
-    """Quarantine the part of a file after record `sound`, keep the part before; return the quarantined name."""
+    """Quarantine the part of a file after record `sound`, keep the part before; return the quarantined file's name."""
     if piece.first > sound:
         (folder / piece.name).rename(folder / f"{piece.name}.damaged")
         return piece.name
@@ -284,7 +284,8 @@ def _set_aside(folder: Path, piece: segments.Piece, sound: int) -> str:
 def generation(folder: Path) -> str:
     """Return a short text that changes whenever records are quarantined; empty if none ever was.
 
-    Numbers of quarantined records are used again, so a program that remembers record numbers must start again.
+    Numbers of quarantined records are used again, so a program that stores record numbers must start from the
+    beginning.
     """
     names = sorted(name for name in os.listdir(folder) if name.endswith(".damaged"))
     content = b"".join(name.encode() + b"\0" + read_bytes(folder / name) for name in names)

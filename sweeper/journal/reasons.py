@@ -24,7 +24,7 @@ RULES = {
     "non_finite": "the objective is not a finite number",
 }
 
-#: Text of a decision's kind. Promotion has other words than stopping, since a paused trial resumes.
+#: Text of a decision's kind. `PROMOTION_ENDS` has other words for promotions, since a paused trial resumes.
 ENDS = {"continue": "Continued", "stop": "Stopped", "pause": "Paused", "complete": "Completed", "fail": "Failed"}
 PROMOTION_ENDS = {"continue": "Promoted", "stop": "Never promoted, so stopped"}
 
@@ -130,7 +130,7 @@ def _place(decision: Decision) -> str:
 def _rule(decision: Decision) -> str:
     if decision.rule == "quota" and not decision.quota:
         return "none promoted yet" if decision.kind == "pause" else "none promoted"
-    # A trial that a setting such as `keep_at_least` kept is worse than the cut-off although it continues.
+    # A trial can be worse than the cut-off and continue, because a setting such as `keep_at_least` kept it.
     worse = decision.kind == "stop" or decision.kept_by
     relation = "worse than" if worse else "at least as good as"
     template = RULES.get(decision.rule, decision.rule.replace("_", " "))

@@ -3,8 +3,8 @@
 No other module needs to know how a record is written: `to_json` returns the plain values on disk, with their keys in a
 fixed order, and `from_json` reads them back. Both follow the fields' annotations (`sweeper.journal.fields`).
 
-In all records `attempt` is the driver's number, from 1; `configuration` an index; `replicate` a number; `config_hash`
-the hash of a configuration's nested `values`; `status` the trial's status from then on.
+Fields that many records share: `attempt` is the driver's number, from 1; `configuration` is an index; `replicate` is a
+number; `config_hash` is the hash of a configuration's nested `values`; `status` is the trial's status from then on.
 """
 
 from __future__ import annotations
@@ -130,8 +130,8 @@ class Suggested(Written):
 class Drawn(Written):
     """Configurations of the space, drawn before the first of them starts.
 
-    They follow from space and seed, but a later release may draw others from the same space, so every reader takes them
-    from this record.
+    They follow from space and seed, but a later release may draw other configurations from the same space. So every
+    reader takes them from this record.
 
     Attributes:
         first: index of the first one.
@@ -149,8 +149,8 @@ class AddedSeed(Written):
 
     Attributes:
         configuration: its own index, under which it is assigned, reported and retried like a trial.
-        trial: index of the trial under which tables show it: its configuration's, or, if that was not drawn, the first
-            seed added to it.
+        trial: index of the trial under which tables show it: the configuration's trial or, if the configuration was not
+            drawn, the first seed added to it.
         replicate: its number among that trial's replicates.
         values: nested values of the configuration.
         question: question that it helps to answer: `network`, `loss`, a hyperparameter, or `request` for a user's.
@@ -166,7 +166,7 @@ class AddedSeed(Written):
 
 @dataclass(frozen=True)
 class Added(Written):
-    """A round of seeds is added to the sweep, all at once, because each round follows from the values before it.
+    """A round of seeds is added to the sweep, all at once, because each round depends on the values before it.
 
     Attributes:
         round: its number, from 1; 0 for seeds that a user requested.
@@ -197,7 +197,7 @@ class _ReportBody(Written):
     report: Annotated[TrialReport, Field(exclude=True)]
 
     def to_json(self) -> dict[str, object]:
-        """Return the values that are written to disk, the report's fields among the others."""
+        """Return the values that are written to disk; the report's fields are on the same level as the others."""
         # Flat, not nested: SQL and people look for `epoch` and `objective` at the top level of a record.
         values = self.report.to_dict() | super().to_json()
         return {key: values[key] for key in self.ORDER if key in values}
@@ -221,10 +221,10 @@ class _ReportBody(Written):
 
 @dataclass(frozen=True)
 class ReplicateReported(_ReportBody):
-    """A replicate's process reports; the scheduler judges its configuration once all replicates have come as far.
+    """A replicate's process reports; its configuration is judged once all replicates have reached the same epoch.
 
     Attributes:
-        report: its measurements, without an objective; a replicate's error is the failure.
+        report: its measurements, without an objective; its `failure` is the replicate's error.
         pauses: whether it now waits for the scheduler.
     """
 
@@ -278,7 +278,7 @@ class Judged(Written):
 
 @dataclass(frozen=True)
 class Failed(Written):
-    """A process died, or a configuration is given up.
+    """A process has died, or a configuration is given up.
 
     Attributes:
         epoch: number of epochs reported before.

@@ -1,8 +1,8 @@
-"""The files of a journal: one per record for the newest, and closed segments of a thousand for all before them.
+"""The files of a journal: one file for each of the newest records, and segments of a thousand older records each.
 
 A record starts as a separate file, which makes it durable at once. From time to time the writer joins settled records
-into a segment. The segment is written whole, under its own name, before the first of its records' files is removed. So
-every record is in at least one file at any moment; if it is in two, the segment takes precedence. A reader that finds a
+into a segment. The segment is written completely, under its own name, before any file of its records is removed. So
+every record is in at least one file at any moment. If it is in two, the segment takes precedence. A reader that finds a
 file gone lists the folder again.
 """
 
@@ -21,7 +21,8 @@ from trainables.files.regular import read_bytes
 #: Records per segment: 800,000 records are then 800 files of a few MB each.
 SEALED = 1000
 
-#: Number of listings without anything new before a reader reports a missing record; files may be being joined.
+#: A reader reports a missing record only after this many listings without anything new, since a writer may just be
+#: joining files.
 LISTINGS = 5
 
 #: Seconds before a listed but missing file is looked for again: a network file system may list removed files.
@@ -88,7 +89,7 @@ def pieces(folder: Path) -> list[Piece]:
     entries = [*os.scandir(folder)] if folder.is_dir() else []
     listed = [piece_of(entry.name) for entry in entries if entry.is_file(follow_symlinks=False)]
     kept: list[Piece] = []
-    # A segment before the single files that it covers, which begin at the same number at the earliest.
+    # A segment sorts before the single files that it covers, because these begin at the same number or later.
     for piece in sorted(filter(None, listed), key=lambda piece: (piece.first, -piece.last, piece.name)):
         if not (kept and kept[-1].sealed and piece.last <= kept[-1].last):
             kept.append(piece)
@@ -133,7 +134,7 @@ def contents(folder: Path, after: int = -1) -> Iterator[Content]:
 
 
 def split(piece: Piece, data: bytes, begin: int = 0) -> Iterator[Content]:
-    """Yield the records of a file from number `begin` on; empty ones where the file is truncated."""
+    """Yield the records of a file from number `begin` on; records missing from a truncated file are empty."""
     if not piece.sealed:
         yield Content(piece.first, piece.name, data)
         return
@@ -149,7 +150,7 @@ def joined(records: Sequence[bytes]) -> bytes:
 
 
 def covered(folder: Path) -> list[str]:
-    """Return the files whose records are all in a segment; their writer was killed before it removed them."""
+    """Return the files whose records are all in a segment; they remain if a writer is killed before it removes them."""
     kept = {piece.name for piece in pieces(folder)}
     return [name for name in os.listdir(folder) if piece_of(name) is not None and name not in kept]
 

@@ -38,8 +38,8 @@ class Progress:
     """The progress of a trial, or of one of its replicates with separate processes.
 
     Attributes:
-        status: `waiting`, `running`, `completed`, `early_stopped`, `failed` or `interrupted`; a replicate also waits
-            between a rung and the scheduler's decision on all replicates.
+        status: `waiting`, `running`, `completed`, `early_stopped`, `failed` or `interrupted`. A replicate is also
+            `waiting` between a rung and the scheduler's decision on all replicates.
         epochs: number of reported epochs.
         sound_epochs: number of epochs without a failed report, after which a new try continues.
         last_evaluation_epoch: epoch of its last evaluation.
@@ -77,7 +77,7 @@ class Progress:
 
 @dataclass
 class ReplicateState(Progress):
-    """The progress of a replicate with separate processes; other trials have no such states.
+    """The progress of a replicate that has a separate process; trials without separate processes have no such states.
 
     Attributes:
         failed_in: epoch from which it is left out of its configuration's mean.
@@ -91,7 +91,7 @@ class ReplicateState(Progress):
     def report(self, report: TrialReport, *, pauses: bool) -> None:
         """Record a report of its process."""
         self.epochs, self.wall_seconds, self.device = report.epoch, report.wall_seconds, report.device
-        self.fruitless = 0  # a report shows that tries get somewhere
+        self.fruitless = 0  # a report shows progress
         self.epoch_rows += report.epochs
         self.evaluations += report.evaluations
         if report.failure:
@@ -163,7 +163,8 @@ class TrialState(Progress):
     @property
     def epochs_trained(self) -> float:
         """Trained epochs, mean over replicates."""
-        # Replicates with separate processes are ahead of `epochs`, which counts what all of them have reported.
+        # Replicates with separate processes can be ahead of `epochs`, the number of epochs that all of them have
+        # reported.
         trained = [replicate.epochs for replicate in self.replicates.values() if replicate.failed_in is None]
         return max(self.epochs, sum(trained) / len(trained)) if trained else self.epochs
 
@@ -198,9 +199,9 @@ class SweepState:
         attempt: number of the current driver, from 1; 0 before the first.
         sequence: number of the newest record.
         started_at, updated_at: Unix times in seconds of the first and the newest record.
-        outcome: how the last driver ended; `None` while one works, or if it died.
+        outcome: how the last driver ended; `None` while it works, or if it died.
         configurations: configuration → values, as drawn or chosen by a searcher so far.
-        touched: configurations in the order of their changes, with repetitions, so that counters need not look at all.
+        touched: configurations in the order of their changes, with repetitions; a counter need not examine all trials.
         last_reported: configuration of the latest report; `None` before the first.
     """
 
@@ -341,7 +342,7 @@ class SweepState:
 
     def _judged(self, trial: TrialState, body: Judged) -> None:
         trial.status, trial.paused = body.status, False
-        if body.status in ENDED:  # a promotion is no ending, and `decision` is what ended the trial
+        if body.status in ENDED:  # `decision` is the decision that ended the trial; a promotion does not end it
             trial.decision = body.decision
 
     def _failed(self, trial: TrialState, body: Failed) -> None:

@@ -1,4 +1,4 @@
-"""Leases: each sweep has at most one driver, in a folder or in a store, and a record names it.
+"""Leases: a sweep in a folder or a store has at most one driver, and a record names the driver.
 
 In a folder the lease is an operating system lock (`flock`). The system releases it when the process dies, however that
 happens, so a killed driver never blocks its resume. Error messages name the driver from a record next to the lock
@@ -8,9 +8,9 @@ instead (`trainables.files.locks`); a resume on another machine then waits until
 A store has no locks. There a driver holds a term (`sweeper.storage.store_journal`) and rewrites a lease object at
 regular intervals. A second driver watches this object: if it changes, the first driver is alive; if it does not change
 for `SILENCE_SECONDS`, the first driver is presumed dead and a new term begins. Clocks of different machines are never
-compared. The first driver may only have been paused. It therefore acts on records that it put into the journal only if
-its last confirmed heartbeat is younger than `VALID_SECONDS`, or after it has checked that no newer term has begun. A
-driver that has lost its term stops.
+compared. The first driver may only have been paused. Therefore a driver acts on its own journal records only under one
+of two conditions: its last confirmed heartbeat is younger than `VALID_SECONDS`, or it has checked that no newer term
+has begun. A driver that has lost its term stops.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ HEARTBEAT = "driver.heartbeat"
 #: Object that holds the lease in a store.
 LEASE = "lease.json"
 
-#: Age in seconds of the last heartbeat up to which no other driver can have taken the sweep over. The margin of one
-#: beat covers a slow store, whose client retries an unanswered request for 6 s.
+#: If the last heartbeat is at most this many seconds old, no other driver can have taken the sweep over. The margin of
+#: one beat covers a slow store, whose client retries an unanswered request for 6 s.
 VALID_SECONDS = SILENCE_SECONDS - BEAT_SECONDS
 
-#: Age in seconds from which a record without a lock belongs to a dead driver. Generous, because it compares the clocks
-#: of two machines.
+#: A record without a lock belongs to a dead driver if it is at least this many seconds old. The limit is generous,
+#: because it compares the clocks of two machines.
 LONG_SILENCE_SECONDS = 120.0
 
-#: Seconds that a driver waits for the lock: `holder` takes it for a moment too, to see whether it is free.
+#: Seconds that a driver waits for the lock, because `holder` also takes it for a moment to check whether it is free.
 GLANCE_SECONDS = 1.0
 
 #: The driver of a sweep: `host`, `pid`, and in a folder `heartbeat`; empty between taking the lock and writing it.
@@ -118,7 +118,7 @@ class Lease:
         self._descriptor, self._claim = descriptor, claim
         try:
             self.beat(force=True)
-        except (OSError, SweeperError):  # a full disk: the lock must not outlive the attempt
+        except (OSError, SweeperError):  # for example a full disk: a failed attempt must release the lock
             self.__exit__(None, None, None)
             raise
         return self
@@ -133,7 +133,7 @@ class Lease:
 
     @property
     def locked(self) -> bool:
-        """Whether the lease is an operating system lock; without one, another driver can take it over."""
+        """Whether the lease is an operating system lock; without such a lock, another driver can take it over."""
         return self._claim.locked
 
     @property
@@ -156,7 +156,7 @@ class Lease:
         if self._descriptor is None or (not force and now - self._beaten < BEAT_SECONDS):
             return
         record = json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "heartbeat": time.time()}).encode()
-        # In place, not by rename: the lock belongs to this file, and a reader parses whatever it gets.
+        # Write in place, not by rename: the lock belongs to this file, and readers accept a partly written record.
         os.pwrite(self._descriptor, record, 0)
         os.ftruncate(self._descriptor, len(record))
         self._beaten = now
@@ -178,7 +178,7 @@ def holder(path: Path, store: Store | None = None) -> Holder | None:
     except (FileNotFoundError, IrregularFileError):  # no driver makes a pipe or a folder there
         return None
     try:
-        # A shared lock: two readers do not take each other for a driver.
+        # Take a shared lock, so that two readers do not mistake each other for a driver.
         return None if lock_open_file(descriptor, shared=True, patience=0) else _read(descriptor)
     except NoLocksError:
         driver, has_heartbeat = _read(descriptor), path.with_name(HEARTBEAT).exists()
@@ -214,7 +214,7 @@ def _fields(content: bytes) -> Holder:
 
 def _since_boot() -> float:
     """Return the seconds since boot, including sleep where the system counts it."""
-    # A laptop that slept for an hour must not believe that its lease is still fresh; Linux's monotonic clock stops.
+    # After an hour of sleep, a laptop's lease must not count as fresh, but Linux's monotonic clock stops during sleep.
     boot = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if boot is None else time.clock_gettime(boot)
 
@@ -268,7 +268,7 @@ class StoreLease:
         Raises SweeperError naming the holder if it is alive, or if another driver took the lease at the same moment.
         """
         self._wait_for_silence()
-        # Records of earlier terms count up to here; what an earlier driver still writes lies beyond and is ignored.
+        # Records of earlier terms count up to here; later records of an earlier driver lie beyond and are ignored.
         terms = read_terms(self._store)
         after = count_of(terms, settled(terms, self._store.entries("journal")))
         self._begin(max((term.number for term in terms), default=0) + 1, after)
@@ -282,14 +282,15 @@ class StoreLease:
 
     def beat(self) -> None:
         """Write a heartbeat and check that the sweep is still this driver's. Raises StoreError."""
-        # The time before the request: the lease is valid from when it was sent, not from when it was answered.
+        # Note the time before the request: the lease is valid from when the request was sent, not from when it was
+        # answered.
         began, self._beats = self._clock(), self._beats + 1
         holder = {"token": self._token, "beats": self._beats, "pid": os.getpid(), "host": socket.gethostname()[:100]}
         self._store.put(LEASE, json.dumps(holder).encode())
         self._confirm(began)
 
     def require(self) -> None:
-        """Return if the sweep is certainly still this driver's; ask the store if the last heartbeat is too old.
+        """Return only if this driver certainly still holds the sweep; ask the store if the last heartbeat is too old.
 
         Raises:
             LeaseLostError: Another driver has taken it over.
@@ -313,14 +314,14 @@ class StoreLease:
             self._store.delete([LEASE])
 
     def start(self) -> None:
-        """Start the heartbeat thread, which beats whatever the other threads wait for."""
+        """Start the heartbeat thread, which continues even while other threads wait."""
         self._thread.start()
 
     def _live(self) -> None:
         while not self._ended.wait(BEAT_SECONDS) and not self.lost:
             try:
                 self.beat()
-            except OSError as error:  # the store is away: try again, `require` checks before anything is written
+            except OSError as error:  # the store is out of reach: try again; `require` checks before each write
                 _log.warning("the lease could not be renewed: %s", error)
 
     def _wait_for_silence(self) -> None:
@@ -335,7 +336,7 @@ class StoreLease:
 
     def _begin(self, number: int, after: int) -> None:
         term = Term(number, self._token, after)
-        # A conditional write: of two drivers that want the same term, the store lets exactly one create it.
+        # With a conditional write, only one of two drivers can create the same term.
         if not self._store.create(term.object_name, term.to_bytes()):
             raise self._taken(self._store.get(LEASE))
         self._term = term

@@ -1,8 +1,8 @@
 """Find, list, delete, rename and archive sweeps in a folder of results.
 
-For reading, a sweep is a folder with its resolved search space, `sweep.yaml`, or with its `tables` alone, as in a
-partial copy. Before a folder is removed or moved, `sweep_fault` checks its manifest and journal. Before anything is
-written into a folder, `refuse_odd_files` checks its contents, since somebody else may have made it.
+For reading, a sweep is a folder with a resolved search space, `sweep.yaml`, or only with `tables`, as in a partial
+copy. Before a folder is removed or moved, `sweep_fault` checks its manifest and journal. Before anything is written
+into a folder, `refuse_odd_files` checks its contents, since somebody else may have made it.
 
 Sweeps are ordered by the start time in their manifest. Later changes of the folder (a resume, a report, a copy) do not
 matter.
@@ -53,8 +53,8 @@ def is_sweep(folder: Path) -> bool:
 def sweep_fault(folder: Path) -> str | None:
     """Return why a folder is not a sweep that can be removed or moved; `None` if it is one.
 
-    A file `sweep.yaml` or a folder `tables` proves nothing. A sweep has a manifest with seed and versions or, if that
-    is damaged, a journal with records; and its journal holds nothing but records.
+    A file `sweep.yaml` or a folder `tables` proves nothing. A sweep has a manifest with seed and versions or, if the
+    manifest is damaged, a journal with records. Its journal contains only records.
     """
     paths = SweepPaths(folder)
     if folder.is_symlink():
@@ -81,7 +81,8 @@ def refuse_odd_files(paths: SweepPaths) -> None:
     """Raise SweeperError if a sweep's folder holds anything that no sweep creates.
 
     A sweep has files, folders and two kinds of links: `tables`, to one of its generations, and `recalibrations` in each
-    generation. Through any other link, files elsewhere would be overwritten or removed; a pipe would block its writer.
+    generation. Any other link could make sweeper overwrite or remove files elsewhere, and a pipe would block its
+    writer.
     """
     remedy = "remove it, or put in its place what belongs there"
     for odd in _odd_files(str(paths.root)):
@@ -135,7 +136,7 @@ def sweep_names(output: str | Path = "results") -> list[str]:
         listed = [*Path(output).iterdir()]
     except PermissionError as error:
         raise SweeperError(f"{output} cannot be read: {error.strerror}", "ask its owner for access") from error
-    except (OSError, ValueError):  # missing, no folder, or a name that can be none
+    except (OSError, ValueError):  # missing, not a folder, or not a valid name
         listed = []
     sweeps = [SweepPaths(path) for path in listed if not is_temporary(path.name) and is_sweep(path)]
     return [paths.name for paths in sorted(sweeps, key=_age, reverse=True)]
@@ -144,10 +145,11 @@ def sweep_names(output: str | Path = "results") -> list[str]:
 def find_sweep(name_or_path: str | Path, output: str | Path) -> SweepPaths:
     """Return the paths of an existing sweep, by its name in the folder `output` or by its folder's path.
 
-    Raises UnknownSweepError if there is none, naming the existing ones; SweeperError for one of another format.
+    Raises UnknownSweepError, which lists the existing sweeps, if there is none; SweeperError for a sweep of another
+    format.
     """
     direct, below = Path(name_or_path), Path(output) / name_or_path
-    # A bare name means the sweep in `output` before a folder of that name in the working directory.
+    # A bare name means first the sweep in `output`, then a folder of that name in the working directory.
     is_name = len(direct.parts) == 1 and direct.name != ".."
     for folder in (below, direct) if is_name else (direct, below):
         if is_sweep(folder):
@@ -265,7 +267,7 @@ def delete(name: str, output: str | Path) -> int:
     """Delete a sweep's results folder; return its size in bytes. Raises as `at_rest`."""
     paths = at_rest(name, output)
     size = size_of(paths.root)
-    # Rename it first: a folder that is half deleted must not look like a sweep.
+    # Rename the folder first: while it is being deleted, it must not look like a sweep.
     doomed = paths.root.with_name(temporary_name())
     with writing_to(paths.root.parent, OWNED):
         paths.root.rename(doomed)

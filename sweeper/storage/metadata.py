@@ -1,4 +1,4 @@
-"""The two files that describe a sweep: write `manifest.json`, and read it and `sweep.yaml`, even if damaged.
+"""The two files that describe a sweep: write `manifest.json`, and read both it and `sweep.yaml`, even if damaged.
 
 The manifest has versions, git commit, seeds, hardware and command: enough to reproduce the sweep. `sweep.yaml` is the
 resolved search space.
@@ -114,12 +114,13 @@ def _git_commit() -> dict[str, Any] | None:
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    # A hanging git, as on a network file system, must not keep a sweep from starting.
+    # If git hangs, for example on a network file system, the sweep must still start.
     done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=10, check=True)
     return done.stdout.strip()
 
 
-#: Largest file that is read: manifests and search spaces have some kilobytes, and a stranger's file can have any size.
+#: Size of the largest file that is read. Manifests and search spaces have some kilobytes, but somebody else's file can
+#: have any size.
 MAXIMUM_BYTES = 10_000_000
 
 _PARTS = ("dataset", "evaluation", "header", "objective", "replicates", "scheduler", "searcher", "space")
@@ -196,7 +197,7 @@ def started_at(manifest: Mapping[str, object]) -> float | None:
     if "created" not in manifest:
         return None
     created = datetime.fromisoformat(str(manifest["created"]))
-    if not 1970 < created.year < 9999:  # at the ends, another time zone's year does not exist
+    if not 1970 < created.year < 9999:  # at the limits, the year can be invalid in another time zone
         raise ValueError(f"its created is the year {created.year}")
     return (created if created.tzinfo else created.replace(tzinfo=UTC)).timestamp()
 

@@ -34,7 +34,7 @@ TURN_SECONDS = 1.0
 #: Least seconds between two uploads of tables and files.
 PUSH_SECONDS = 10.0
 
-#: Largest fraction of time spent on these uploads: if one takes long, the pause grows.
+#: Largest fraction of time spent on these uploads: if an upload takes long, the pause grows.
 SHARE_OF_TIME = 0.25
 
 #: Object that asks the driver to stop.
@@ -50,7 +50,7 @@ class SharedFolder:
     arrivals: StoreArrivals | None = None
 
     def __init__(self, paths: SweepPaths) -> None:
-        """Create the stand-in for the sweep in `paths`."""
+        """Create a mirror that copies nothing, for the sweep in `paths`."""
         self._paths = paths
         self.address = paths.name
 
@@ -90,7 +90,7 @@ class SharedFolder:
 
 
 def mirror_of(paths: SweepPaths, place: Place) -> Mirror | SharedFolder:
-    """Return the mirror of a sweep to its place's store, or a stand-in if the place is a folder."""
+    """Return the mirror of a sweep in its place's store; for a folder, a mirror that copies nothing."""
     return Mirror(paths, place.store.child(paths.name)) if place.store is not None else SharedFolder(paths)
 
 
@@ -240,7 +240,8 @@ class Mirror:
 
     def _put_what_differs(self) -> None:
         """Upload again every object that differs from what this driver uploaded or found."""
-        # An earlier driver that was only paused may have overwritten it late. The first term has no earlier driver.
+        # An earlier driver that was only paused may have overwritten objects late. The first term has no earlier
+        # driver.
         if self._lease.term.number > 1:
             with self._pushing:
                 present, entries = objects(self._paths), self.store.entries()
@@ -252,7 +253,7 @@ class Mirror:
         with self._pushing:  # the mirror's thread and, at the end, the driver call this
             began = time.monotonic()
             self._lease.require()
-            taken_in = self.arrivals.taken_in()  # before the tables are listed, so that what is put has all of it
+            taken_in = self.arrivals.taken_in()  # before the tables are listed, so that the upload contains all of it
             present = objects(self._paths)
             facts = {name: _facts(path) for name, path in present.items()}
             changed = [name for name, stamp in facts.items() if self._put.get(name) != stamp]

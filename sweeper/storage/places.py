@@ -1,14 +1,14 @@
 """The location of sweeps: a local or shared folder, or an object store.
 
-A sweep in a store also has folders on this machine: one for its driver, another for readers. The store is the truth;
-both folders can be deleted whenever no command uses them. Names in the store equal those in the results folder, except
-that `tables` holds the files themselves, since a store has no symbolic links.
+A sweep in a store also has folders on this machine: one for its driver, another for readers. The store is the source of
+truth; both folders can be deleted whenever no command uses them. Names in the store equal those in the results folder,
+except that `tables` holds the files themselves, since a store has no symbolic links.
 
-A readers' copy lies in the cache and keeps its store's address in a file. Outside the cache that file is ignored: a
-stranger's folder must not decide what this machine downloads. Predictions are downloaded only when they are read.
+A readers' copy lies in the cache and keeps its store's address in a file. Outside the cache that file is ignored:
+somebody else's folder must not decide what this machine downloads. Predictions are downloaded only when they are read.
 
-Everybody who can write to a store chooses names in it. Only names of known patterns become files; other objects stay in
-the store. A name that would leave its folder is an error, because nobody creates one by accident.
+Anybody who can write to a store can choose names in it. Only names of known patterns become files; other objects stay
+in the store. A name that would leave its folder is an error, because it cannot arise by accident.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ DRIVING, READING = "driving", "reading"
 
 FIRST_GENERATION = "0001"
 
-#: Most listings of a store per fetch: a journal object that was merged meanwhile needs a new one.
+#: Most listings of a store per fetch. If a journal object is merged meanwhile, the store must be listed again.
 LISTINGS = 5
 
-#: Beginning of an address; one slash suffices, since `Path("s3://a")` has only one left.
+#: Beginning of an address; one slash suffices, since `Path("s3://a")` keeps only one.
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)
 
 
@@ -101,7 +101,7 @@ def place_of(output: str | Path, use: str) -> Place:
             )
         return Place(_folder(output))
     store = Store(str(output))
-    # A short, valid folder name for any address, which contains slashes and perhaps a query.
+    # The digest is a short, valid folder name; an address contains slashes and perhaps a query.
     digest = hashlib.sha256(store.uri.encode()).hexdigest()[:12]
     return Place(cache_folder() / use / digest, store)
 

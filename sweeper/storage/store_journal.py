@@ -1,12 +1,12 @@
 """A journal in a store, whose records are stored before any decision based on them takes effect.
 
-Records that settle together form one object below the prefix of the driver's term, which is whole or absent. From time
-to time many objects are merged into one. In a local copy, each object becomes a segment of the journal.
+Records that settle together form one object below the prefix of the driver's term. The object is complete or absent.
+From time to time many objects are merged into one. In a local copy, each object becomes a segment of the journal.
 
-A store has no locks, and a driver that was paused for a minute wakes up and writes. Therefore each driver has a term:
-its own prefix for records, and an object that is created once, `terms/00002.json`, with the owner of the prefix and the
-number of earlier records that count. Records that an earlier driver still writes lie beyond that number and are never
-read.
+A store has no locks, and a driver that was paused for a minute can wake up and write. Therefore each driver has a term:
+a prefix of its own for records, and an object that is created once, `terms/00002.json`. The object has the owner of the
+prefix and the number of earlier records that count. Records that an earlier driver still writes lie beyond that number
+and are never read.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Term:
 
     Attributes:
         number: Number of the term, from 1; a higher term ends all lower ones.
-        token: Random token that distinguishes drivers that want the same number.
+        token: Random token that distinguishes two drivers that try to take the same number.
         after: Number of earlier records that count.
     """
 
@@ -119,11 +119,11 @@ def settled(terms: Sequence[Term], names: Iterable[str]) -> list[Part]:
     groups = _groups(names)
     parts: list[Part] = []
     for place, term in enumerate(ordered):
-        # Every later term counts, not only the next one: a term that discards damaged records begins further back.
+        # Every later term limits this one, not only the next: a term that discards damaged records begins further back.
         limit = min((later.after for later in ordered[place + 1 :]), default=math.inf)
         expected = term.after
         own = groups.get(f"{term.number:05d}-{term.token}", [])
-        # Longest first: a merged object precedes those that it replaces, which are deleted a moment later.
+        # Longest first: a merged object precedes the objects that it replaces, which are deleted a moment later.
         for begins, last, name in sorted(own, key=lambda group: (group[0], -group[1])):
             if last < expected or begins >= limit:
                 continue
@@ -208,7 +208,7 @@ class StoredJournal(Journal):
             self._groups.append(name)
 
     def seal(self) -> None:
-        """Make one object of many, once there are enough; another thread than the driver's may do it.
+        """Merge many objects into one, once there are enough; the caller can be another thread than the driver's.
 
         Raises StoreError; then all is as before.
         """
@@ -235,7 +235,7 @@ def fetch_journal(store: Store, folder: Path, entries: Mapping[str, Entry], term
         entries: Objects in the store: name → entry.
         terms: All terms, read after `entries` was listed.
 
-    Returns whether it succeeded; if not, an object was replaced meanwhile, and the store must be listed again.
+    Returns whether it succeeded. If not, an object was replaced meanwhile, and the store must be listed again.
 
     Raises StoreError.
     """
@@ -279,5 +279,5 @@ def _read_index(path: Path) -> dict[str, tuple[list[int], str]]:
     try:
         return {name: (key, file) for name, (key, file) in json.loads(read_bytes(path)).items()}
     except (OSError, ValueError, TypeError, AttributeError):
-        # The index only saves downloads: without it everything is fetched again.
+        # The index only saves downloads: without an index everything is fetched again.
         return {}

@@ -1,8 +1,8 @@
 """A sweep on disk: claim its name, write its description, reopen it, and detect edits.
 
 Every driver journals the resolved search space that it drives. A resume with a different space would assign the wrong
-hyperparameters to trained trials in every table, or mix two schedules. Therefore each difference is reported, and only
-settings that do not affect the measurements can differ.
+hyperparameters to trained trials in every table, or mix two schedules. Therefore each difference is an error, except in
+settings that do not affect the measurements.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def create_sweep(
         if name is not None and _is_taken(output / name, taken):
             raise _taken_error(name, output)
         output.mkdir(parents=True, exist_ok=True)
-        # Complete before it gets its name: no other process ever sees half a sweep.
+        # The folder is complete before it gets its name, so no other process sees a partial sweep.
         with temporary_folder(output) as folder:
             made = SweepPaths(folder)
             write_text(made.sweep_file, text, durable=True)
@@ -153,7 +153,7 @@ _LIMITS = ("max_concurrent", "retries", "trial_timeout", "hang_timeout")
 #: Keys of a search space that do not affect measurements.
 AMENDABLE = ("budget", "checkpoint", "keep", *_LIMITS, "replicates.at_most", "resources", "which")
 
-#: Key that can grow: configuration i depends on seed and i only, so existing configurations stay the same.
+#: Key whose value can grow: configuration i depends on seed and i only, so existing configurations stay the same.
 GROWING = "samples"
 
 
@@ -219,13 +219,13 @@ def edited(sweep: Sweep) -> list[Fault]:
 
 
 def _journaled(journal: Path) -> Mapping[str, Plain] | None:
-    """Return the space that the last driver journaled; `None` if no driver did."""
+    """Return the space that the last driver journaled; `None` if no driver journaled one."""
     spaces = [record.body.space for record in read_kind(journal, Attempt) if isinstance(record.body, Attempt)]
     return next((space for space in reversed(spaces) if space is not None), None)
 
 
 def _plain(values: Mapping[str, Plain]) -> Mapping[str, Plain]:
-    """Return values as a journal stores them, so that tuples and lists compare equal."""
+    """Return values in the form that a journal stores, so that tuples and lists compare equal."""
     plain: Mapping[str, Plain] = json.loads(json.dumps(values))
     return plain
 

@@ -1,13 +1,13 @@
-"""Generations of tables: folders that are built aside and published by renaming one symbolic link.
+"""Generations of tables: folders that readers cannot see until one symbolic link is renamed to publish them.
 
-Readers use the link `tables`, and may list files before a swap and open them after it. So a file name that was visible
-once stays, with the same rows, in every later generation; a swap only repairs and completes.
+Readers use the link `tables`. They may list files before a swap and open them after it. So every later generation keeps
+each published file name with the same rows; a swap only repairs and adds files.
 
 Files that trials wrote cannot be rebuilt from the journal. A generation is removed only once another one is known to
-have all of them. If copying a sweep lost the link, or replaced it by a folder, its files are recovered.
+have all of them. If the link was lost when a sweep was copied, or was replaced by a folder, the files are recovered.
 
 The table `recalibrations` is stored outside the generations, in `<sweep>/recalibrations/`: a file contains the result
-of one request and depends on the sweep's predictions and that request alone. Each generation links to that folder by
+of one request, and depends only on that request and on the sweep's predictions. Each generation links to that folder by
 the table's name, so readers find it at `<sweep>/tables/recalibrations/**/*.parquet`, and no rebuild can lose it.
 """
 
@@ -93,11 +93,11 @@ def writing(paths: SweepPaths) -> Iterator[None]:
 
 
 def write_part(paths: SweepPaths, name: str, batches: Sequence[pa.RecordBatch]) -> None:
-    """Write the rows of one request, replacing earlier ones; equal rows leave the file unchanged.
+    """Write the rows of one request and replace its earlier rows; a file with equal rows stays unchanged.
 
     Raises SweeperError if the file cannot be written.
     """
-    # An unchanged file keeps its time, by which trackers recognise points that they have.
+    # An unchanged file keeps its time, which tells trackers that they have its points already.
     digest = _digest(batches)
     path = paths.recalibrations / name
     if path.exists() and (known := _facts(path)) is not None and known["digest"] == digest:
@@ -124,7 +124,7 @@ def state_of_recalibrations(parts: Sequence[RecalibrationPart]) -> str:
 
 
 def _facts(path: Path) -> Mapping[str, Any] | None:
-    """Return a file's digest and time; None for a file without rows, a damaged one or one that is not ours."""
+    """Return a file's digest and time; None for a file that has no rows, is damaged, or was not written by sweeper."""
     try:
         require_sound(path)
         facts: Mapping[str, Any] = json.loads((pq.read_schema(path).metadata or {}).get(_FACTS, b"{}"))
@@ -207,8 +207,8 @@ class Generations:
         return generation
 
     def publish(self, generation: Path) -> None:
-        """Make `generation` visible to readers; the one before stays until the sweep is opened again."""
-        # By renaming a new link over the old one: in between, readers would find no tables.
+        """Make `generation` visible to readers; the previous one stays until the sweep is opened again."""
+        # Rename a new link over the old one: between removing and creating a link, readers would find no tables.
         with replacing(self._paths.tables) as link:
             link.symlink_to(generation.relative_to(self._paths.root), target_is_directory=True)
 
@@ -258,7 +258,7 @@ def _trial_files(generation: Path) -> set[tuple[str, str]]:
 
 
 def carry(part: Path, folder: Path) -> None:
-    """Put the same file into `folder`: as a hard link if the file system has them, else as a copy."""
+    """Put the same file into `folder`: as a hard link if the file system supports it, else as a copy."""
     target = folder / part.name
     try:
         target.hardlink_to(part)

@@ -28,19 +28,19 @@ from trainables.worker.trial_tables import part_name, write_parquet
 #: The tables whose rows do not pass through the journal. A sweep may have no file of some of them.
 LARGE_TABLES = ("predictions", "reliability", "spectra", "blocks")
 
-#: The tables that trials write at every evaluation: if the journal has one without a file, the file was lost.
+#: The tables that trials write at every evaluation: if the journal has an evaluation without a file, the file was lost.
 ALWAYS_WRITTEN = ("predictions", "reliability")
 
-#: The first evaluations are published as separate files; pyarrow takes 1 s to read a thousand files.
+#: Number of evaluations that are published as separate files; pyarrow takes 1 s to read a thousand files.
 SINGLE_PARTS = 1000
 
-#: Later ones are merged before they are published, this many into one file.
+#: Later evaluations are merged before they are published, this many into one file.
 MERGED_PARTS = 64
 
 #: Largest size of a merged file, which bounds the memory for merging.
 MERGED_BYTES = 32 * 2**20
 
-#: Number of flushes for which a missing file is looked for: a network file system may show it late.
+#: A missing file is searched for during this many flushes, since a network file system may show it late.
 LOOKS = 3
 
 #: Key of the Parquet metadata in which a merged file lists the files it was made of.
@@ -76,7 +76,7 @@ def is_table_file(table: str, name: str) -> bool:
 
 
 class StoreArrivals:
-    """Trials' tables in a store: small ones are downloaded, those of `KEPT` are published in the store. Thread-safe.
+    """Trials' tables in a store: files of `KEPT` are published in the store, others downloaded. Thread-safe.
 
     Files of `KEPT` are too large to pass through the driver. A trial uploads one below `incoming`; once its evaluation
     is journaled, the store renames it to its final name below `tables`, without a download.
@@ -129,7 +129,7 @@ class StoreArrivals:
             self._requested -= wanted
 
     def taken_in(self) -> set[_Name]:
-        """Return the downloaded files that have left `incoming`, because they were published or discarded."""
+        """Return the downloaded files that are no longer in `incoming`, because they were published or discarded."""
         with self._lock:
             return {(table, name) for table, name in self._fetched if not (self._folder / table / name).exists()}
 
@@ -157,8 +157,8 @@ class StoreArrivals:
 
     def work(self) -> None:
         """Publish and withdraw the scheduled files. Raises StoreError; the next call then does the rest."""
-        # One thread at a time: the driver at its end and the mirror would both upload the same file, and one of them
-        # remove it while the other reads it.
+        # One thread at a time: otherwise the driver, when it ends, and the mirror would both upload the same file, and
+        # one would remove it while the other reads it.
         with self._working:
             with self._lock:
                 wanted, withdrawn = {*self._wanted}, {*self._withdrawn}
@@ -237,7 +237,7 @@ class LargeTables:
 
         Args:
             generation: the published generation.
-            everything: also publish files that would otherwise wait for more to be merged with.
+            everything: also publish files that would otherwise wait to be merged with later files.
         """
         self.publish_kept()
         for table in self._waiting:
@@ -253,11 +253,11 @@ class LargeTables:
     def carry_over(self, before: Path, after: Path) -> None:
         """Copy every sound file of journaled evaluations from generation `before` to the unpublished `after`.
 
-        Journaled are the evaluations passed to `expect`; those carried over are no longer expected. A merged file is
-        carried as a whole. Damaged files are quarantined with a warning.
+        The journaled evaluations are those passed to `expect`; evaluations that are carried over are no longer
+        expected. A merged file is carried as a whole. Damaged files are quarantined with a warning.
         """
         for table, waiting in self._waiting.items():
-            # Merged files first: a file that is also inside a merged one must not be published twice.
+            # Merged files first: a file whose rows are also in a merged file must not be published twice.
             for part in sorted((before / table).glob("c*.parquet"), key=lambda part: trial_of(part.name) is not None):
                 if not waiting or (after / table / part.name).exists():
                     continue

@@ -1,12 +1,12 @@
-"""Rows of the tables from the journal: those that a record adds, and `trials` from the journal's state.
+"""Rows of the tables from the journal: the rows that a record adds, and `trials` from the journal's state.
 
 Every projection of the journal (Parquet, trackers) uses `JournalRows`, so all of them show the same rows. A trial that
-went back to an older checkpoint measures some epochs again; the row that was journaled first is kept, because readers
-have seen it.
+restarted from an older checkpoint measures some epochs again. The row that was journaled first is kept, because readers
+may have seen it.
 
 `trials` has one row per trial and replicate of all configurations, including waiting ones. If a searcher chooses
-configurations, the hyperparameters of those not chosen yet are null. A seed added to a trial is a further replicate,
-whose evaluation and decisions have the stage `final`.
+configurations, hyperparameters are null until their configuration is chosen. A seed added to a trial is a further
+replicate, whose evaluation and decisions have the stage `final`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class JournalRows:
         final = {"stage": FINAL} if table == "evaluations" and configuration in self._added else {}
         for row in rows:
             key = (table, configuration, row["replicate"], row.get("split"))
-            if row["epoch"] > self._newest.get(key, 0):  # else measured again after an older checkpoint
+            if row["epoch"] > self._newest.get(key, 0):  # else it is measured again, after a restart
                 self._newest[key] = row["epoch"]
                 yield {"trial": trial, **row, **final}
 
@@ -79,7 +79,7 @@ class JournalRows:
     def _decision_row(self, configuration: int, epoch: int, decision: Decision, time: float) -> Row:
         # UTC without a zone, as the schema has it.
         decided_at = datetime.datetime.fromtimestamp(time, datetime.UTC).replace(tzinfo=None)
-        # Constraints are not columns: the rule says whether they are satisfied, and `evaluations` has their metrics.
+        # Constraints have no columns: the rule says whether they are satisfied, and `evaluations` has their metrics.
         fields = {key: value for key, value in decision.to_json().items() if key != "constrained"}
         trial, added = self._added.get(configuration, configuration), configuration in self._added
         stage = FINAL if added else "end" if decision.kind == "complete" else "rung"
@@ -106,7 +106,7 @@ class TrialsTable:
         configurations: Sequence[Mapping[str, object] | None],
         seeds: ReplicateSeeds,
     ) -> None:
-        """Convert the configurations; `None` stands for one that is not known yet and comes with the state.
+        """Convert the configurations; `None` stands for a configuration that only the state will contain.
 
         Raises ValueError if a configuration has a hyperparameter without a column in the schema.
         """
@@ -117,7 +117,7 @@ class TrialsTable:
         self._texts = {field.name for field in schema if field.type == pa.string()}
         self._fixed_schema = pa.schema([schema.field(name) for name in dict.fromkeys(fixed) if name in schema.names])
         self._rows = [self._row(index, configuration) for index, configuration in enumerate(configurations)]
-        # From the rows, because every access to `configurations` draws them again.
+        # Use the rows, because every access to `configurations` draws them again.
         self._unknown = {index for index, row in enumerate(self._rows) if "config_hash" not in row}
         indices = range(len(self._rows))
         self._fixed = {
@@ -163,7 +163,7 @@ class TrialsTable:
         return pa.RecordBatch.from_arrays([*columns.values()], schema=self._schema)
 
     def _added_row(self, trial: TrialState, added: AddedSeed) -> dict[str, object]:
-        for known in trial.replicates.values():  # with a separate process, it is ahead of its last report
+        for known in trial.replicates.values():  # a separate process can be ahead of its trial's last report
             trial = replace(trial, **{name: getattr(known, name) for name in _OWN_COLUMNS})
         same = {name: getattr(trial, name) for name in (*_STATE_COLUMNS, "status", "wall_seconds")}
         failure = _failure(trial, added.replicate)

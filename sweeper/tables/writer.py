@@ -1,9 +1,9 @@
 """The Parquet projection of the journal: `<sweep>/tables/<table>/**/*.parquet`, readable at every moment.
 
-Rows become parts named after their journal records. A part is written once, renamed into place and never changed, so no
-reader meets half a file, a repeated row, or metadata that no longer fit the data; only `trials`, one file, is replaced
-as a whole. Large tables come from the trials' processes: each file waits in `incoming` until its evaluation is
-journaled, and is then renamed into place.
+Rows become parts named after their journal records. A part is written once, renamed into place and never changed. So no
+reader meets a partial file, a repeated row, or metadata that no longer fit the data. Only the single file of `trials`
+is replaced as a whole. Large tables come from the trials' processes: each file waits in `incoming` until its evaluation
+is journaled, and is then renamed into place.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ class PartBuffer:
             return
         batch = record_batch(self.table, self.schema, self._rows)
         write_parquet(generation / self.table / (name or part_name(self._first, self._last)), self.schema, [batch])
-        self._rows = []  # only now: after an error, the next flush writes them
+        self._rows = []  # only now, so that the next flush writes them after an error
 
 
 class RebuiltParts:
-    """Writes a table's rows again, split into the parts that readers know, and new ones after them."""
+    """Writes a table's rows again, split into the parts that readers know; later rows form new parts."""
 
     def __init__(self, buffer: PartBuffer, before: Path, after: Path) -> None:
         """Split as in the generation `before`; write to the folder `after`."""
@@ -105,13 +105,14 @@ class RebuiltParts:
         self._buffer.write(self._after, part_name(*self._open) if self._open else None)
 
 
-#: Shortest time between flushes in seconds: a flush of the quickstart takes 20 ms, so about 1 % of the time.
+#: Shortest time between flushes in seconds. A flush of the quickstart takes 20 ms, about 1 % of this time.
 SHORTEST_INTERVAL = 2.0
 
 #: Largest share of time for flushes: after a slow one, the next waits twenty times as long.
 SHARE_OF_TIME = 0.05
 
-#: The interval grows with the sweep's age, so the number of parts grows with its logarithm: 140 per doubling.
+#: The interval grows with the sweep's age, so the number of parts grows with the logarithm of the age: 140 per
+#: doubling.
 GROWTH = 1 / 200
 
 #: A part without rows in every table, so that readers find a schema before the first row.
@@ -124,7 +125,7 @@ class ParquetSink:
     Args:
         paths: paths of the sweep; the caller holds its lease.
         schemas: schema of every table, see `sweeper.core.schemas.table_schemas`.
-        configurations: all configurations by index; `None` for those that a searcher chooses, which the journal has.
+        configurations: all configurations by index; `None` if a searcher chooses them, because the journal has these.
         seeds: seeds of the replicates.
         clock: time in seconds, for the interval between flushes.
         arrivals: downloads the trials' tables if they upload them to a store.
@@ -242,7 +243,7 @@ class ParquetSink:
 
     def _flush(self) -> None:
         generation = self._current()
-        # Predictions before evaluations: a reader that finds a row finds its samples, too.
+        # Publish predictions before evaluations, so that a reader who finds a row finds its samples, too.
         self._large.publish(generation)
         for buffer in self._buffers.values():
             buffer.write(generation)
@@ -263,7 +264,7 @@ class ParquetSink:
         self._large.publish_kept(only=True)
         self._write_fixed_parts(generation)
         self._generations.publish(generation)
-        # After the swap: until then, readers use the old generation, and a kill leaves both.
+        # Remove old generations only after the swap: until then readers use the old one, and a kill must leave both.
         self._generations.remove_superseded()
         self._large.publish(generation)
 

@@ -25,7 +25,7 @@ from sweeper.tracking.base import DIAGRAM
 from trainables.worker.trial_reports import Row
 from trainables.worker.trial_tables import write_parquet
 
-#: The split that diagrams show: the others were used to train or to select.
+#: The split that diagrams show: the other splits were used to train or to select.
 SPLIT = "test"
 
 _SIDE, _MARGIN = 360, 45  # pixels
@@ -102,7 +102,7 @@ def merged(rows: Bins) -> Bins:
     """Pool bins over replicates: `lower upper n confidence accuracy`, in order.
 
     Args:
-        rows: one per replicate and bin, also with `bin`.
+        rows: one row per replicate and bin, which also has the column `bin`.
     """
     bins: list[dict[str, object]] = []
     for _, group in sorted(grouped(rows, itemgetter("bin")).items()):

@@ -13,7 +13,7 @@ with the name, `--tracking-uri lines:`. Addresses such as `sqlite:///…` and `h
 
     TRACKER = TrackerKind("lines", lambda address, sweep: Lines())
 
-`sweeper.tracking.runs` decides what runs contain; `sync` and `follower` decide when it is written.
+`sweeper.tracking.runs` decides what runs contain; `sync` and `follower` decide when data is written.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 from sweeper.core.ids import SweepPaths
 from sweeper.space.spec import SweepSpec
 
-#: The place of the sweep's own run; a trial's place is its configuration's index.
+#: The key of the sweep's own run (its `place`); a trial's `place` is its configuration's index.
 SWEEP_RUN = -1
 
 #: The tag with the epoch of the evaluation that a run's diagram shows.
@@ -55,7 +55,7 @@ class RunUpdate:
     Attributes:
         place: the configuration's index, or `SWEEP_RUN`.
         name: the run's name.
-        identity: constant tags by which the run is found.
+        identity: constant tags that identify the run.
         start_time, end_time: Unix times in milliseconds; `end_time` is `None` while it runs.
         status: the trial's status, or the sweep's outcome.
         params: the varying hyperparameters.
@@ -88,7 +88,7 @@ class TrackedSweep:
         paths: its name and results folder.
         spec: its search space.
         manifest: versions, hardware and command; empty if the file cannot be read.
-        configurations: nested values by index; the journal has those that a searcher chooses.
+        configurations: nested values by index; configurations that a searcher chooses are in the journal.
         varying: columns of varying hyperparameters, the most important ones first.
     """
 
@@ -100,7 +100,7 @@ class TrackedSweep:
 
 
 class Tracker(ABC):
-    """The runs of one sweep in one tracker, by `RunUpdate.place`. Any call can raise the errors of its kind."""
+    """The runs of one sweep in one tracker, by `RunUpdate.place`. Any call can raise `TrackerKind.errors`."""
 
     #: Whether it stores tables, report and diagrams.
     takes_files = False
@@ -117,12 +117,12 @@ class Tracker(ABC):
     def connect(self, sweep_id: str, generation: str) -> dict[int, int]:
         """Find the runs of a sweep; return the newest journal record of each, by place.
 
-        Runs of another generation of the journal contain quarantined records and are removed.
+        Runs of another generation of the journal contain quarantined records, so they are removed.
         """
 
     @abstractmethod
     def write(self, updates: Iterable[RunUpdate]) -> None:
-        """Write updates, the sweep's first if there is one. Writing an update twice changes nothing."""
+        """Write updates; the sweep's own update comes first, if any. Writing an update twice changes nothing."""
 
     def parent_tag(self, key: str) -> str | None:
         """Return a tag of the sweep's run."""
@@ -150,10 +150,10 @@ class TrackerKind:
 
     Attributes:
         name: name for users.
-        open: makes the tracker of a sweep for an address, without sending anything.
-        errors: exceptions that it raises if it is down, slow or broken.
-        fault: why an address is invalid, with the remedy; `None` if it is valid.
-        is_there: whether runs that were written to an address can still exist.
+        open: function that makes the tracker of a sweep for an address, without sending anything.
+        errors: function that returns the exceptions that the tracker raises if it is down, slow or broken.
+        fault: function that returns why an address is invalid, with the remedy; `None` if it is valid.
+        is_there: function that returns whether runs that were written to an address can still exist.
     """
 
     name: str
@@ -170,7 +170,7 @@ def default_address(output: Path) -> str:
 
 def kind_of(address: str) -> TrackerKind:
     """Return the kind of tracker of an address: the module whose name it begins with, else MLflow."""
-    # `lines://` would be a store of MLflow's, whose plugins choose their own schemes.
+    # `lines://` would be an MLflow store, because MLflow's plugins choose their own schemes.
     name, colon, rest = address.partition(":")
     known = bool(colon) and not rest.startswith("//") and name.isidentifier()
     if known and importlib.util.find_spec(f"{__package__}.{name}") is not None:

@@ -1,8 +1,8 @@
-"""The process that fills a tracker while a sweep runs, as the driver starts and ends it.
+"""The driver's side of the process that fills a tracker while a sweep runs: start it, wait for it, end it.
 
 It is a separate process at the lowest priority that reads the journal, so a slow or dead server delays nothing else.
-Data that it has not logged when the driver leaves is logged later by `sweeper manage sync`. If it is killed, it is
-started once more, and finds out from the runs what they lack.
+Data that it has not logged when the driver ends can be logged later with `sweeper manage sync`. If it is killed, it is
+started once more, and reads from the runs which data they lack.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from trainables.files.regular import open_regular
 #: the environment.
 ADDRESS_VARIABLE = "SWEEPER_TRACKING_URI"
 
-#: A sweep's end waits for its tracker for this share of the sweep's time, within these bounds in seconds.
+#: At its end, a sweep waits for its tracker for this share of the sweep's duration, within these bounds in seconds.
 SHARE_OF_TIME, SHORTEST_PATIENCE, LONGEST_PATIENCE = 0.05, 30.0, 60.0
 
-#: Seconds for the process to end after an error of the driver, and after SIGTERM.
+#: Seconds that the process has to end after an error of the driver, and after SIGTERM.
 GRACE_SECONDS = 5.0
 
 
 def patience(seconds: float) -> float:
-    """Return the seconds for which the end of a sweep that ran for `seconds` waits for its tracker."""
+    """Return how many seconds a sweep that ran for `seconds` waits for its tracker at its end."""
     return min(max(SHARE_OF_TIME * seconds, SHORTEST_PATIENCE), LONGEST_PATIENCE)
 
 
@@ -51,7 +51,7 @@ class Follower:
     def _start(self) -> None:
         command = python_module("sweeper.tracking.sync", str(self._paths.root))
         with os.fdopen(open_regular(self._paths.tracking_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as log:
-            # Closing its standard input tells it that there is no more to come.
+            # When its standard input closes, the process knows that the driver has ended.
             self._process = start_beside(command, log, **{ADDRESS_VARIABLE: str(self._address)})
 
     def hurry(self) -> None:
@@ -62,13 +62,13 @@ class Follower:
                 os.write(self._process.stdin.fileno(), b"\n")
 
     def keep_alive(self) -> None:
-        """Start the process once more if a signal has ended it, such as the kernel's when memory runs out."""
+        """Start the process once more if a signal has ended it, for example when memory ran out."""
         if self._process is not None and not self._killed and (self._process.poll() or 0) < 0:
             self._killed = True
             self._start()
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        """End the process; after an error it has some seconds to log that trials ended."""
+        """End the process; after an error, first give it some seconds to log that trials have ended."""
         if self._process is None or self._ended(GRACE_SECONDS if kind is not None else 0) is not None:
             return
         self._process.terminate()

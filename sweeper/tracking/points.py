@@ -1,7 +1,7 @@
 """Points of metrics from a journal's rows: grouped names, means over replicates and their standard deviations.
 
 A group is the part of a name before a slash. `finished/` contains the objective and test metrics of trials that ran to
-the end, to rank only these.
+the end, so that pages can rank these trials alone.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from trainables.worker.trial_reports import Row
 #: Metric, value and epoch of each point.
 Measured = Iterator[tuple[str, float, int]]
 
-#: Metrics that a post-hoc method can change; the table has all others.
+#: Metrics of recalibrations that become points, because a post-hoc method can change them; the table has all others.
 RECALIBRATED = ("accuracy", "nll", "brier", "ece", "ada_ece", "mce", "cw_ece", "aurc")
 
 FITTED = ("temperature", "gamma")
@@ -43,11 +43,12 @@ _EPOCH_METRICS = frozenset(EPOCHS_SCHEMA.names) - _KEY_COLUMNS
 #: Columns about the computation of a number, which are not metrics; the tables have them.
 UNLOGGED = re.compile(r".*_(matvecs|residual|samples|converged|at_bound)")
 
-#: Sweeps of more trials log the `CORE` of an evaluation. MLflow's SQLite file takes 0.5 kB for a metric of a run (its
-#: primary key and two indexes repeat each row): 110 metrics of 10,000 trials took 577 MB, everything else 404 MB.
+#: Sweeps of more trials log only the `CORE` columns of an evaluation. MLflow's SQLite file takes 0.5 kB for a metric of
+#: a run (its primary key and two indexes repeat each row): 110 metrics of 10,000 trials took 577 MB, everything else
+#: 404 MB.
 MOST_TRIALS = 2000
 
-#: Columns of evaluations that the largest sweeps log, too, like curvature's headlines and the objective.
+#: Columns of evaluations that even the largest sweeps log; they also log the main curvature metrics and the objective.
 CORE = re.compile(
     r"accuracy|nll|brier|ece|ada_ece|cw_ece|mce|aurc|(refinement|calibration)_nll"
     r"|posthoc_.*_(nll|temperature|gamma)|posthoc_.*(?<!_ada)(?<!_cw)_ece"
@@ -64,7 +65,7 @@ def epochs_between_points(max_epochs: int) -> int:
 
 
 def thinned(rows: Iterable[Row], every: int, evaluations: Iterable[Row]) -> list[Row]:
-    """Return the epoch rows that become points: every `every`-th epoch, and all evaluated ones."""
+    """Return the epoch rows that become points: every `every`-th epoch, and all evaluated epochs."""
     evaluated = {row["epoch"] for row in evaluations}
     return [row for row in rows if row["epoch"] % every == 0 or row["epoch"] in evaluated]
 
@@ -104,7 +105,7 @@ def _over_kinds(rows: Iterable[Row]) -> Iterator[Row]:
     for (replicate, epoch, split), group in grouped(named, itemgetter("replicate", "epoch", "split")).items():
         columns = [c for c in group[0] if c not in _KEY_COLUMNS]
         numbers = {c: [row[c] for row in group if isinstance(row.get(c), (int, float))] for c in columns}
-        # A mean over some of the kinds only would not be comparable with other trials'.
+        # A mean over only some kinds would not be comparable between trials.
         means = {c: math.fsum(values) / len(values) for c, values in numbers.items() if len(values) == len(group)}
         yield {"replicate": replicate, "epoch": epoch, "split": split, **means}
 
@@ -146,7 +147,7 @@ def mean_and_spread(rows: Sequence[Row], columns: Iterable[str], prefix: str, ep
             continue
         mean = math.fsum(values) / len(values)
         yield prefix + column, mean, epoch
-        # The spread of standard errors says nothing, and all replicates share the learning rate.
+        # The spread of standard errors is not informative, and all replicates share the learning rate.
         if len(values) > 1 and column != "lr" and not column.endswith("_se"):
             deviation = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
             yield f"{prefix}{column}_std", deviation, epoch

@@ -1,9 +1,9 @@
 """The runs of a sweep and their points, computed from its journal for any tracker.
 
 A sweep has one parent run and one child run for each trial. A run is identified by its tags, so any process can find
-it. Points of metrics are means over replicates and their standard deviations. A point's time is that of its journal
-record, or of the first writing of a recalibration's rows, whose file stays unchanged if the rows are equal. So a point
-that is sent twice is the same point, and changed values are newer ones.
+it. Points of metrics are means over replicates and their standard deviations. A point's time is the time of its journal
+record. For a recalibration, it is the time at which its rows were first written; the file stays unchanged if the rows
+are equal. So a point that is sent twice is the same point, and a changed value is a newer point.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ from sweeper.tracking.points import (
 )
 from trainables.worker.trial_reports import Row, TrialReport, of_kept_weights
 
-#: The tag that separates runs of a journal with quarantined records from runs made before.
+#: The tag that separates runs made after records were quarantined from runs made before.
 GENERATION_TAG = "journal_generation"
 
 #: Longer tag values are cut: MLflow's servers refuse them (MLflow 3).
 LONGEST_TEXT = 5000
 
-#: Prefix of the names of runs that were stopped early, since MLflow shows these as finished, too.
+#: Prefix of the names of runs that were stopped early, because MLflow shows them as finished.
 STOPPED_SIGN = "○ "
 
 #: Longer names of runs are cut; no page shows more.
 LONGEST_NAME = 120
 
-#: Tags of the sweep's run that its trials' runs have, too.
+#: Tags that both the sweep's run and its trials' runs have.
 EVERYWHERE = frozenset({REHEARSAL, "version", "own_code", "source", "source_type", "git_commit", "user"})
 
-#: Facts of a trial that are tags of its run under their own names.
+#: Attributes of a trial that become tags of its run, under the same names.
 FACTS = ("attempt", "epochs", "stop_kind", "stop_rung", "device", "packing")
 
 
@@ -104,7 +104,7 @@ class RunProjection:
             self._texts.setdefault(configuration, {}).update(unavailable_texts(evaluations))
 
     def _finished(self, report: TrialReport, measured: Iterable[tuple[str, float, int]]) -> Measured:
-        """Yield the objective and test metrics of a trial that ran to the end, to rank only these."""
+        """Yield the objective and test metrics of a trial that ran to the end, so that only such trials are ranked."""
         if self.state.trials[report.configuration].added is not None:
             return  # an added seed, whose configuration is ranked already
         if report.objective is not None and math.isfinite(report.objective):
@@ -127,7 +127,7 @@ class RunProjection:
             self._touched.add(place)
 
     def take(self, *, abandoned: bool = False, diagrams: Mapping[int, int] | None = None) -> list[RunUpdate]:
-        """Return an update for every run that lacks data, the parent first, and forget them.
+        """Return an update for every run that lacks data, the parent run first; the next call does not return it again.
 
         Args:
             abandoned: whether the driver died, so that running trials are interrupted.
@@ -165,7 +165,7 @@ class RunProjection:
         return f"{self._trial(index)} {describe(flat, self._sweep.varying)}"[:LONGEST_NAME]
 
     def _trial(self, index: int) -> str:
-        """Return the name of a trial; an added seed, which has a separate run, with its replicate's number."""
+        """Return the name of a trial; for an added seed, which has a separate run, append its replicate's number."""
         added = self.state.trials[index].added if index in self.state.trials else None
         return trial_name(index) if added is None else f"{trial_name(added.trial)}-r{added.replicate}"
 
@@ -194,7 +194,7 @@ class RunProjection:
             },
             start_time=self._began[index],
             status=status,
-            # Pages show the difference as duration; the time in which the trial paused does not count.
+            # Pages show end minus start as duration; the time in which the trial paused does not count.
             end_time=None if status in (RUNNING, WAITING) else self._began[index] + round(1000 * trial.wall_seconds),
             params={key: _text(flat[key]) for key in sorted(flat, key=lambda key: key not in self._sweep.varying)},
             tags=tags,
@@ -226,7 +226,7 @@ class RunProjection:
 
 
 def identity_of(paths: SweepPaths) -> dict[str, str]:
-    """Return the tags by which all runs of a sweep are found; its journal must have a record."""
+    """Return the tags that identify all runs of a sweep; its journal must have a record."""
     quarantined = generation(paths.journal)
     own = {GENERATION_TAG: quarantined} if quarantined else {}
     return {"sweep": paths.name, "sweep_id": sweep_id(paths.journal), **own}
@@ -271,7 +271,7 @@ def _in_short(sweep: TrackedSweep) -> str:
 
 
 def _source_name(manifest: Mapping[str, Any]) -> str:
-    """Return the search space in the command, e.g. `quickstart`, else the program's name."""
+    """Return the search space that the command names, e.g. `quickstart`, else the program's name."""
     words = [str(word) for word in manifest.get("command") or ()]
     named = [word for word in words[words.index("run") + 1 :] if not word.startswith("-")] if "run" in words else []
     return named[0] if named else "sweeper"

@@ -1,10 +1,10 @@
 """Fill a tracker from the journal: by a process that follows a running sweep, or by `sync` at any other time.
 
-The journal is folded, and data that runs lack is written. The runs' own tags say what the tracker has already, so no
-other state is stored; after an error everything is read and folded again.
+The journal is folded, and data that runs lack is written. The runs' own tags say which data the tracker has already, so
+no other state is stored. After an error everything is read and folded again.
 
-Nothing here can delay a sweep: the follower is a separate process at low priority, the driver waits for it only for a
-limited time, and `sync` writes later what a dead or slow server prevented.
+Nothing here can delay a sweep: the follower is a separate process at low priority, and the driver waits for it only for
+a limited time. If a server is dead or slow, `sync` writes the missing data later.
 """
 
 from __future__ import annotations
@@ -60,16 +60,16 @@ SYNC_TRIES = 4
 #: After the sweep's end the follower gives up after this many failures in a row, including those before the end.
 LAST_TRIES = 2
 
-#: Points after which a pass over a long journal writes, which bounds its memory to some 50 MB.
+#: A pass over a long journal writes after this many points, which bounds its memory to some 50 MB.
 POINTS_A_PASS = 200_000
 
-#: Seconds between drawings of diagrams while trials train: reading a thousand files of the table takes a second.
+#: Seconds between two drawings of diagrams while trials train: reading a thousand files of the table takes a second.
 DIAGRAM_SECONDS = 30.0
 
-#: The parent's tag with the journal record and the state of recalibrations of its artifacts.
+#: The parent run's tag that says which journal record and which recalibrations its artifacts contain.
 ARTIFACTS_TAG = "artifacts_sequence"
 
-#: The parent's tag with the state of the recalibrations that are logged.
+#: The parent run's tag that says which recalibrations are logged.
 RECALIBRATIONS_TAG = "recalibrations"
 
 _log = logging.getLogger("sweeper.tracking")
@@ -104,7 +104,7 @@ class Projection:
         return True
 
     def advance(self, *, last: bool = False, abandoned: bool = False) -> None:
-        """Write everything that is in the journal now; with `last`, also diagrams, which are otherwise drawn rarely."""
+        """Write everything that is in the journal now; `last` also draws diagrams, which are otherwise drawn rarely."""
         self._abandoned = abandoned
         draw = last or abandoned or time.monotonic() - self._drawn_at >= DIAGRAM_SECONDS
         for record in self._tail.read():
@@ -120,7 +120,7 @@ class Projection:
         self._store.watch_machine()
 
     def attach(self) -> None:
-        """Attach tables, report and reliability diagram to the parent run, unless it has the current ones.
+        """Attach tables, report and reliability diagram to the parent run, unless it has their current versions.
 
         Before that, log recalibrations, which are not in the journal, and draw the last trials' diagrams.
         """
@@ -166,7 +166,7 @@ class Projection:
 
     def _illustrated(self, updates: Iterable[RunUpdate], due: Mapping[int, tuple[int, Bins]]) -> Iterator[RunUpdate]:
         """Yield the updates, those in `due` with a diagram."""
-        # Drawn when it is sent, so that memory holds one at a time.
+        # Draw a diagram when it is sent, so that memory holds one at a time.
         for update in updates:
             if update.place in due:
                 epoch, bins = due[update.place]
@@ -275,7 +275,7 @@ def follow(root: Path, uri: str) -> bool:
         failures, pause, ready, begun, troubled = 0, 0.0, False, False, False
         while True:
             woken = bool(select.select([sys.stdin], [], [], pause)[0])
-            # End of file: the driver leaves. A byte: trials have ended.
+            # End of file means that the driver ends; a byte means that trials have ended.
             leaving = woken and not os.read(sys.stdin.fileno(), 1)
             began = time.monotonic()
             try:

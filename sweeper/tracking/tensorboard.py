@@ -1,10 +1,11 @@
 """TensorBoard: event files with scalars and hyperparameters, one folder per trial, in `tensorboard/` of the sweep.
 
 `tensorboard --logdir results/quickstart/tensorboard` shows them; needs the extra `tensorboard`. The address
-`tensorboard:` means the sweep's own folder, `tensorboard:/mnt/runs` a folder with one sub-folder per sweep.
+`tensorboard:` means the sweep's own folder; `tensorboard:/mnt/runs` means a folder with one sub-folder per sweep.
 
 An event file can only grow, and does not record how much of the journal it contains. So each new process writes all
-files again. Their content follows from the journal alone, so a page that has read half of one continues in the next.
+files again. Their content follows from the journal alone, so a page that has read half of an old file continues in the
+new one.
 """
 
 from __future__ import annotations

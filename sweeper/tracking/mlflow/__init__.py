@@ -29,7 +29,7 @@ def _open(address: str, sweep: TrackedSweep) -> Tracker:
 
 
 def _errors() -> tuple[type[Exception], ...]:
-    if "mlflow" not in sys.modules:  # then it cannot have raised; importing it only to ask takes seconds
+    if "mlflow" not in sys.modules:  # then MLflow cannot have raised an error, and importing it takes seconds
         return (OSError,)  # requests' exceptions are OSErrors
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError

@@ -32,7 +32,7 @@ _NAMES = read_data("names.yaml")
 #: MLflow's status for a trial's status and for a sweep's outcome.
 RUN_STATUS: Mapping[str, str] = _NAMES["run_status"]
 
-#: MLflow's tags for some of ours.
+#: Our tags that MLflow has under its own names.
 OWN_TAGS: Mapping[str, str] = _NAMES["own_tags"]
 
 #: MLflow's own tag that makes a run a child of another.
@@ -41,7 +41,7 @@ PARENT_TAG = "mlflow.parentRunId"
 #: MLflow's own tag with the description that its pages show.
 DESCRIPTION_TAG = "mlflow.note.content"
 
-#: Tags that make MLflow open an experiment on its runs instead of asking for its kind.
+#: Tags that make MLflow show an experiment's runs when it is opened, instead of asking for its kind.
 EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
 
 #: Limit of MLflow for metrics, params and tags together in one batch.
@@ -111,14 +111,14 @@ class MlflowTracker(Tracker):
         return known
 
     def write(self, updates: Iterable[RunUpdate]) -> None:
-        """Send updates, the parent's first if there is one."""
+        """Send updates; the parent run's update, if there is one, comes first."""
         for update in updates:
             new = update.place not in self._run_ids or update.place in self._unfinished
             run_id = self._run_ids.get(update.place) or self._create(update)
             if new and update.dataset is not None:
                 self._log_dataset(run_id, used_dataset(update.dataset, self._sweep.manifest.get("dataset") or {}))
             self._unfinished.discard(update.place)
-            # The tag with the newest record is written last: after an interruption it never claims too much.
+            # The tag with the newest record is written last, so after an interruption it never names an unsent record.
             if self._statuses[update.place] != RUN_STATUS[update.status]:
                 self._set_status(run_id, update)
             if update.diagram is not None:
@@ -164,7 +164,7 @@ class MlflowTracker(Tracker):
             try:
                 return str(self._client.create_experiment(name, self._artifact_location(), tags))
             except MlflowException as error:
-                if error.error_code != "RESOURCE_ALREADY_EXISTS":  # another sweep was first, or a lost answer repeated
+                if error.error_code != "RESOURCE_ALREADY_EXISTS":  # another sweep was first, or an answer was lost
                     raise
                 experiment = self._client.get_experiment_by_name(name)
         if experiment.lifecycle_stage != ACTIVE:
@@ -241,7 +241,7 @@ class MlflowTracker(Tracker):
         named = {key: value for key, value in named.items() if sent.get(key) != value}
         tags = [RunTag(key, value) for key, value in {**named, SEQUENCE_TAG: str(update.sequence)}.items()]
         metrics = [Metric(*point) for point in update.points]
-        # The rest goes into the last batch with the tag of the newest record: one call for most runs.
+        # The rest goes into the last batch, with the tag of the newest record, so most runs need one call.
         for kind, texts in (("params", params), ("tags", tags)):
             while len(texts) > TEXTS_A_BATCH:
                 self._client.log_batch(run_id, **{kind: texts[:TEXTS_A_BATCH]})
@@ -260,7 +260,7 @@ def _sequence(run: Run) -> int:
 
 
 def _preference(run: Run) -> tuple[bool, int, int]:
-    """Sort key for runs of one place, of which a repeated creation made several: the one to keep comes first."""
+    """Sort key for several runs of one place, made by a repeated creation: the run to keep comes first."""
     return run.info.lifecycle_stage != ACTIVE, -_sequence(run), run.info.start_time
 
 

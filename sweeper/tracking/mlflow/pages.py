@@ -1,8 +1,9 @@
 """MLflow's pages of a sweep: the view of its experiment, questions to ask there, and a server to browse them.
 
 MLflow stores a shared view as a tag of the experiment and opens it by a link with the tag's key. A page unfolds a tree
-of runs only if they are not sorted by start time, so this view sorts them by the objective of trials that ran to the
-end; trials that stopped early lack it and come last. The server is MLflow's own, by default on the loopback address.
+of runs only if they are not sorted by start time. So this view sorts them by the objective of trials that ran to the
+end. Trials that stopped early lack that objective and come last. The server is MLflow's own, by default on the loopback
+address.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ KEY = "sweep"
 #: MLflow's own tag for shared views, and our key in it.
 TAG = f"mlflow.sharedViewState.{KEY}"
 
-#: Charts of more runs show only the best twenty at first, because MLflow fetches every shown run's points.
+#: With more runs than this, charts at first show only the best twenty, because MLflow fetches every shown run's points.
 MOST_SHOWN_RUNS = 100
 
 GAMMA = "config_loss_gamma"
 
-#: Part of the address that opens the page for model training, not the one for generative AI.
+#: Part of the address that opens the page for model training, not the page for generative AI.
 MODEL_TRAINING = "workflowType=machine_learning"
 
 
@@ -127,7 +128,7 @@ def questions(losses: Sequence[str] = ("focal",), metric: str = "val_nll", rung:
     """Return the questions of a sweep.
 
     Args:
-        losses: loss families in its space, one of which is the example.
+        losses: loss families in its space; one serves as the example.
         metric: its objective.
         rung: its first rung, in epochs.
     """
@@ -180,7 +181,7 @@ def experiments(uri: str, name: str | None = None) -> list[tuple[str, str]]:
     if name is None:
         return sweeps
     named = [sweep for sweep in sweeps if sweep[0] == name]
-    if not named and is_sweep_name(name):  # `tracking.experiment` names it otherwise
+    if not named and is_sweep_name(name):  # with `tracking.experiment` it has another name
         with store(uri, refused, "try again") as client:
             runs = client.search_runs([sweep[1] for sweep in sweeps], f"tags.sweep = '{name}'", max_results=1)
         named = [sweep for sweep in sweeps if runs and sweep[1] == runs[0].info.experiment_id]
@@ -220,7 +221,7 @@ def delete_runs(uri: str, name: str, identity: str) -> int:
 #: Seconds for the server's processes to end by themselves.
 GRACE_SECONDS = 5.0
 
-#: MLflow would start eight processes for jobs of generative AI, which sweeps do not have. The environment overrides it.
+#: MLflow would start eight processes for generative AI jobs, which sweeps do not have. The environment overrides this.
 NO_JOBS = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
 
 
@@ -247,7 +248,7 @@ def serve(tracking_uri: str, port: int, host: str = LOOPBACK) -> int:
     # Without a folder, uvicorn puts the working directory first on its path (`--app-dir`, uvicorn 0.3x).
     command += ["--port", str(port), "--workers", "1", "--uvicorn-opts", f"--app-dir {shlex.quote(str(OUR_ROOT))}"]
     with _ended_by_signals():
-        # The server starts further processes, which would outlive it; as one group they end together.
+        # The server starts further processes, which would outlive it; in one process group they end together.
         process = subprocess.Popen(command, start_new_session=True, env={**NO_JOBS, **python_environment()})
         with ended_with_this_process(process.pid):
             try:
