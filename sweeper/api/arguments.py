@@ -172,7 +172,7 @@ def progress_view() -> type[NotebookProgress] | type[Progress]:
 
 def connect(address: str) -> Cluster:
     """Return the cluster at `address`. Raises SweeperError if it does not answer, or refuses the token."""
-    # Importing Ray takes a second, which commands on local sweeps save.
+    # Importing Ray takes a second, so commands on local sweeps do not import it.
     from sweeper.execution.cluster.cluster import Cluster
 
     return Cluster(address)

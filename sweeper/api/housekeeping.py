@@ -355,7 +355,7 @@ def _images() -> Check:
         module = importlib.import_module("torchvision")
     except (ImportError, RuntimeError) as error:  # RuntimeError: its operators are registered for another torch
         return Check("torchvision", False, str(error), "install the torchvision that fits the installed torch")
-    # In a new process, where nothing has registered the operators: this is what the user's own script would meet.
+    # Test in a new process, where nothing has registered the operators, as in the user's own script.
     alone = subprocess.run([sys.executable, "-c", "import torchvision"], capture_output=True, check=False)
     if alone.returncode == 0:
         return Check("torchvision", True, f"{module.__version__} imports with this torch")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-#: Width of text outside a terminal, in characters: what a notebook cell shows without scrolling.
+#: Width of text outside a terminal, in characters. A notebook cell shows this width without scrolling.
 WIDTH = 120
 
 FRAME = '<pre style="white-space:pre;overflow-x:auto;line-height:1.35;margin:0">{code}</pre>'
@@ -89,7 +89,7 @@ class CommandResult(Generic[T]):
         complete: bool = True,
         exit_code: int | None = None,
     ) -> None:
-        """Hold a result; one that is not `complete` makes its command exit with 1."""
+        """Hold a result; if it is not `complete`, the command exits with 1."""
         self.value, self.rendered, self.json, self.notes = value, rendered, json, notes
         self.width, self.wrap, self.fault = width, wrap, fault
         self.exit_code = exit_code if exit_code is not None else int(not complete)
@@ -136,7 +136,7 @@ def as_data(answer: object) -> object:
 
 def as_text(rendered: RenderableType) -> str:
     """Render as plain text, without colours."""
-    # In a notebook, rich would otherwise display the output itself, in colour, in addition to what is returned here.
+    # Otherwise rich would display the output itself in a notebook, in colour, in addition to the returned text.
     console = SafeConsole(file=io.StringIO(), width=WIDTH, force_jupyter=False, force_terminal=False)
     with console.capture() as capture:
         console.print(rendered)
@@ -308,7 +308,7 @@ class TableText:
     Attributes:
         header: column headings.
         rows: cells; a row that begins with an empty text ends a group.
-        words: number of text columns, on the left; the others are numbers.
+        words: number of text columns, which come first; the other columns have numbers.
         caption: text below the table, or above it in LaTeX.
         records: all values, header first, for CSV and JSON.
     """

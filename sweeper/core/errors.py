@@ -79,7 +79,7 @@ class Fault:
         path: the place in the file, e.g. `space.loss.one_of[2].coverage.uniform`; empty for the file as a whole.
         rule: one sentence with the value and the rule it breaks.
         remedy: what to write instead, e.g. `did you mean 'focal'?`; may be empty.
-        line: line number in the file, from 1; `None` where there is none (a missing key, a `--set`).
+        line: line number in the file, from 1; `None` for a fault without a line (a missing key, a `--set`).
     """
 
     path: str

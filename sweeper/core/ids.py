@@ -95,7 +95,7 @@ class ReplicateSeeds:
     Attributes:
         sweep_seed: the sweep's seed, from which all others follow.
         count: replicates of each configuration.
-        common: whether replicate r has the same seed in every configuration; or the seeds themselves, one per
+        common: whether replicate r has the same seed in every configuration; or a list of these common seeds, one per
             replicate.
     """
 

@@ -78,7 +78,7 @@ class Judging(Protocol):
 def best_trial(state: SweepState, judging: Judging) -> TrialState | None:
     """Return the best trial (a completed trial, if there is one); `None` if nothing has been measured.
 
-    Failed trials and those with a non-finite objective are never the best.
+    Failed trials and trials with a non-finite objective are never the best.
 
     Args:
         state: state of the sweep.
@@ -91,7 +91,7 @@ def best_trials(state: SweepState, judging: Judging, most: int) -> list[TrialSta
     """Return the best trials, at most `most`, best first; trials without a rank are left out."""
     against = against_constraints(state, judging)
     ranks = (rank_of(trial, judging.mode, against) for trial in state.trials.values())
-    # Not sorted as a whole: the live views ask for the best of many thousand trials at every refresh.
+    # Do not sort all trials: the live views request the best of many thousand trials at every refresh.
     best = heapq.nlargest(most, (rank for rank in ranks if rank is not None))
     return [state.trials[-rank[2]] for rank in best]
 

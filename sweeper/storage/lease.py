@@ -94,7 +94,7 @@ class Lease:
         self._beaten = -math.inf
 
     def __enter__(self) -> Lease:
-        """Take the lease. Raises SweeperError if another driver holds it (naming it), or it cannot be taken."""
+        """Take the lease. Raises SweeperError if it cannot be taken; if another driver holds it, the error names it."""
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = open_regular(self._path, os.O_RDWR | os.O_CREAT)
@@ -276,7 +276,7 @@ class StoreLease:
         self.require()
 
     def begin_again(self, after: int) -> None:
-        """Begin another term that keeps only the first `after` records, to discard damaged ones."""
+        """Begin another term that keeps only the first `after` records, to discard damaged records."""
         self.require()
         self._begin(self.term.number + 1, after)
 

@@ -78,7 +78,7 @@ def sweep_fault(folder: Path) -> str | None:
 
 
 def refuse_odd_files(paths: SweepPaths) -> None:
-    """Raise SweeperError if a sweep's folder holds anything that no sweep creates.
+    """Raise SweeperError if a sweep's folder contains a file or link that no sweep creates.
 
     A sweep has files, folders and two kinds of links: `tables`, to one of its generations, and `recalibrations` in each
     generation. Any other link could make sweeper overwrite or remove files elsewhere, and a pipe would block its

@@ -109,7 +109,7 @@ class Mirror:
         self._removed: list[str] = []
         #: Object → size and time of its file at the last upload.
         self._put: dict[str, tuple[int, int]] = {}
-        #: Object → the store's tag of what this driver uploaded or found.
+        #: Object → the store's tag of the version that this driver uploaded or found.
         self._tags: dict[str, str] = {}
         self._pushed, self._pause = 0.0, 0.0
         self._ended = threading.Event()
@@ -239,7 +239,7 @@ class Mirror:
             raise
 
     def _put_what_differs(self) -> None:
-        """Upload again every object that differs from what this driver uploaded or found."""
+        """Upload again every object that differs from the version that this driver uploaded or found."""
         # An earlier driver that was only paused may have overwritten objects late. The first term has no earlier
         # driver.
         if self._lease.term.number > 1:
@@ -249,7 +249,7 @@ class Mirror:
                 self._tags |= self.store.put_all({name: present[name] for name in other})
 
     def _push(self) -> None:
-        """Upload what has changed since the last time, then remove the trials' uploads that it contains."""
+        """Upload files that have changed since the last time, then remove trials' uploads that these files contain."""
         with self._pushing:  # the mirror's thread and, at the end, the driver call this
             began = time.monotonic()
             self._lease.require()
@@ -260,7 +260,7 @@ class Mirror:
             self._tags |= self.store.put_all({name: present[name] for name in changed})
             self._put.update({name: facts[name] for name in changed})
             gone = {name for name in self._put if name.startswith("tables/")} - present.keys()
-            # After the upload: a reader always finds each row in one place at least.
+            # Delete after the upload, so that a reader always finds each row in at least one object.
             self.store.delete(gone)
             self.arrivals.remove(taken_in)
             for name in gone:

@@ -137,8 +137,8 @@ def split_name(name: str, output: str | Path) -> tuple[str, str]:
 def local_copy(name: str, output: str | Path, *, tables: bool = True) -> tuple[str, Path]:
     """Return a sweep's name and local folder; copy it first if it is in a store.
 
-    Downloads only what has changed since the last time, and no tables if not `tables`: the journal often suffices.
-    Raises SweeperError if there is no such sweep, StoreError if the store cannot be read.
+    Downloads only files that have changed since the last time. Without `tables` it downloads no tables, because the
+    journal often suffices. Raises SweeperError if there is no such sweep, StoreError if the store cannot be read.
     """
     given, (name, output) = name, split_name(name, output)
     place = place_of(output, READING)
@@ -173,7 +173,7 @@ def publish(name: str, output: str | Path) -> None:
 
 
 def fetch(store: Store, root: Path, *, tables: bool = True) -> Mapping[str, Entry]:
-    """Make the folder `root` equal to a sweep in a store: fetch what is new or changed, remove what is gone.
+    """Make the folder `root` equal to a sweep in a store: fetch new and changed files, remove files that are gone.
 
     Predictions are left in the store until they are read. Returns the store's objects: name → entry.
 
@@ -255,7 +255,7 @@ def objects(paths: SweepPaths) -> dict[str, Path]:
 
 
 def _present(paths: SweepPaths, *, tables: bool) -> set[Path]:
-    """Return the files of a folder that `fetch` removes if the store no longer has them."""
+    """Return the files of a folder that `fetch` removes if the store does not have them any more."""
     files = {path for path in (*paths.root.glob("*.json"), *paths.journal.glob("*.damaged")) if path.is_file()}
     files -= {paths.manifest, paths.lease}
     if tables:

@@ -25,7 +25,7 @@ from trainables.files.sealed import require_sound
 from trainables.files.stores.object_store import Store
 from trainables.worker.trial_tables import part_name, write_parquet
 
-#: The tables whose rows do not pass through the journal. A sweep may have no file of some of them.
+#: The tables whose rows do not pass through the journal. A sweep can lack files of some of these tables.
 LARGE_TABLES = ("predictions", "reliability", "spectra", "blocks")
 
 #: The tables that trials write at every evaluation: if the journal has an evaluation without a file, the file was lost.
@@ -87,7 +87,7 @@ class StoreArrivals:
 
         Args:
             store: store of the sweep.
-            incoming: local folder of downloaded files, and of those that the driver itself provides.
+            incoming: local folder of downloaded files, and of files that the driver itself provides.
         """
         self._store, self._folder = store, incoming
         # `_lock` guards the sets for moments, so the driver never waits for the store; `_working` is held during

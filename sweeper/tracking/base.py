@@ -1,4 +1,4 @@
-"""The protocol of a tracker, which shows a sweep's runs; a process beside the driver fills it from the journal.
+"""The protocol of a tracker, which shows a sweep's runs; a separate process fills it from the journal.
 
 To add one, write `sweeper/tracking/<name>.py`, or a folder of that name; a sweep selects it by an address that begins
 with the name, `--tracking-uri lines:`. Addresses such as `sqlite:///…` and `https://…` belong to MLflow::

@@ -165,7 +165,7 @@ class Projection:
             self.points += sum(len(update.points) for update in updates)
 
     def _illustrated(self, updates: Iterable[RunUpdate], due: Mapping[int, tuple[int, Bins]]) -> Iterator[RunUpdate]:
-        """Yield the updates, those in `due` with a diagram."""
+        """Yield the updates; updates of places in `due` get a diagram."""
         # Draw a diagram when it is sent, so that memory holds one at a time.
         for update in updates:
             if update.place in due:

@@ -7,8 +7,9 @@ The set is that of multiple comparisons with the best (Hsu 1984, Constrained sim
 multiple comparisons with the best), for spreads that may be unequal (`spreads`). A configuration i is excluded if some
 other j leads by more than luck explains. The lead required is √(hᵢ² + hⱼ²), where h is the error that a mean exceeds
 with probability a. The level a of one comparison is chosen so that all comparisons of i together miss with a
-probability of 5 %. The comparisons share i's error. The probability holds in the least favourable case, in which all
-true means are equal. It is counted over draws of all errors (a parametric bootstrap of the fitted spreads).
+probability of 5 %. This accounts for i's error, which all its comparisons share, and holds in the least favourable
+case, in which all true means are equal. The probability is counted over draws of all errors (a parametric bootstrap of
+the fitted spreads).
 
 The winner's interval holds however the winner was chosen. The winner's error is at most the largest error of all
 configurations that entered, whether trained to the end or not. So the side that the selection favours is as wide as for
@@ -53,12 +54,13 @@ class BestSet:
     """The configurations that may be the best, and the winner's value.
 
     Attributes:
-        members: indices of the set's configurations, best mean first: the winner, then those it does not beat.
+        members: indices of the set's configurations, best mean first: the winner, then the configurations it does not
+            beat.
         configurations: number of configurations compared.
         entered: number of configurations the winner was chosen from; larger than `configurations` after early stopping.
         value: the winner's mean.
         interval: 95 % interval of the winner's true mean; the side that the selection favours is wider.
-        paired: whether all share their seeds and were compared seed by seed.
+        paired: whether all configurations share their seeds and were compared seed by seed.
         replicates: smallest number of replicates of any configuration.
     """
 

@@ -2,7 +2,7 @@
 
 The caller decides what is independent: for configurations with several replicates, their means (Ibragimov & Müller
 2010, "t-statistic based correlation and heterogeneity robust inference": Student's t on the means of clusters keeps its
-level whatever the spread within each).
+level for any spread within clusters).
 
 Limits are the outer limits of two intervals: Student's (Welch's for a difference), and Hall's, which corrects for the
 values' skewness. Student's interval alone excludes the true mean of five log-normal values (skewness 1.75) in 8 % of

@@ -85,7 +85,7 @@ class Pair:
     Attributes:
         a, b: seed → value; seeds that only one of them has are ignored.
         samples: variances over test samples; None treats the test set as exact.
-        count: number of test samples, from which the number of further ones follows.
+        count: number of test samples; the number of further samples is computed from it.
     """
 
     a: Mapping[int, float]

@@ -58,7 +58,7 @@ class Outliers:
 
 
 def outliers(values: Mapping[str, Mapping[int, float]], mode: str) -> Outliers:
-    """Return the seeds that a gap of FAR spreads or more separates from better ones of their configuration.
+    """Return the seeds that a gap of at least FAR spreads separates from better seeds of their configuration.
 
     Values are compared as logarithms if smaller is better and all are positive. The best seed of a configuration is
     never flagged, so a configuration whose seeds all diverged goes unnoticed.

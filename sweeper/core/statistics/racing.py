@@ -211,9 +211,9 @@ class Needed:
     """Further trainings that are predicted to decide every open question.
 
     Attributes:
-        trainings: their number, at most.
+        trainings: number of trainings, at most.
         seeds: trial → number of further seeds.
-        chance: simulated probability that they decide.
+        chance: simulated probability that these trainings decide.
     """
 
     trainings: int

@@ -2,9 +2,9 @@
 
 Two or three replicates say little about their own spread: Student's t for two has one degree of freedom, and an
 interval twelve standard errors wide. Replicates of all configurations together say more, but a residual network may
-spread five times as much as a perceptron, and a common spread then makes the noisy ones' intervals too narrow. So each
-configuration has its own standard deviation σᵢ, and the distribution of the σᵢ is estimated from all of them (moderated
-variances: Smyth 2004, Linear models and empirical Bayes methods for assessing differential expression, §3):
+spread five times as much as a perceptron, and a common spread then makes the noisy networks' intervals too narrow. So
+each configuration has its own standard deviation σᵢ, and the distribution of the σᵢ is estimated from all of them
+(moderated variances: Smyth 2004, Linear models and empirical Bayes methods for assessing differential expression, §3):
 
     log σᵢ = m + τ t,   t ~ Student's t,   sᵢ² | σᵢ ~ σᵢ² χ²(dᵢ) / dᵢ.
 

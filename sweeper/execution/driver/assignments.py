@@ -129,7 +129,7 @@ class Assignments:
 
     @property
     def outstanding(self) -> int:
-        """Number of trials that could train at once, including those that do; 0 if none may start now."""
+        """Number of trials that could train at once, including running trials; 0 if no trial may start now."""
         if self.steering.closing or self._is_full or not self._waiting:
             return 0
         ready = sum(map(self._may_start, self._queue))
@@ -138,7 +138,7 @@ class Assignments:
 
     @property
     def next_share(self) -> float | None:
-        """GPU share that the next trial needs; `None` if trials use no GPU or whole ones."""
+        """GPU share that the next trial needs; `None` if trials use no GPU or whole GPUs."""
         promoted = self.rungs.promotion(self._settled)
         first = promoted[0] if promoted else self._queue[0][0] if self._queue else None
         if first is None:

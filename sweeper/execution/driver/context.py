@@ -148,7 +148,7 @@ class Shares:
     """GPU shares of configurations.
 
     Attributes:
-        measured: Function from a configuration's index to its GPU share; `None` if trials use no GPU or whole ones.
+        measured: Function from a configuration's index to its GPU share; `None` if trials use no GPU or whole GPUs.
         usual: GPU share of each trial if nothing was measured.
     """
 
@@ -165,7 +165,7 @@ class Shares:
         return replace(report, gpu=taken) if taken else report
 
 
-#: Trials use no GPU, or whole ones.
+#: Shares for trials that use no GPU, or whole GPUs.
 NO_SHARES = Shares()
 
 

@@ -49,7 +49,7 @@ class Driver:
 
     Attributes:
         paths: Paths of the sweep.
-        configurations: All configurations, by index; with a searcher, those that `state` has.
+        configurations: All configurations, by index; with a searcher, only the configurations in `state`.
         settings: Settings, the same for every driver of the sweep.
         journal: Journal, open for appending.
         state: State of the trials, folded from the journal.
@@ -129,7 +129,7 @@ class Driver:
         self.journal.settle()
 
     def begin(self) -> None:
-        """Journal the start of this driver, and finish what its predecessor left open."""
+        """Journal the start of this driver, and finish the steps that its predecessor left open."""
         self._commit(
             Attempt(self.state.attempt + 1, socket.gethostname(), os.getpid(), code_version(), self.settings.space)
         )

@@ -164,7 +164,7 @@ class WorkerSlot:
         assignments: Assignments in flight on this worker.
         room: Further free lanes, as last reported.
         kind: Kind of its last trial, see `sweeper.execution.driver.assignments.Assignments.kind_of`.
-        share: GPU share of the worker; `None` if trials use no GPU or whole ones.
+        share: GPU share of the worker; `None` if trials use no GPU or whole GPUs.
     """
 
     assignments: list[list[int]] = field(default_factory=list)

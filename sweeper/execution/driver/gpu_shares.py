@@ -55,7 +55,7 @@ def memory_key(configuration: Mapping[str, Any], facts: Mapping[str, Any]) -> st
 
     Args:
         configuration: Configuration; its architecture, loss, optimiser and batch size matter.
-        facts: Facts of the sweep: data set, replicates, packing, precision, what an evaluation measures.
+        facts: Facts of the sweep: data set, replicates, packing, precision, and the measurements of an evaluation.
     """
     parts = {
         "architecture": configuration["architecture"],

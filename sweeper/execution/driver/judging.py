@@ -160,7 +160,7 @@ def waits(failure: Failure) -> bool:
 
 
 def pause_before(tries: int) -> float:
-    """Return the seconds that a trial waits for free memory after so many failed tries.
+    """Return how many seconds a trial waits for free memory after this number of failed tries.
 
     Examples:
         >>> [pause_before(tries) for tries in (0, 1, 2, 9)]

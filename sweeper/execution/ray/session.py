@@ -153,7 +153,7 @@ def card_probe(
 #: minute, as on a busy machine.
 START_ATTEMPTS, SLOW_START = 3, "timed out during startup"
 
-#: Environment variables that Tune 2.60 passes to trials in their runtime environment, replaced by none.
+#: Replaces the list of environment variables that Tune 2.60 passes to trials in their runtime environment by nothing.
 #: Trials need none: processes on this machine inherit the driver's environment, and nodes of another cluster have their
 #: own credentials, from secrets or roles. Ray's agents would write the driver's credentials into their logs. Besides, a
 #: trial with a runtime environment waits for a new process, although Ray keeps some ready.

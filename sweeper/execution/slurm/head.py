@@ -36,7 +36,7 @@ POLL_SECONDS = 0.5
 #: Seconds between two calls of `ray status`, each of which starts Python.
 LOOK_SECONDS = 3.0
 
-#: Seconds between two checks for workers: administrators ask users to call squeue no more often.
+#: Seconds between two checks for workers; administrators ask users not to call squeue more often.
 WORKERS_SECONDS = 60.0
 
 #: After this many starts in a row without a trial's report, neither head nor workers are submitted again.
@@ -177,7 +177,7 @@ def fruitless(journal: Path, starts: Sequence[int]) -> bool:
     """Return whether no trial reported in the last starts; `starts` has the newest record's number at each start."""
     if len(starts) < FRUITLESS_STARTS:
         return False
-    # Every driver journals its own start and those of trials; neither is progress.
+    # Every driver journals its own start and the starts of trials; neither is progress.
     records = read_journal(journal, starts[-FRUITLESS_STARTS])
     return not any(record.kind in ("replicate", "report") for record in records)
 

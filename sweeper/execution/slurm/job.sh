@@ -39,7 +39,7 @@ export SWEEPER_SLURM_INTERFACE={{ quote(site.interface) }}
 {% endif %}
 export SWEEPER_SLURM_SCRATCH={{ site.scratch }}
 {% if shape == "nodes" %}
-# On each node one process that trains; the driver beside them on the first.
+# On each node one process trains. The first node also runs the driver.
 srun --overlap --nodes={{ site.nodes }} --ntasks-per-node=1 --kill-on-bad-exit=0 {{ worker }} &
 {% endif %}
 exec {{ worker if shape == "array" else head }}

@@ -80,7 +80,7 @@ class HeadSettings(_Asked):
 
 
 class SlurmSettings(_Asked):
-    """Resources to request from Slurm for workers; `head` has those of the driver's job.
+    """Resources to request from Slurm for workers; `head` has the resources of the driver's job.
 
     Attributes:
         nodes: Whole nodes in one allocation, head included; `None` for a head and an array of `workers`.

@@ -144,7 +144,7 @@ def _registered(client: MlflowClient, run: Run, model: LoggedModel, name: str) -
 @contextlib.contextmanager
 def _default_store(uri: str) -> Iterator[None]:
     """Make a store MLflow's default within this context."""
-    # When it registers a model, MLflow looks up `models:/<model_id>` in the default store, whatever the client's store.
+    # When MLflow registers a model, it looks up `models:/<model_id>` in the default store, not in the client's store.
     import mlflow
 
     before = mlflow.get_tracking_uri() if mlflow.is_tracking_uri_set() else None

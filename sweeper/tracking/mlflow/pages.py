@@ -1,4 +1,4 @@
-"""MLflow's pages of a sweep: the view of its experiment, questions to ask there, and a server to browse them.
+"""MLflow's pages of a sweep: the view of its experiment, questions that it answers, and a server to browse them.
 
 MLflow stores a shared view as a tag of the experiment and opens it by a link with the tag's key. A page unfolds a tree
 of runs only if they are not sorted by start time. So this view sorts them by the objective of trials that ran to the
