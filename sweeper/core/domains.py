@@ -13,7 +13,7 @@ integer accepts `quniform` with whole steps, and refuses `uniform` and `logunifo
 
 A parsed space is a tree of `Constant`, `Fields` (a mapping), `Members` (choice, grid, one_of) and `Interval`. A domain
 is identified by its path in the file (`loss.one_of[1].gamma`), so hyperparameters of the same name in two branches stay
-separate, and a choice exists only if its branch was taken. Choices are plain values: a member's index in `choice` and
+separate. A choice exists only if its branch was taken. Choices are plain values: a member's index in `choice` and
 `one_of`, the number itself in an interval, the number of steps in `quniform`. `draw` turns choices into a
 configuration, whether they are random or a searcher's.
 """

@@ -62,7 +62,7 @@ def unwritable(message: str, remedy: str, error: OSError) -> SweeperError:
 def writing_to(place: Path | str, remedy: str) -> Iterator[None]:
     """Turn an OSError inside the context into the error `unwritable` for `place`, with this remedy.
 
-    Another user's folder, a read-only disk or a full one is not a bug, so a command that writes reports it in a
+    Another user's folder, a read-only disk and a full disk are not bugs, so a command that cannot write prints a
     sentence instead of a traceback.
     """
     try:

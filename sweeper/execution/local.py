@@ -1,8 +1,9 @@
 """The local executor: runs assignments in forked processes on this machine, with one loop and no threads.
 
-The loop asks the driver for assignments, passes reports and exits to it, and ends when no trial is left or a stop is
-requested, as Ray Tune does for `sweeper.execution.ray.executor`. A process waits while the driver judges its report,
-and then gets the decision (`sweeper.execution.driver.executor`). A process without trials waits for an assignment.
+The loop gets assignments from the driver and passes reports and exits to it. It ends when no trial is left or a stop is
+requested. For `sweeper.execution.ray.executor`, Ray Tune does the same. A process waits while the driver judges its
+report, and then gets the decision (`sweeper.execution.driver.executor`). A process without trials waits for an
+assignment.
 
 SIGTERM ends the loop after the current turn, so that no record is half written. Ctrl-C ends it after each trial's
 current epoch.

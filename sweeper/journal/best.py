@@ -58,9 +58,9 @@ class Objective:
         return value if self.mode == "min" else -value
 
 
-#: Sort key of a trial; the best trial has the largest. Its parts: 2 for a completed trial, 1 for a completed trial that
-#: breaks a constraint, else 0; the objective, larger is better; minus the configuration's index, so that the first
-#: trial wins a tie.
+#: Sort key of a trial; the best trial has the largest. First part: 2 for a completed trial, 1 for a completed trial
+#: that breaks a constraint, else 0. Second: the objective, larger is better. Third: minus the configuration's index, so
+#: that the first trial wins a tie.
 Rank: TypeAlias = tuple[int, float, int]
 
 

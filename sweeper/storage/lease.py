@@ -3,14 +3,14 @@
 In a folder the lease is an operating system lock (`flock`). The system releases it when the process dies, however that
 happens, so a killed driver never blocks its resume. Error messages name the driver from a record next to the lock
 (host, pid, heartbeat). If the file system has no locks (some Lustre and NFS mounts), the driver renews a heartbeat file
-instead (`trainables.files.locks`); a resume on another machine then waits until the driver has been silent for 20 s.
+instead (`trainables.files.locks`). Then a resume on another machine waits until the driver has been silent for 20 s.
 
 A store has no locks. There a driver holds a term (`sweeper.storage.store_journal`) and rewrites a lease object at
-regular intervals. A second driver watches this object: if it changes, the first driver is alive; if it does not change
-for `SILENCE_SECONDS`, the first driver is presumed dead and a new term begins. Clocks of different machines are never
-compared. The first driver may only have been paused. Therefore a driver acts on its own journal records only under one
-of two conditions: its last confirmed heartbeat is younger than `VALID_SECONDS`, or it has checked that no newer term
-has begun. A driver that has lost its term stops.
+regular intervals. A second driver watches this object. If the object changes, the first driver is alive. If it does not
+change for `SILENCE_SECONDS`, the first driver is presumed dead and a new term begins. Clocks of different machines are
+never compared. The first driver may only have been paused. Therefore a driver acts on its own journal records only
+under one of two conditions: its last confirmed heartbeat is younger than `VALID_SECONDS`, or it has checked that no
+newer term has begun. A driver that has lost its term stops.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The mirror of a running sweep in a store: uploads the driver's files, downloads the trials' files.
 
 Journal records are uploaded at once (`sweeper.storage.store_journal`). A separate thread does everything else, so that
-a slow store never delays a decision: it uploads tables and files, downloads the trials' small tables, publishes
+a slow store never delays a decision. It uploads tables and files, downloads the trials' small tables, publishes
 predictions inside the store, merges journal objects, and passes on a request to stop. Uploads that failed are repeated
 at the sweep's end. The lease has its own thread, so a slow upload cannot stop its heartbeat.
 """

@@ -6,7 +6,7 @@ each published file name with the same rows; a swap only repairs and adds files.
 Files that trials wrote cannot be rebuilt from the journal. A generation is removed only once another one is known to
 have all of them. If the link was lost when a sweep was copied, or was replaced by a folder, the files are recovered.
 
-The table `recalibrations` is stored outside the generations, in `<sweep>/recalibrations/`: a file contains the result
+The table `recalibrations` is stored outside the generations, in `<sweep>/recalibrations/`. A file contains the result
 of one request, and depends only on that request and on the sweep's predictions. Each generation links to that folder by
 the table's name, so readers find it at `<sweep>/tables/recalibrations/**/*.parquet`, and no rebuild can lose it.
 """

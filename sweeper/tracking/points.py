@@ -44,8 +44,8 @@ _EPOCH_METRICS = frozenset(EPOCHS_SCHEMA.names) - _KEY_COLUMNS
 UNLOGGED = re.compile(r".*_(matvecs|residual|samples|converged|at_bound)")
 
 #: Sweeps of more trials log only the `CORE` columns of an evaluation. MLflow's SQLite file takes 0.5 kB for a metric of
-#: a run (its primary key and two indexes repeat each row): 110 metrics of 10,000 trials took 577 MB, everything else
-#: 404 MB.
+#: a run (its primary key and two indexes repeat each row). 110 metrics of 10,000 trials took 577 MB, and everything
+#: else took 404 MB.
 MOST_TRIALS = 2000
 
 #: Columns of evaluations that even the largest sweeps log; they also log the main curvature metrics and the objective.

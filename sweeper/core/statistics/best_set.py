@@ -1,10 +1,10 @@
 """Which configurations may be the best, and how far the winner's value can be trusted. No I/O.
 
-Picking the best of many configurations by the mean of a few replicates has two problems: others may be as good, and the
-winner's mean is too good, because luck helped to choose it. `best_set` addresses both.
+Picking the best of many configurations by the mean of a few replicates has two problems. Other configurations may be as
+good. The winner's mean is too good, because luck helped to choose it. `best_set` addresses both.
 
-The set is that of multiple comparisons with the best (Hsu 1984, Constrained simultaneous confidence intervals for
-multiple comparisons with the best), for spreads that may be unequal (`spreads`). A configuration i is excluded if some
+The set comes from multiple comparisons with the best (Hsu 1984, Constrained simultaneous confidence intervals for
+multiple comparisons with the best), extended to unequal spreads (`spreads`). A configuration i is excluded if some
 other j leads by more than luck explains. The lead required is √(hᵢ² + hⱼ²), where h is the error that a mean exceeds
 with probability a. The level a of one comparison is chosen so that all comparisons of i together miss with a
 probability of 5 %. This accounts for i's error, which all its comparisons share, and holds in the least favourable

@@ -2,10 +2,10 @@
 
 Two or three seeds of one configuration cannot show that one of them diverged, since the configuration may spread that
 widely. All trainings of a sweep together can. The typical spread σ is Qₙ, the lower quartile of the distances between
-two seeds of one configuration (Rousseeuw & Croux 1993, Alternatives to the median absolute deviation, Eq. 2.2); it
-barely moves while outliers are fewer than half. A seed is an outlier if a gap of FAR σ separates it from the better
-ones. Where bad optima are common, FAR_IF_OFTEN σ suffice. Elsewhere, a single value that far off may belong to a noisy
-configuration, whose mean would be too good without its worst seed.
+two seeds of one configuration (Rousseeuw & Croux 1993, Alternatives to the median absolute deviation, Eq. 2.2). It
+barely changes while fewer than half of the values are outliers. A seed is an outlier if a gap of FAR σ separates it
+from the better ones. Where bad optima are common, FAR_IF_OFTEN σ suffice. Elsewhere, a single value that far off may
+belong to a noisy configuration, whose mean would be too good without its worst seed.
 """
 
 from __future__ import annotations

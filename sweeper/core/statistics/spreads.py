@@ -1,23 +1,23 @@
 """The spread of each configuration's replicates, where configurations may spread unequally. No I/O.
 
 Two or three replicates say little about their own spread: Student's t for two has one degree of freedom, and an
-interval twelve standard errors wide. Replicates of all configurations together say more, but a residual network may
-spread five times as much as a perceptron, and a common spread then makes the noisy networks' intervals too narrow. So
-each configuration has its own standard deviation σᵢ, and the distribution of the σᵢ is estimated from all of them
-(moderated variances: Smyth 2004, Linear models and empirical Bayes methods for assessing differential expression, §3):
+interval twelve standard errors wide. Replicates of all configurations together say more. But a residual network may
+spread five times as much as a perceptron; then a common spread makes the noisy networks' intervals too narrow. So each
+configuration has its own standard deviation σᵢ, and the distribution of the σᵢ is estimated from all of them (moderated
+variances: Smyth 2004, Linear models and empirical Bayes methods for assessing differential expression, §3):
 
     log σᵢ = m + τ t,   t ~ Student's t,   sᵢ² | σᵢ ~ σᵢ² χ²(dᵢ) / dᵢ.
 
 Smyth's prior is an inverse χ² fitted to the moments of log sᵢ². With few configurations that fit often finds no
-variation at all, and then treats the one noisy configuration as quiet: in simulations with two replicates, the best
-configuration was missed in 10 to 15 % of sweeps, instead of 5 %, if it spread six times as much as the others. Two
-changes correct that (`make bench-statistics`): m and τ are integrated over instead of fitted, and the prior has
-Student's tails. How heavy the tails must be depends on the number of configurations, since the noisiest of many lies
-further out: 4 degrees of freedom up to MANY configurations, 1 (Cauchy) and wider τ above.
+variation at all, and then treats the one noisy configuration as quiet. In simulations with two replicates, the best
+configuration spread six times as much as the others, and was missed in 10 to 15 % of sweeps instead of 5 %. Two changes
+correct that (`make bench-statistics`): m and τ are integrated over instead of fitted, and the prior has Student's
+tails. The noisiest of many configurations is more extreme, so the tails depend on the number of configurations: 4
+degrees of freedom up to MANY configurations, 1 (Cauchy) and wider τ above.
 
-Losses and calibration errors spread in proportion to their size, so they are compared as logarithms, linearised at each
-configuration's mean (the delta method), which keeps the order of the means. Accuracies are compared as they are. If all
-configurations share their seeds, the seeds' effects are removed from differences (two-way layout).
+Losses and calibration errors spread in proportion to their size, so they are compared as logarithms. These are
+linearised at each configuration's mean (the delta method), which keeps the order of the means. Accuracies are compared
+as they are. If all configurations share their seeds, the seeds' effects are removed from differences (two-way layout).
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 The best ended trials of the sweep, or of each stratum, keep their checkpoints; the checkpoints of the others are
 removed. A constraint relative to the best, `val_accuracy within 0.005 of the best`, can take the first place from a
 trial when a more accurate one ends. So a trial loses its checkpoint only if as many other trials as are kept stay ahead
-of it for ever. A trial stays ahead of another if it is complete whenever the other is, no worse in the objective, and
-no worse in any metric of the constraints.
+of it for ever. A trial stays ahead of another if it is complete (or neither is), no worse in the objective, and no
+worse in any metric of the constraints.
 """
 
 from __future__ import annotations
