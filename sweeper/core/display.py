@@ -279,8 +279,9 @@ class NumberCell(NamedTuple):
 
     Attributes:
         text: mean ± standard deviation over replicates.
-        best: whether it is the best of its column.
-        worse: whether it is worse than the best beyond the variation between seeds (90 %); None where unknown.
+        best: whether the number is the best of its column.
+        worse: whether the number is worse than the best by more than the variation between seeds (90 %); None if
+            unknown.
     """
 
     text: str

@@ -45,7 +45,7 @@ class Objective:
 
     @property
     def column(self) -> str:
-        """Its column in `evaluations`, e.g. `nll`."""
+        """Column of the objective in `evaluations`, e.g. `nll`."""
         return measured_as(self.metric)[1]
 
     @property

@@ -59,7 +59,7 @@ class Decision(Written):
         rule: name of the deciding rule, e.g. `cutoff`; for a failure its kind.
         rung: the rung in epochs; `None` if the decision was not made at a rung.
         metric: the trial's objective; `None` if it is not finite.
-        place: its rank among the trials at the rung, from 1; `None` if the rule does not rank.
+        place: the trial's rank among the trials at the rung, from 1; `None` if the rule does not rank.
         count: number of trials that had reached the rung, including this one; `None` if they were not counted.
         quota: number of trials that the rule promotes.
         cutoff: value that the objective was compared with.
@@ -94,8 +94,8 @@ class Attempt(Written):
     """A driver starts or resumes the sweep.
 
     Attributes:
-        attempt: its number, from 1.
-        host, pid: its process.
+        attempt: number of the driver, from 1.
+        host, pid: process of the driver.
         code: version of the program, see `sweeper.core.ids.code_version`; `None` if unknown.
         space: the resolved search space.
     """
@@ -113,7 +113,7 @@ class Suggested(Written):
     """A searcher chose a configuration.
 
     Attributes:
-        configuration: its index from now on.
+        configuration: index that the configuration has from now on.
         choices: the choices that lead to it, see `sweeper.core.domains`.
         searcher: name and version of the searcher.
     """
@@ -148,12 +148,13 @@ class AddedSeed(Written):
     """One training from scratch to the last epoch, on a new seed of a configuration.
 
     Attributes:
-        configuration: its own index, under which it is assigned, reported and retried like a trial.
+        configuration: index of the added seed, under which it is assigned, reported and retried like a trial.
         trial: index of the trial under which tables show it: the configuration's trial or, if the configuration was not
             drawn, the first seed added to it.
-        replicate: its number among that trial's replicates.
+        replicate: number of the added seed among that trial's replicates.
         values: nested values of the configuration.
-        question: question that it helps to answer: `network`, `loss`, a hyperparameter, or `request` for a user's.
+        question: question that the seed helps to answer: `network`, `loss`, a hyperparameter, or `request` for a user's
+            request.
     """
 
     configuration: Index
@@ -169,7 +170,7 @@ class Added(Written):
     """A round of seeds is added to the sweep, all at once, because each round depends on the values before it.
 
     Attributes:
-        round: its number, from 1; 0 for seeds that a user requested.
+        round: number of the round, from 1; 0 for seeds that a user requested.
         seeds: the trainings.
     """
 
@@ -224,8 +225,8 @@ class ReplicateReported(_ReportBody):
     """A replicate's process reports; its configuration is judged once all replicates have reached the same epoch.
 
     Attributes:
-        report: its measurements, without an objective; its `failure` is the replicate's error.
-        pauses: whether it now waits for the scheduler.
+        report: measurements of the replicate, without an objective; the field `failure` is the replicate's error.
+        pauses: whether the replicate now waits for the scheduler.
     """
 
     kind: ClassVar[str] = "replicate"
@@ -243,7 +244,7 @@ class Reported(_ReportBody):
     """A configuration reports, and the scheduler has decided on it.
 
     Attributes:
-        report: its measurements, and the failure if one ended it.
+        report: measurements of the configuration, and the failure if one ended it.
         decision: the scheduler's decision; `None` between rungs.
         config_hash: hash of the configuration's values in its first report; `None` in later ones.
     """
@@ -349,9 +350,9 @@ class Record:
     """A record of the journal.
 
     Attributes:
-        sequence: its number in the journal, from 0 without gaps.
-        time: Unix time in seconds at which it was written.
-        body: its content.
+        sequence: number of the record in the journal, from 0 without gaps.
+        time: Unix time in seconds at which the record was written.
+        body: content of the record.
     """
 
     sequence: int

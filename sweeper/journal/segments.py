@@ -42,7 +42,7 @@ class Piece:
 
     @property
     def sealed(self) -> bool:
-        """Whether it is a segment."""
+        """Whether the file is a segment."""
         return self.name.endswith(".records")
 
 

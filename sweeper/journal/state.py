@@ -44,7 +44,7 @@ class Progress:
         sound_epochs: number of epochs without a failed report, after which a new try continues.
         last_evaluation_epoch: epoch of its last evaluation.
         wall_seconds: time that workers have spent on it.
-        failure: its last failure.
+        failure: the last failure.
         attempt: number of the driver that changed it last.
         failures: number of failures that count against its retries.
         fruitless: number of other failures since its last report.
@@ -128,7 +128,7 @@ class TrialState(Progress):
         decision: the scheduler's decision that ended it.
         packing: how its replicates share their process.
         objective: last judged value of the sweep's objective (mean over replicates).
-        paused: whether it waits at a rung to be promoted or stopped.
+        paused: whether the trial waits at a rung to be promoted or stopped.
         replicate_errors: failures of replicates, by number, while the others continued.
         config_hash: hash of its configuration's values at its first report; `None` before.
         replicates: states of replicates with separate processes, by number; empty without these.
@@ -157,7 +157,7 @@ class TrialState(Progress):
 
     @property
     def constrained(self) -> Mapping[str, float] | None:
-        """Its metrics under constraints when it was complete; `None` without constraints."""
+        """The complete trial's metrics under constraints; `None` without constraints."""
         return self.decision.constrained if self.decision else None
 
     @property

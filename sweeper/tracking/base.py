@@ -85,8 +85,8 @@ class TrackedSweep:
     """The facts about a sweep that are known before its first record.
 
     Attributes:
-        paths: its name and results folder.
-        spec: its search space.
+        paths: name and results folder of the sweep.
+        spec: search space of the sweep.
         manifest: versions, hardware and command; empty if the file cannot be read.
         configurations: nested values by index; configurations that a searcher chooses are in the journal.
         varying: columns of varying hyperparameters, the most important ones first.

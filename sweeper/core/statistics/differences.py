@@ -6,9 +6,9 @@ level for any spread within clusters).
 
 Limits are the outer limits of two intervals: Student's (Welch's for a difference), and Hall's, which corrects for the
 values' skewness. Student's interval alone excludes the true mean of five log-normal values (skewness 1.75) in 8 % of
-samples, and that of five very skewed values (6.2) in 18 %. The two together exclude it in 5 and 10 %. The price is
-power: with five normal values, a mean of two standard deviations is detected in 70 % of samples instead of 91 %
-(`docs/how_sure_details.md`).
+samples, and the true mean of five very skewed values (6.2) in 18 %. The two together exclude it in 5 and 10 %. The
+price is power: with five normal values, a mean of two standard deviations is detected in 70 % of samples instead of 91
+% (`docs/how_sure_details.md`).
 
 Differences are paired by seed: two configurations trained from the same seed share data order and initialisation, so
 the seed's effect cancels in the difference.
@@ -41,7 +41,7 @@ class Mean:
 
     Attributes:
         value: the estimate.
-        error: its standard error.
+        error: standard error of the estimate.
         skewness: skewness of the estimate, from the values' third moments; 0 if a sample has fewer than three values.
         freedom: degrees of freedom; 0 if no value varies or a sample has only one.
         alike: p if no value varies: the probability that chance alone gives these signs, or this split of the samples.

@@ -1,8 +1,8 @@
 """Whether two networks' values differ, differ by no more than a margin, or need more seeds or samples. No I/O.
 
 Values are paired by seed: before and after temperature scaling, or under two losses. The mean difference d̄ of n seeds
-has two errors: the spread of seeds, σ²/n, and that of the test samples. All seeds are measured on the same samples, so
-the common part c of the samples' error does not shrink with more seeds:
+has two errors: one from the spread of seeds, σ²/n, and one from the test samples. All seeds are measured on the same
+samples, so the common part c of the samples' error does not shrink with more seeds:
 
     Var d̄ = σ²/n + c,   σ² = spread of the seeds' differences, c = mean covariance of two seeds over test samples.
 

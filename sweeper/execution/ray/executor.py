@@ -372,7 +372,7 @@ def process_death(type_name: str, text: str) -> Failure:
 
     Args:
         type_name: Class of the exception, e.g. `ActorDiedError`.
-        text: Its message.
+        text: Message of the exception.
 
     Examples:
         >>> process_death("ActorDiedError", "The node was terminated: spot capacity reclaimed").kind

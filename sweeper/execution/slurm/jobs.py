@@ -30,8 +30,8 @@ class Head:
 
     Attributes:
         address: Address of its Ray cluster, `host:port`.
-        job: Its Slurm job.
-        attempt: Number of its start; distinguishes it from earlier heads of the same job.
+        job: Number of the head's Slurm job.
+        attempt: Number of the head's start, which distinguishes it from earlier heads of the same job.
     """
 
     address: str
@@ -135,7 +135,7 @@ class SlurmJobs:
         output: Folder of results, shared by all nodes.
         print_only: Only generate `scripts`; submit nothing.
         scripts: Batch scripts of the submitted sweep: file name → text.
-        submitted: Its jobs, the head's first.
+        submitted: Jobs of the submitted sweep; the head's job comes first.
     """
 
     settings: SlurmSettings
@@ -213,8 +213,8 @@ class Job:
 
     Attributes:
         number: Number of the job, or of the whole array.
-        worker: Whether it is a worker; otherwise it is a head.
-        words: Its state: `running`, `waiting in partition gpu (Resources), estimated start 2026-11-24 14:20`.
+        worker: Whether the job is a worker; otherwise it is a head.
+        words: State of the job: `running`, `waiting in partition gpu (Resources), estimated start 2026-11-24 14:20`.
         nodes: Nodes on which it runs.
     """
 

@@ -275,7 +275,7 @@ def used_dataset(named: Mapping[str, Any], recorded: Mapping[str, Any]) -> Datas
     """Describe the data set of a configuration.
 
     Args:
-        named: its name and options.
+        named: name and options of the data set.
         recorded: the manifest's facts about the sweep's data set: name, options, `samples`, `classes`, `split_hash`.
     """
     from mlflow.entities import Dataset

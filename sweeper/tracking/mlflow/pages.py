@@ -128,9 +128,9 @@ def questions(losses: Sequence[str] = ("focal",), metric: str = "val_nll", rung:
     """Return the questions of a sweep.
 
     Args:
-        losses: loss families in its space; one serves as the example.
-        metric: its objective.
-        rung: its first rung, in epochs.
+        losses: loss families in the sweep's space; one serves as the example.
+        metric: objective of the sweep.
+        rung: first rung of the sweep, in epochs.
     """
     family = next((name for name in losses if name == "focal"), losses[0])
     facts = {"family": family, "metric": metric, "rung": rung}
