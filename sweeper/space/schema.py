@@ -105,7 +105,7 @@ def _component(
     Args:
         registry: registry of the component's kind.
         domains: kinds of domains that a hyperparameter can have instead of a value.
-        default: component whose mapping needs no name; empty for none.
+        default: name of the component if a mapping gives none; empty if there is no default.
         more: further keys of the mapping.
     """
     known = [_mapping(component, domains, default, more) for component in registry.built_in()]

@@ -117,8 +117,9 @@ def torchvision_network(
         classes: number of classes K.
         model: name in torchvision.
         pretrained: load torchvision's default weights, then draw a new head [selective fine-tunes pretrained weights].
-        weights_file: local state dict, read as timm reads it: `.safetensors`, a checkpoint that contains one, and names
-            with prefixes of DataParallel or compile; no code is unpickled. The head is new if its classes are not K.
+        weights_file: local state dict in any form that timm reads: `.safetensors`, a checkpoint that contains one, or
+            names with the prefixes of DataParallel or compile. No code is unpickled. If the file's number of classes is
+            not K, the head is new.
 
     Raises:
         ValueError: unknown model, images without three channels, or weights that are missing or do not fit.
