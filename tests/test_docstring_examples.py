@@ -54,9 +54,9 @@ def test_examples_of_a_module_print_what_they_say(
     request: pytest.FixtureRequest,
 ) -> None:
     module = importlib.import_module(name)
-    # An example may write files, so each module of commands gets its own copy of the sweep.
+    # An example may write files, so each module that reads sweeps gets its own copy of the sweep.
     monkeypatch.chdir(tmp_path)
-    if name.startswith("sweeper.api."):
+    if name.startswith(("sweeper.api.", "sweeper.results.results")):
         shutil.copytree(request.getfixturevalue("example"), tmp_path, dirs_exist_ok=True, symlinks=True)
 
     failed, tried = doctest.testmod(

@@ -64,7 +64,11 @@ def predictions_table(file: Path, labels: Path | None = None) -> tuple[pa.Table,
     else:
         table = _columns(_read(file))
         if labels is not None:
-            table = _with(table, TARGET, _labels(labels), labels)
+            targets = pa.array(_labels(labels))
+            if len(targets) != len(table):
+                rule = f"{labels} has {len(targets):,} labels for {len(table):,} rows"
+                raise SweeperError(rule, "give as many, in the same order")
+            table = table.append_column(TARGET, targets)
     return _halved(table)
 
 
@@ -87,22 +91,24 @@ def _labels(file: Path) -> Array:
     if file.suffix in (".npz", ".npy"):
         held = _arrays(file)
     else:
-        held = {name: column.to_numpy() for name, column in zip(*_named(_read(file)), strict=True)}
+        table = _read(file)
+        held = {name: table[name].to_numpy() for name in table.column_names}
     chosen = [array for name, array in held.items() if name in LABELS] or [*held.values()]
     if len(chosen) != 1:
         raise SweeperError(f"{file} holds {', '.join(held)}", f"name the column or array of the labels {LABELS[2]!r}")
-    return _classes(chosen[0])
+    return _classes(chosen[0], file)
 
 
-def _named(table: pa.Table) -> tuple[list[str], list[pa.ChunkedArray]]:
-    return table.column_names, table.columns
-
-
-def _classes(targets: Array) -> Array:
-    """Return class indices [N]; also converts one-hot rows [N, K] and a column [N, 1]."""
-    if targets.ndim == 2 and targets.shape[1] == 1:
+def _classes(targets: Array, file: Path) -> Array:
+    """Return class indices [N] from indices, one-hot rows [N, K] or a column [N, 1]; raise SweeperError for others."""
+    if targets.ndim != 2:
+        return targets
+    if targets.shape[1] == 1:
         return targets[:, 0]
-    return targets.argmax(axis=1) if targets.ndim == 2 else targets
+    # Scores given as labels by mistake would agree with themselves: an accuracy of 1.
+    if not (((targets == 0) | (targets == 1)).all() and (targets.sum(axis=1) == 1).all()):
+        raise SweeperError(f"{file}: labels {list(targets.shape)} are not one-hot", "give one class index per sample")
+    return targets.argmax(axis=1)
 
 
 def _from_arrays(arrays: Mapping[str, Array], file: Path) -> pa.Table:
@@ -119,7 +125,7 @@ def _from_arrays(arrays: Mapping[str, Array], file: Path) -> pa.Table:
         split = "_".join(word for word in words if word not in SCORES and word not in LABELS)
         split = SPLITS.get(split, split)
         if any(word in LABELS for word in words):
-            targets[split] = _classes(array)
+            targets[split] = _classes(array, file)
         elif kind := next((word for word in words if word in SCORES), None):
             scores[split] = (SCORES[kind], array)
     if not scores or scores.keys() != targets.keys():
@@ -156,29 +162,26 @@ def _columns(table: pa.Table) -> pa.Table:
     names = table.column_names
     if TARGET not in names and (other := [name for name in names if name in LABELS]):
         table = table.rename_columns([TARGET if name == other[0] else name for name in names])
-    candidates = [name for name in (LOGITS, PROBABILITIES) if name in names] or [
-        name for name in names if name in SCORES
-    ]
-    wide = {int(match[2]): match for name in names if (match := WIDE.fullmatch(name))}
-    if len(wide) > 1 and [*sorted(wide)] == [*range(len(wide))]:
-        taken = [wide[number][0] for number in sorted(wide)]
-        values = np.stack([table[name].to_numpy() for name in taken], axis=1)
-        return _with(table.drop_columns(taken), "", _scores(SCORES[wide[0][1]], values))
-    for name in candidates[:1]:  # a further one is a hyperparameter: dropout's `p`
-        kind = table.schema.field(name).type
-        if pa.types.is_floating(kind) or pa.types.is_integer(kind):
-            return _with(table.drop_columns([name]), "", _scores(SCORES[name], table[name].to_numpy()))
+    given = [name for name in (LOGITS, PROBABILITIES) if name in names]
+    wide: dict[str, dict[int, str]] = {}
+    for name in [] if given else names:
+        if match := WIDE.fullmatch(name):
+            wide.setdefault(match[1], {})[int(match[2])] = name
+    for kind, columns in wide.items():
+        if len(columns) > 1 and columns.keys() == {*range(len(columns))}:
+            taken = [columns[number] for number in range(len(columns))]
+            values = np.stack([table[name].to_numpy() for name in taken], axis=1)
+            return _append(table.drop_columns(taken), _scores(SCORES[kind], values))
+    for name in (given or [name for name in names if name in SCORES])[:1]:  # a further one is a hyperparameter
+        column = table.schema.field(name).type
+        if pa.types.is_floating(column) or pa.types.is_integer(column):
+            return _append(table.drop_columns([name]), _scores(SCORES[name], table[name].to_numpy()))
     return table
 
 
-def _with(table: pa.Table, name: str, values: Array | Mapping[str, pa.Array], file: Path | None = None) -> pa.Table:
-    """Return a table with one or several columns added. Raises SweeperError if their length differs."""
-    columns = values if isinstance(values, Mapping) else {name: pa.array(values)}
-    for key, column in columns.items():
-        if len(column) != len(table):
-            rule = f"{file} has {len(column):,} labels for {len(table):,} rows"
-            raise SweeperError(rule, "give as many, in the same order")
-        table = table.append_column(key, column)
+def _append(table: pa.Table, columns: Mapping[str, pa.Array]) -> pa.Table:
+    for name, column in columns.items():
+        table = table.append_column(name, column)
     return table
 
 
@@ -186,11 +189,9 @@ def _halved(table: pa.Table) -> tuple[pa.Table, list[str]]:
     """Split a table that has a single set of samples into random halves, `val` and `test`; return others unchanged."""
     own = {*table.column_names} - {TARGET, LOGITS, PROBABILITIES, SAMPLE}
     named = SPLIT in own
-    if (
-        own - {SPLIT}
-        or not len(table)
-        or (named and (len(table[SPLIT].unique()) > 1 or table[SPLIT][0].as_py() == FITTED_ON))
-    ):
+    several = own - {SPLIT} or (named and (len(table[SPLIT].unique()) > 1 or FITTED_ON in table[SPLIT].to_pylist()))
+    repeated = SAMPLE in table.column_names and len(table[SAMPLE].unique()) < len(table)
+    if several or repeated or not len(table):
         return table, []  # several runs or splits: their columns say which rows belong together
     fitted = np.random.default_rng(0).permutation(len(table)) < len(table) // 2
     names = pa.array(np.where(fitted, FITTED_ON, "test"))

@@ -14,6 +14,10 @@ import sweeper
 from sweeper.core.errors import SweeperError
 from sweeper.execution.prediction_tables import predictions_table
 from sweeper.execution.predictions_file import read_predictions
+from sweeper.reporting.first_screen import first_screen
+from sweeper.reporting.summary import posthoc_methods
+from sweeper.results.leaderboard import leaderboard
+from sweeper.results.listing import overview
 from trainables.metrics import evaluate_probabilities
 
 RANDOM = np.random.default_rng(0)
@@ -98,6 +102,19 @@ def test_a_hyperparameter_called_p_stays_one(tmp_path: Path) -> None:
     assert table["p"].to_pylist() == [0.1] * 40 and not notes
 
 
+def test_numbered_hyperparameters_beside_scores_stay_hyperparameters(tmp_path: Path) -> None:
+    rows = {"split": ["val"] * 40, "target": LABELS, "logits": [*LOGITS.tolist()], "p0": [0.1] * 40, "p1": [0.2] * 40}
+    pq.write_table(pa.table(rows), tmp_path / "p.parquet")
+    assert {"p0", "p1"} <= {*predictions_table(tmp_path / "p.parquet")[0].column_names}
+
+
+def test_a_sample_that_is_there_twice_is_in_no_two_halves(tmp_path: Path) -> None:
+    rows = {"sample": np.arange(40) // 2, "target": LABELS, "logits": [*LOGITS.tolist()]}
+    pq.write_table(pa.table(rows), tmp_path / "twice.parquet")
+    with pytest.raises(SweeperError, match="no column split"):
+        read_predictions(tmp_path / "twice.parquet")
+
+
 @pytest.mark.parametrize(
     ("arrays", "labels", "fault"),
     [
@@ -105,6 +122,7 @@ def test_a_hyperparameter_called_p_stays_one(tmp_path: Path) -> None:
         ({"logits": LOGITS, "y": LABELS[:7]}, None, "40 rows of scores and 7 labels"),
         ({"features": LOGITS, "y": LABELS}, None, "scores of nothing"),
         ({"logits": np.zeros((4, 2, 2)), "y": LABELS[:4]}, None, r"shape \[4, 2, 2\]"),
+        ({"logits": LOGITS}, {"labels": LOGITS}, "not one-hot"),
         ({"logits": np.array(3.0), "y": LABELS[:1]}, None, r"shape \[\]"),
         ({"logits": LOGITS.astype(np.complex64), "y": LABELS}, None, "type complex64"),
         ({"logits": LOGITS}, {"a": LABELS, "b": LABELS}, "holds a, b"),
@@ -146,4 +164,10 @@ def test_a_file_of_one_logit_is_measured_as_two_classes(tmp_path: Path) -> None:
     p = softmax(found.logits[rows].astype(np.float64))
     assert row["ece"] == pytest.approx(evaluate_probabilities(p, found.targets[rows])["ece"], abs=1e-6)
     assert row["calibration_slope"] < 1  # trained on few samples without a penalty, it is overconfident
+    with done.results.snapshot() as frozen:
+        (line,) = first_screen(frozen, leaderboard(frozen), overview(frozen)).lines
+        assert posthoc_methods(frozen) is not None
+    assert line.change is not None and line.change.verdict is not None  # over test samples: there is one network
+    low, high = line.change.verdict.interval
+    assert line.change.verdict.seeds == 1 and low < line.change.verdict.estimate < high
     assert row["posthoc_isotonic_nll"] == row["posthoc_isotonic_nll"] and row["ece_positive"] > 0

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +25,7 @@ import yaml
 from sweeper.core.display import format_table
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
-from sweeper.results import Results, UnknownSweepError, load
+from sweeper.results import Results, UnknownSweepError, load, queries
 from sweeper.results.leaderboard import leaderboard
 from sweeper.results.queries import VIEWS, QueryError
 from sweeper.results.results import load_several
@@ -175,7 +176,7 @@ def test_a_snapshot_does_not_see_later_rows(quickstart_folder: Path, tmp_path: P
     with Results(folder).snapshot() as snapshot:
         before = snapshot.table("epochs").num_rows
         shutil.copy(part, part.with_name("part-9999.parquet"))
-        assert snapshot.table("epochs").num_rows == before
+        assert snapshot.rows("SELECT count(*) AS n FROM epochs") == [{"n": before}]  # not the answer of before
     assert Results(folder).table("epochs").num_rows > before
 
 
@@ -193,6 +194,25 @@ def test_formats_hold_the_same_values() -> None:
     assert len(text) == 4 and text[0].split() == ["name", "value", "count"] and text[2].split() == ["a", "0.25", "1"]
     with pytest.raises(SweeperError, match="unknown format 'xml'"):
         format_table(table, "xml")
+
+
+def test_a_snapshot_asks_once_for_small_answers_and_each_time_for_large_tables(
+    quickstart_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executed: list[str] = []
+    execute = queries.execute
+
+    def counted(connection: Any, query: str, most: int | None) -> pa.Table:
+        executed.append(query)
+        return execute(connection, query, most)
+
+    monkeypatch.setattr(queries, "execute", counted)
+    small, large = "SELECT count(*) AS n FROM trials", "SELECT count(*) AS n FROM reliability"
+    results = Results(quickstart_folder)
+    with results.snapshot() as snapshot:
+        answers = [snapshot.rows(query) for query in (small, small, large, large)]
+    assert answers[0] == answers[1] == results.rows(small) and answers[2] == answers[3]
+    assert executed.count(small) == 2 and executed.count(large) == 2  # once by the snapshot, once without it; twice
 
 
 @pytest.fixture(scope="module")
