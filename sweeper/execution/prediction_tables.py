@@ -108,7 +108,7 @@ def _classes(targets: Array, file: Path) -> Array:
     # Scores given as labels by mistake would agree with themselves: an accuracy of 1.
     if not (((targets == 0) | (targets == 1)).all() and (targets.sum(axis=1) == 1).all()):
         raise SweeperError(f"{file}: labels {list(targets.shape)} are not one-hot", "give one class index per sample")
-    return targets.argmax(axis=1)
+    return np.asarray(targets.argmax(axis=1))
 
 
 def _from_arrays(arrays: Mapping[str, Array], file: Path) -> pa.Table:
