@@ -88,7 +88,7 @@ Output = Annotated[
 Tracking = Annotated[
     str | None,
     Parameter(
-        help="MLflow tracking store, or tensorboard: for event files in the sweep's folder.",
+        help="MLflow tracking store; tensorboard: for event files in the sweep's folder; or wandb:project.",
         show_default="a local SQLite file", env_var="MLFLOW_TRACKING_URI",
     ),
 ]  # fmt: skip
@@ -222,8 +222,7 @@ def tracking_address(address: str | None, output: str, name: str | None = None) 
 
     address = address or os.environ.get("MLFLOW_TRACKING_URI")
     place = place_of(output, DRIVING)
-    if place.store is not None and address is not None and address.endswith(":"):
-        # `tensorboard:` alone means the sweep's own folder, which a store does not have.
+    if place.store is not None and address is not None and kind_of(address).beside_sweep(address):
         raise SweeperError(f"{address} means a folder beside the sweep, which is in a store", f"write {address}/folder")
     if address is not None or place.store is not None:
         return checked(address)

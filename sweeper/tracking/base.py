@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -154,6 +155,7 @@ class TrackerKind:
         errors: function that returns the exceptions that the tracker raises if it is down, slow or broken.
         fault: function that returns why an address is invalid, with the remedy; `None` if it is valid.
         is_there: function that returns whether runs that were written to an address can still exist.
+        beside_sweep: function that returns whether an address means the sweep's own folder, which a store lacks.
     """
 
     name: str
@@ -161,6 +163,16 @@ class TrackerKind:
     errors: Callable[[], tuple[type[Exception], ...]] = lambda: (OSError,)
     fault: Callable[[str], tuple[str, str] | None] = lambda address: None
     is_there: Callable[[str], bool] = lambda address: True
+    beside_sweep: Callable[[str], bool] = lambda address: False
+
+
+def number_of(text: str) -> float | None:
+    """Return the finite number that a text means, if any."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
 
 
 def default_address(output: Path) -> str:

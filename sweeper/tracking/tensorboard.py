@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeper.core.ids import trial_name
-from sweeper.tracking.base import SWEEP_RUN, RunUpdate, TrackedSweep, Tracker, TrackerKind
+from sweeper.tracking.base import SWEEP_RUN, RunUpdate, TrackedSweep, Tracker, TrackerKind, number_of
 
 if TYPE_CHECKING:
     from tensorboard.compat.proto.event_pb2 import Event
@@ -102,7 +101,7 @@ def _hyperparameters(update: RunUpdate) -> Event:
 
     info = SessionStartInfo(group_name=update.name, start_time_secs=update.start_time / 1000)
     for key, text in update.params.items():
-        number = _number(text)
+        number = number_of(text)
         info.hparams[key].CopyFrom(Value(string_value=text) if number is None else Value(number_value=number))
     return _plugin_event(update.start_time, SESSION_START_INFO_TAG, HParamsPluginData(session_start_info=info))
 
@@ -122,18 +121,12 @@ def _plugin_event(milliseconds: int, tag: str, content: Any) -> Event:
     return _event(milliseconds, tag=tag, metadata=create_summary_metadata(content))
 
 
-def _number(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
-
-
 def _fault(address: str) -> tuple[str, str] | None:
     if importlib.util.find_spec("tensorboard") is None:
         return "TensorBoard is not installed", "pip install 'calibration-sweeper[tensorboard]'"
     return None
 
 
-TRACKER = TrackerKind("TensorBoard", TensorBoardTracker, fault=_fault)
+TRACKER = TrackerKind(
+    "TensorBoard", TensorBoardTracker, fault=_fault, beside_sweep=lambda address: address.endswith(":")
+)

@@ -1,0 +1,107 @@
+"""Weights & Biases: one run per trial, all of a sweep in one group; needs the extra `wandb`.
+
+The address `wandb:` means the project `calibration-sweeper` of your account, `wandb:project` or `wandb:entity/project`
+another one. `WANDB_MODE=offline` writes files into `wandb/` of the sweep's folder, for `wandb sync` later.
+
+A run's id follows from the sweep and the trial, so a new process continues the runs of an earlier one. It sends all
+points again, and W&B drops the steps that a run has. For the same reason, points that a recalibration adds at an epoch
+before a run's last one are dropped; MLflow and the tables have them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import itertools
+import shutil
+from collections.abc import Iterable
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from sweeper.journal.state import FAILED
+from sweeper.tracking.base import SWEEP_RUN, RunUpdate, TrackedSweep, Tracker, TrackerKind, number_of
+
+if TYPE_CHECKING:
+    import wandb
+
+#: The project of the address `wandb:`.
+PROJECT = "calibration-sweeper"
+
+#: W&B's own folder, which holds the files of offline runs.
+FOLDER = "wandb"
+
+
+class WandbTracker(Tracker):
+    """The runs of one sweep."""
+
+    def __init__(self, address: str, sweep: TrackedSweep) -> None:
+        """Prepare; nothing is sent before `connect`."""
+        super().__init__()
+        entity, _, project = address.partition(":")[2].rpartition("/")
+        self._entity, self._project = entity or None, project or PROJECT
+        self._paths = sweep.paths
+        self._runs: dict[int, wandb.Run] = {}
+
+    def connect(self, sweep_id: str, generation: str) -> dict[int, int]:
+        """Remove the offline files of an earlier process, so that all runs lack everything."""
+        self._key, self._tags = f"{sweep_id}/{generation}", {}
+        for file in self._paths.root.glob(f"{FOLDER}/offline-run-*/run-*.wandb"):
+            shutil.rmtree(file.parent, ignore_errors=True)
+        return {}
+
+    def write(self, updates: Iterable[RunUpdate]) -> None:
+        """Send updates; the sweep's run is made only if it has points."""
+        for update in updates:
+            if update.place == SWEEP_RUN and not update.points:
+                continue
+            run = self._runs.get(update.place) or self._opened(update)
+            run.summary.update(update.tags | {"status": update.status})
+            # Without this order, W&B would drop all points after the first of a run's newest epoch.
+            ordered = sorted(update.points, key=attrgetter("step"))
+            for step, points in itertools.groupby(ordered, key=attrgetter("step")):
+                run.log({point.key: point.value for point in points}, step=step)
+            # A finished offline run cannot be continued, so W&B ends those with this process.
+            if update.end_time is not None and not run.offline:
+                run.finish(exit_code=int(update.status == FAILED))
+                del self._runs[update.place]
+
+    def _opened(self, update: RunUpdate) -> wandb.Run:
+        """Create or continue the run of a place."""
+        import wandb
+
+        numbers = {key: number_of(text) for key, text in update.params.items()}
+        params = {key: text if numbers[key] is None else numbers[key] for key, text in update.params.items()}
+        quiet = wandb.Settings(console="off", silent=True, x_disable_stats=True, disable_git=True, disable_code=True)
+        run = wandb.init(
+            entity=self._entity,
+            project=self._project,
+            group=self._paths.name,
+            id=hashlib.sha256(f"{self._key}/{update.place}".encode()).hexdigest()[:16],
+            name=update.name,
+            config=update.identity | params,
+            dir=self._paths.root,
+            resume="allow",
+            reinit="create_new",
+            settings=quiet,
+        )
+        self._runs[update.place] = run
+        return run
+
+
+def _errors() -> tuple[type[Exception], ...]:
+    import wandb
+
+    return (wandb.Error, OSError)
+
+
+def _fault(address: str) -> tuple[str, str] | None:
+    if importlib.util.find_spec("wandb") is None:
+        return "Weights & Biases is not installed", "pip install 'calibration-sweeper[wandb]'"
+    import wandb
+
+    if wandb.setup().settings.mode == "online" and not wandb.login(prompt=False):
+        return "Weights & Biases has no API key", "run `wandb login`, or set WANDB_MODE=offline"
+    return None
+
+
+TRACKER = TrackerKind("Weights & Biases", WandbTracker, errors=_errors, fault=_fault)
