@@ -18,6 +18,7 @@ from sweeper.core.ids import trial_name
 from sweeper.journal.journal import read_journal
 from sweeper.journal.state import fold
 from sweeper.tracking.follower import Follower
+from tests.faults.processes import wait_until
 from tests.mlflow_stores import by_column, expected_points
 from tests.patience import patient
 from tests.sweeper.tracking.test_sync import drive
@@ -86,6 +87,7 @@ def test_a_killed_follower_leaves_one_complete_run_per_trial(random_sweep: Any) 
     sweep.write_spec()
     with Follower(sweep.paths, "wandb:") as follower:
         drive(sweep, 5)
+        wait_until(lambda: any(sweep.root.glob("wandb/offline-run-*/*.wandb")), patient(60))
         follower._process.kill()
         follower._process.wait()
         follower.keep_alive()
