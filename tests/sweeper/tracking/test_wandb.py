@@ -87,7 +87,7 @@ def test_a_killed_follower_leaves_one_complete_run_per_trial(random_sweep: Any) 
     sweep.write_spec()
     with Follower(sweep.paths, "wandb:") as follower:
         drive(sweep, 5)
-        wait_until(lambda: any(sweep.root.glob("wandb/offline-run-*/*.wandb")), patient(60))
+        wait_until(lambda: any(sweep.root.glob("wandb/offline-run-*/*.wandb")))
         follower._process.kill()
         follower._process.wait()
         follower.keep_alive()
