@@ -2,8 +2,8 @@
 
 The name of an array or column says what it holds: `logits` or `probabilities`, or `labels`, before or after the split's
 name (`val_logits`, `labels_test`). CSV files have one column per class (`logits_0`, `logits_1`, …). A single number per
-sample is the logit z or the probability of class 1 of two classes; the two logits are then 0 and z. Scores under
-another name are probabilities if each row sums to 1 (a single number: if it lies in [0, 1]), else logits.
+sample is the logit or the probability of class 1 of two classes (`as_two_classes`). Scores under another name are
+probabilities if each row sums to 1 (a single number: if it lies in [0, 1]), else logits.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from sweeper.core.errors import SweeperError
 from trainables.metrics.base import are_probabilities
+from trainables.metrics.two_classes import as_two_classes
 from trainables.training.evaluation import FITTED_ON
 from trainables.training.own_loop import LOGITS, PROBABILITIES
 
@@ -152,7 +153,7 @@ def _scores(kind: str | None, values: Array) -> dict[str, pa.Array]:
         one = known.reshape(-1)
         # NaN, for example of a failed seed, decides nothing.
         kind = kind or (PROBABILITIES if ((one >= 0) & (one <= 1) | np.isnan(one)).all() else LOGITS)
-        known = np.stack([1 - one if kind == PROBABILITIES else np.zeros_like(one), one], axis=1)
+        known = as_two_classes(one, probabilities=kind == PROBABILITIES)
     kind = kind or (PROBABILITIES if are_probabilities(known[~np.isnan(known).any(axis=1)]) else LOGITS)
     return {kind: pa.FixedSizeListArray.from_arrays(pa.array(known.reshape(-1)), known.shape[1])}
 

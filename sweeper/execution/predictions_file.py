@@ -256,6 +256,7 @@ def _whole_numbers(table: pa.Table, name: str, least: int, most: int | None, fau
     """Return a column as int64 [N]; zeros after adding a fault for values that are not integers or out of range."""
     column, nothing = table[name].combine_chunks(), np.zeros(len(table), np.int64)
     allowed = f"whole numbers from {least}" + (f" to {most}" if most is not None else "")
+    column = column.cast(pa.int8()) if _IS.is_boolean(column.type) else column  # labels that are true and false
     if not _is(column.type, *NUMBERS):
         faults.add(f"{name} holds {column.type}", f"give {allowed}")
         return nothing

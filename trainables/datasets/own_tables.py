@@ -131,7 +131,9 @@ def load_arrays(
 def _checked(
     path: Path, inputs: NDArray[np.generic], targets: NDArray[np.generic]
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    rule = None
+    rule, targets = None, targets[:, 0] if targets.shape[1:] == (1,) else targets
+    if targets.dtype.kind == "b" or (targets.dtype.kind == "f" and (targets == np.floor(targets)).all()):
+        targets = targets.astype(np.int64)  # labels as they are for a binary cross-entropy
     if inputs.ndim < 2 or len(inputs) != len(targets) or targets.ndim != 1:
         rule = f"has inputs {inputs.shape} and targets {targets.shape}, not [N, ...] and [N]"
     elif not np.issubdtype(inputs.dtype, np.number) or not np.isfinite(inputs).all():

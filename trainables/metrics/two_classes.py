@@ -1,4 +1,6 @@
-"""Calibration of the probability of class 1, as for clinical models; with more classes, of the top confidence.
+"""Two classes from one number per sample, and calibration of the probability of class 1, as for clinical models.
+
+With more classes, these metrics judge the top confidence.
 
 Reviewers of prediction models ask for slope and intercept besides a reliability diagram (Van Calster et al. 2019,
 Calibration: the Achilles heel of predictive analytics), and for a test that needs no bins (Spiegelhalter 1986).
@@ -10,6 +12,7 @@ import math
 from typing import Annotated
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from trainables.metrics.base import METRICS, SMALLEST_PROBABILITY, Floats, Integers, top_confidence
 from trainables.metrics.binning import equal_width_bin, norm_of_gaps, sums_by_bin
@@ -17,6 +20,22 @@ from trainables.metrics.binning import equal_width_bin, norm_of_gaps, sums_by_bi
 #: Newton steps of a logistic regression with two parameters; ten suffice if the likelihood has a maximum. It has none
 #: if the predictions separate the classes: each step then adds about 1 to the line without end.
 STEPS = 50
+
+
+def as_two_classes(numbers: ArrayLike, *, probabilities: bool) -> Floats:
+    """Return two columns [N, 2] for one number per sample, [N] or [N, 1], that belongs to class 1.
+
+    A logit z becomes the logits (0, z), whose softmax is (1 − σ(z), σ(z)). A probability p becomes (1 − p, p). Own
+    training loops and `sweeper import` share this rule.
+
+    Example:
+        >>> as_two_classes([2.0, -1.0], probabilities=False).tolist()
+        [[0.0, 2.0], [0.0, -1.0]]
+        >>> as_two_classes([[0.25]], probabilities=True).tolist()
+        [[0.75, 0.25]]
+    """
+    one = np.asarray(numbers, np.float64).reshape(-1)
+    return np.stack([1 - one if probabilities else np.zeros_like(one), one], axis=1)
 
 
 def judged(probabilities: Floats, targets: Integers) -> tuple[Floats, Floats]:

@@ -3,7 +3,7 @@
     class Loop(sweeper.TrainingLoop):
         def __init__(self, configuration, *, seed, device, max_epochs): ...
         def train_epoch(self): ...                     # → {"train_loss": 0.3, "grad_norm": 1.2}: columns of `epochs`
-        def predict(self, split): ...                  # → logits [N, K], targets [N]; at least for `val` and `test`
+        def predict(self, split): ...                  # → logits [N, K] or, of two classes, [N]; targets [N]
         predicts = "probabilities"                     # only if `predict` returns these instead of logits
         def state_dict(self): ...
         def load_state_dict(self, state): ...
@@ -43,7 +43,8 @@ from trainables.datasets.base import DataSet, Split, hash_of_splits
 from trainables.extensions.libraries import register_missing_operators
 from trainables.extensions.targets import OwnFamily, describe_error, described
 from trainables.losses import LOSSES, Loss, build_loss
-from trainables.metrics.base import are_probabilities
+from trainables.metrics.base import are_probabilities, softmax64
+from trainables.metrics.two_classes import as_two_classes
 from trainables.registry import (
     FITTED_ON as SPLIT_KEY,
     IMPORTED,
@@ -130,7 +131,11 @@ class TrainingLoop:
         raise NotImplementedError
 
     def predict(self, split: str) -> tuple[Tensor, Tensor]:
-        """Return logits or probabilities [N, K] and int64 classes [N] of a split, always in the same order."""
+        """Return logits or probabilities [N, K] and int64 classes [N] of a split, always in the same order.
+
+        For two classes, one logit or probability of class 1 per sample is enough: [N] or [N, 1], with classes 0 and 1
+        of any type in the same shape. It becomes two columns by `trainables.metrics.two_classes.as_two_classes`.
+        """
         raise NotImplementedError
 
     def measure(self, split: str, stage: str) -> Mapping[str, float]:
@@ -199,6 +204,14 @@ class _Limited(io.TextIOBase):
 
     def flush(self) -> None:
         self._stream.flush()
+
+
+class _ZeroFirst(nn.Module):
+    """Turns one logit z per sample, [N] or [N, 1], into the logits (0, z) [N, 2], for curvature."""
+
+    def forward(self, z: Tensor) -> Tensor:
+        z = z.reshape(-1, 1)
+        return torch.cat([torch.zeros_like(z), z], dim=1)
 
 
 class LoopError(Exception):
@@ -317,6 +330,7 @@ class LoopReplicate:
         self._host: tuple[Any, Any] = (random.Random(seed).getstate(), np.random.RandomState(seed % 2**32).get_state())
         self._predicted: dict[str, tuple[Tensor, Tensor]] = {}
         self._classes: int | None
+        self._one_logit = False
         data = None if dataset.name == OWN else dataset
         context = {"seed": seed, "device": torch.device(device), "max_epochs": max_epochs, "dataset": data}
         context["evaluation"] = evaluation
@@ -371,7 +385,9 @@ class LoopReplicate:
     def evaluate(self, settings: EvaluationSettings, stage: str) -> Evaluation:
         """Measure everything that `settings` request, for the current weights."""
         own, named = {split: self._measured(split, stage) for split in settings.splits}, self._named_loss
-        loss = self._part("loss") or (build_loss(**named) if named["name"] in LOSSES else None)
+        loss = self._part("loss")
+        if not isinstance(loss, Loss):  # a loop may keep a loss of torch, such as `BCEWithLogitsLoss`, under this name
+            loss = build_loss(**named) if named["name"] in LOSSES else None
         if self.predicts:
             # Curvature needs the loop's network and is measured below; shifts need inputs, which a loop does not
             # provide.
@@ -481,34 +497,49 @@ class LoopReplicate:
         if not isinstance(pair, tuple) or len(pair) != 2 or not all(isinstance(part, Tensor) for part in pair):
             raise LoopError(f"{where} returns {described(pair)}; return two tensors, logits [N, K] and targets [N]")
         logits, targets = (part.detach().cpu() for part in pair)
-        shapes = f"{list(logits.shape)} and {list(targets.shape)}"
-        if logits.dim() != 2 or targets.dim() != 1 or len(logits) != len(targets) or logits.shape[1] < 2:
-            raise LoopError(f"{where} returns shapes {shapes}; return logits [N, K], K ≥ 2, and targets [N]")
+        shapes, one = f"{list(logits.shape)} and {list(targets.shape)}", logits.shape[1:] in ((), (1,))
+        if one and targets.shape[1:] in ((), (1,)):
+            # A binary cross-entropy takes its targets as floats, in the shape of its logits.
+            whole = targets.reshape(-1).long()
+            targets = whole if torch.equal(whole.double(), targets.reshape(-1).double()) else targets.reshape(-1)
+        if logits.dim() not in (1, 2) or targets.dim() != 1 or len(logits) != len(targets) or not logits.shape[-1]:
+            rule = "return logits [N, K], or one logit of two classes [N], and targets [N]"
+            raise LoopError(f"{where} returns shapes {shapes}; {rule}")
         if not len(targets):
             raise LoopError(f"{where} returns no samples; a split needs at least one")
         if targets.is_floating_point() or not logits.is_floating_point():
             raise LoopError(
                 f"{where} returns {logits.dtype} and {targets.dtype}; return float logits and integer targets"
             )
-        low, high, classes = int(targets.min()), int(targets.max()), logits.shape[1]
+        low, high, classes = int(targets.min()), int(targets.max()), 2 if one else logits.shape[1]
         if low < 0 or high >= classes:
-            raise LoopError(f"{where} returns targets from {low} to {high}; {classes} logits allow 0 to {classes - 1}")
+            rule = f"{'one logit allows' if one else f'{classes} logits allow'} 0 to {classes - 1}"
+            raise LoopError(f"{where} returns targets from {low} to {high}; {rule}")
         if self._classes not in (None, classes):
             raise LoopError(f"{where} returns {classes} logits per sample but {self._classes} before")
-        self._classes = classes
-        return self._logits(logits, where), targets.long()
+        self._classes, self._one_logit = classes, one
+        return self._logits(logits, targets, where), targets.long()
 
-    def _logits(self, rows: Tensor, where: str) -> Tensor:
+    def _logits(self, rows: Tensor, targets: Tensor, where: str) -> Tensor:
         """Convert predictions to float32 logits [N, K]. Raises LoopError if they are not of the declared kind."""
-        kind, sound = getattr(self.loop, "predicts", LOGITS), are_probabilities(rows.double().numpy())
+        kind, values = getattr(self.loop, "predicts", LOGITS), rows.double().numpy()
+        sound = are_probabilities(values)
         if kind not in (LOGITS, PROBABILITIES):
             raise LoopError(f"{self._name}: predicts = {kind!r} must be {LOGITS!r} or {PROBABILITIES!r}")
+        if self._one_logit:
+            p, z = (as_two_classes(values, probabilities=given) for given in (True, False))
+            sound = are_probabilities(p)
+            if sound and kind == LOGITS:  # logits can lie in [0, 1], too: the lower Brier score decides
+                brier = [float(np.square(of[:, 1] - targets.numpy()).mean()) for of in (p, softmax64(z))]
+                sound = brier[0] < brier[1]
+            rows = torch.from_numpy(p if kind == PROBABILITIES else z)
         if kind == PROBABILITIES and not sound and bool(torch.isfinite(rows).all()):
             rule = f"returns rows that are no probabilities, from {float(rows.min()):g} to {float(rows.max()):g}"
             raise LoopError(f"{where} {rule}; probabilities are not negative, and each row sums to 1")
         if kind == LOGITS and sound:
             remedy = f'set predicts = "{PROBABILITIES}" in its class, or return the logits'
-            raise LoopError(f"{where} returns rows that sum to 1, which are probabilities, not logits; {remedy}")
+            what = "numbers in [0, 1]" if self._one_logit else "rows that sum to 1"
+            raise LoopError(f"{where} returns {what}, which are probabilities, not logits; {remedy}")
         return (rows.double().log() if kind == PROBABILITIES else rows).float()
 
     def _part(self, name: str) -> Any:
@@ -521,6 +552,7 @@ class LoopReplicate:
     ) -> tuple[dict[str, Any], dict[str, list[Any]]]:
         """Return the Hessian's columns, or a column with the reason why there are none, and the rows of its tables."""
         network, curvature = self._part("network"), settings.curvature
+        network = nn.Sequential(network, _ZeroFirst()) if network is not None and self._one_logit else network
         shown = hasattr(self.loop, "batches") and network is not None
         batches = self._call("batches", lambda: self.loop.batches(FITTED_ON)) if shown else None
         if batches is None or curvature is None:
@@ -531,6 +563,7 @@ class LoopReplicate:
             rule = f"{self._name}: batches yields {yielded}; yield pairs of tensors, inputs and targets"
             return {"hessian_unavailable": rule}, {}
         inputs, targets = (torch.cat(parts) for parts in zip(*pairs, strict=True))
+        targets = targets.reshape(-1).long() if self._one_logit else targets
         val = Split(inputs, targets)
         dataset = DataSet(OWN, val, val, val, self._classes or 2, tuple(inputs.shape[1:]), "")
         if loss is None:

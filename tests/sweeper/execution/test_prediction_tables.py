@@ -72,7 +72,7 @@ def test_every_form_of_the_same_predictions_is_the_same_table(tmp_path: Path) ->
 
 def test_one_number_a_sample_is_two_classes(tmp_path: Path) -> None:
     np.savez(tmp_path / "z.npz", logit=Z, y=Y)
-    np.savez(tmp_path / "column.npz", scores=Z[:, None], y=Y)
+    np.savez(tmp_path / "column.npz", scores=Z[:, None], y=Y > 0)
     np.savez(tmp_path / "p.npz", prob=1 / (1 + np.exp(-Z)), y=Y)
     np.savez(tmp_path / "unnamed.npz", scores=1 / (1 + np.exp(-Z)), y=Y)
     in_csv(tmp_path / "z.csv", logit=Z, y=Y)

@@ -44,6 +44,12 @@ def test_both_formats_give_the_same_data(tmp_path):
     assert one.train.inputs.mean(0).abs().max() < 1e-5 and (one.train.inputs.std(0) - 1).abs().max() < 0.01
 
 
+@pytest.mark.parametrize("form", [lambda y: y > 0, lambda y: (y > 0).astype(np.float32)[:, None]])
+def test_labels_of_a_binary_cross_entropy_are_two_classes(tmp_path, form):
+    data = load_dataset("arrays", path=str(write(tmp_path / "own.npz", targets=form(TARGETS))))
+    assert data.classes == 2 and data.train.targets.float().mean() == pytest.approx(0.75, abs=0.02)
+
+
 def test_constant_inputs_stay_finite(tmp_path):
     inputs = np.concatenate([INPUTS, np.ones((100, 1), np.float32)], 1)
     assert load_dataset("arrays", path=str(write(tmp_path / "own.npz", inputs))).train.inputs.isfinite().all()

@@ -54,6 +54,45 @@ def test_epoch_by_epoch_is_one_fit(tmp_path, library):
     assert len(list(loop.batches("val"))) == 1
 
 
+BINARY = """
+from torch.nn.functional import binary_cross_entropy_with_logits
+from torch import nn
+import own_lightning
+
+class Net(own_lightning.Net):
+    def __init__(self):
+        super().__init__(0.05)
+        self.layers = nn.Linear(13, 1)
+    def training_step(self, batch, _):
+        return binary_cross_entropy_with_logits(self(batch[0])[:, 0], (batch[1] > 0).float())
+
+class Loop(own_lightning.Loop):
+    def module(self, configuration): return Net()
+    def logits(self, batch): return self.model(batch[0]), (batch[1] > 0).float()
+"""
+
+
+def test_one_output_with_a_binary_cross_entropy_is_measured_as_torchmetrics_does(tmp_path):
+    import torch
+    from torchmetrics.functional.classification import binary_calibration_error
+
+    from trainables.extensions.targets import look_in
+    from trainables.training.evaluation import EvaluationSettings
+    from trainables.training.own_loop import LoopReplicate, own_data
+
+    (tmp_path / "binary_lightning.py").write_text(BINARY)
+    look_in([tmp_path, EXAMPLES])
+    own = {part: {"name": "own"} for part in ("loss", "architecture", "optimizer")}
+    trained = LoopReplicate("binary_lightning:Loop", own, seed=3, dataset=own_data(), max_epochs=4)
+    row = trained.train_epoch()
+    settings = EvaluationSettings(bootstrap=0, metrics=(("ece_positive", {}),))
+    measured = trained.evaluate(settings, "rung").rows[0]
+    z, y = trained.loop.predict("val")
+    theirs = binary_calibration_error(torch.sigmoid(z[:, 0]), y.long(), n_bins=15)
+    assert z.shape == (40, 1) and row["val_nll"] < 0.693
+    assert measured["ece_positive"] == pytest.approx(theirs.item(), abs=1e-6)
+
+
 def scheduled(library, schedule):
     """Return a module of the example with a schedule, which keeps the learning rate of each step."""
     import torch

@@ -71,6 +71,7 @@ class Bad(Loop):
         return {
             "flat": (logits[:, 0], targets), "short": (logits, targets[1:]), "none": None,
             "empty": (logits[:0], targets[:0]),
+            "halves": (logits[:, :1], targets / 2), "deep": (logits[..., None], targets),
             "far": (logits, targets + 1), "floats": (logits, targets.float()), "nan": (logits * float("nan"), targets),
             "two": (logits[:, :3 if split == "val" else 2], targets % 2),
         }.get(self.how, (logits, targets))
@@ -105,6 +106,29 @@ class Alone(sweeper.TrainingLoop):
         return {"epochs": self.epochs}
     def load_state_dict(self, state):
         self.epochs = state["epochs"]
+
+class Cancer(sweeper.TrainingLoop):
+    def __init__(self, configuration, *, seed):
+        from sklearn.datasets import load_breast_cancer
+        inputs, targets = map(torch.tensor, load_breast_cancer(return_X_y=True))
+        self.inputs, self.targets = ((inputs - inputs.mean(0)) / inputs.std(0)).float(), targets[:, None].float()
+        self.rows = {"train": slice(None, None, 3), "val": slice(1, None, 3), "test": slice(2, None, 3)}
+        self.model, self.loss, self.predicts = nn.Linear(30, 1), nn.BCEWithLogitsLoss(), configuration["predicts"]
+        self.form = configuration.get("form", lambda z: z)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.05)
+    def train_epoch(self):
+        for _ in range(60):
+            self.optimizer.zero_grad()
+            loss = self.loss(self.model(self.inputs[self.rows["train"]]), self.targets[self.rows["train"]])
+            loss.backward(); self.optimizer.step()
+        return {"train_loss": loss.item()}
+    def predict(self, split):
+        return self.form(self.model(self.inputs[self.rows[split]])), self.targets[self.rows[split]]
+    def state_dict(self): return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+    def load_state_dict(self, state):
+        self.model.load_state_dict(state["model"]); self.optimizer.load_state_dict(state["optimizer"])
+    def network(self): return self.model
+    def batches(self, split): return [(self.inputs[self.rows[split]], self.targets[self.rows[split]])]
 
 class Named(Loop):
     def __init__(self, *, lr: float, rank: int = 8, seed, max_epochs):
@@ -235,7 +259,9 @@ def test_a_state_continues_to_the_bit_with_the_generators_of_three_libraries():
         ("list", "train_epoch returns a list; return a mapping of numbers"),
         ("text", "train_epoch returns a value that is no number"),
         ("other", "returns other in epoch 1, but not in the first"),
-        ("flat", r"predict\('val'\) returns shapes \[60\] and \[60\]"),
+        ("flat", r"predict\('val'\) returns targets from 0 to 2; one logit allows 0 to 1"),
+        ("halves", "returns torch.float32 and torch.float32; return float logits"),
+        ("deep", r"predict\('val'\) returns shapes \[60, 3, 1\] and \[60\]"),
         ("short", r"returns shapes \[60, 3\] and \[59\]"),
         ("none", "returns a NoneType; return two tensors"),
         ("empty", "returns no samples"),
@@ -261,6 +287,57 @@ def test_probabilities_are_measured_as_they_are_with_zeros_and_not_taken_for_log
         replicate("Forest", predicts="logits").train_epoch()
     with pytest.raises(LoopError, match="predicts = 'odds' must be 'logits' or 'probabilities'"):
         replicate("Forest", predicts="odds").train_epoch()
+
+
+def one_output(predicts="logits", **values):
+    return replicate("Cancer", predicts=predicts, **values)
+
+
+def test_one_logit_is_measured_as_torchmetrics_measures_binary_predictions():
+    """Train scikit-learn's breast cancer data with a binary cross-entropy of one output."""
+    classification = pytest.importorskip("torchmetrics.functional.classification")
+    settings = EvaluationSettings(
+        bootstrap=0, metrics=(("ece_positive", {}),), posthoc=({"name": "temperature"},),
+        curvature=CurvatureSettings(samples=None, losses=("cross_entropy",)),
+    )  # fmt: skip
+    trained = one_output()
+    trained.train_epoch()
+    done = trained.evaluate(settings, "rung")
+    val, test = done.rows
+    z, y = (part.detach().flatten() for part in trained.loop.predict("test"))
+    p = torch.sigmoid(z)
+    assert done.logits["test"].shape == (189, 2) and not done.logits["test"][:, 0].any()
+    theirs = classification.binary_calibration_error(p, y.long(), n_bins=15)
+    assert test["ece_positive"] == pytest.approx(theirs.item(), abs=1e-6) and theirs > 0.01
+    both = classification.multiclass_calibration_error(torch.stack([1 - p, p], 1), y.long(), num_classes=2, n_bins=15)
+    assert test["ece"] == pytest.approx(both.item(), abs=1e-6)
+    assert test["nll"] == pytest.approx(nn.functional.binary_cross_entropy_with_logits(z, y).item(), rel=1e-5)
+    assert val["posthoc_temperature_nll"] <= val["nll"]
+    # The Hessian of a logistic regression is (1/N) Σ p(1 − p) x xᵀ, with x_0 = 1 for the bias.
+    x, q = trained.loop.inputs[1::3], torch.sigmoid(trained.loop.predict("val")[0]).flatten()
+    trace = (q * (1 - q) * (1 + x.square().sum(1))).mean().item()
+    assert val["hessian_cross_entropy_trace"] == pytest.approx(trace, rel=1e-4)
+
+
+def test_every_form_of_one_number_is_the_same_prediction():
+    first = one_output().predicted("val")
+    for predicts, form in (
+        ("logits", lambda z: z[:, 0]), ("probabilities", torch.sigmoid), ("probabilities", lambda z: z.sigmoid()[:, 0]),
+    ):  # fmt: skip
+        logits, targets = one_output(predicts, form=form).predicted("val")
+        torch.testing.assert_close(torch.softmax(logits, 1), torch.softmax(first[0], 1), atol=1e-6, rtol=1e-5)
+        assert torch.equal(targets, first[1]) and targets.dtype == torch.int64
+
+
+def test_one_logit_in_the_unit_interval_is_a_logit_unless_it_fits_as_a_probability():
+    def weak(z):  # logits of an imbalanced, hardly trained model: from .55 to .57
+        return 0.56 + z.sigmoid() / 100
+
+    assert one_output(form=weak).predicted("val")[0].max() < 0.58
+    with pytest.raises(LoopError, match=r"numbers in \[0, 1\], which are probabilities, not logits; set predicts"):
+        one_output(form=torch.sigmoid).train_epoch()
+    with pytest.raises(LoopError, match="returns rows that are no probabilities"):
+        one_output("probabilities").train_epoch()
 
 
 def test_logits_are_not_taken_for_probabilities():
