@@ -8,13 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import yaml
-
 from sweeper.core.cells import Row, Rows, grouped, int_of, measured_or_none, text_of
 from sweeper.core.errors import SweeperError
 from sweeper.core.labels import label, plural
 from sweeper.core.statistics.basics import spread
 from sweeper.core.statistics.differences import PairedDifference, independent_units, paired_difference
+from sweeper.space.file import Document, apply_overrides
 from trainables.metrics import METRIC_NAMES
 from trainables.metrics.base import Metrics, further_metrics
 from trainables.registry import Component, column_label, hyperparameter_values
@@ -125,10 +124,11 @@ def _assign(text: str, chosen: Mapping[str, Component], values: dict[str, dict[s
     if dot and owner not in chosen:
         near = did_you_mean(owner, tuple(chosen))
         return [f"--option {text!r} is for {owner!r}, which is not among the methods{near}"]
-    try:
-        value = yaml.safe_load(written)
-    except yaml.YAMLError:
-        return [f"--option {text!r}: {written!r} is not a YAML value; quote it"]
+    read = Document()
+    apply_overrides(read, [f"value={written}"])
+    if read.faults:
+        return [f"--option {text!r}: {read.faults[0].rule}"]
+    value = read.values["value"]
     takers = [owner] if dot else [name for name, component in chosen.items() if component.hyperparameter(key)]
     if not takers:
         known = tuple(dict.fromkeys(h.name for component in chosen.values() for h in component.hyperparameters))

@@ -41,15 +41,15 @@ class OneVsRestCalibrator(Calibrator):
     """Maps each class's probability by a separate function, normalises rows, and mixes in the uniform distribution."""
 
     def _probabilities(self, logits: Floats) -> Floats:
-        mapped = self._mapped(softmax64(logits))
+        mapped = self.mapped(softmax64(logits))
         total = mapped.sum(axis=1, keepdims=True)
         none = total[:, 0] <= 0
         mapped[none], total[none] = 1.0, self.classes  # every class has frequency 0: the row becomes uniform
-        uniform = self.parameters["uniform"]
+        uniform = self.parameters.get("uniform", 0.0)
         return np.asarray((1 - uniform) * mapped / total + uniform / self.classes)
 
     @abstractmethod
-    def _mapped(self, probabilities: Floats) -> Floats:
+    def mapped(self, probabilities: Floats) -> Floats:
         """Return the frequency [N, K] of each class at its probability [N, K]."""
 
 
@@ -63,7 +63,8 @@ class IsotonicCalibrator(OneVsRestCalibrator):
         super().__init__("isotonic", {"steps": steps, "uniform": uniform, "at_bound": empty}, len(levels))
         self._levels = levels
 
-    def _mapped(self, probabilities: Floats) -> Floats:
+    def mapped(self, probabilities: Floats) -> Floats:
+        """Return each class's isotonic regression [N, K] at its probability [N, K]."""
         columns = [np.interp(probabilities[:, k], *level) for k, level in enumerate(self._levels)]
         return np.stack(columns, axis=1)
 
@@ -71,12 +72,13 @@ class IsotonicCalibrator(OneVsRestCalibrator):
 class HistogramCalibrator(OneVsRestCalibrator):
     """Replaces each class's probability by the frequency in its bin."""
 
-    def __init__(self, edges: Floats, frequencies: Floats, parameters: Mapping[str, float]) -> None:
+    def __init__(self, name: str, edges: Floats, frequencies: Floats, parameters: Mapping[str, float]) -> None:
         """Store inner bin edges [K, B − 1] and frequencies [K, B] per class."""
-        super().__init__("histogram_binning", parameters, len(edges))
+        super().__init__(name, parameters, len(edges))
         self._edges, self._frequencies = edges, frequencies
 
-    def _mapped(self, probabilities: Floats) -> Floats:
+    def mapped(self, probabilities: Floats) -> Floats:
+        """Return the value of each class's bin [N, K] at its probability [N, K]."""
         columns = [
             # side="left" makes bins right-closed, (l, u], as in the metrics.
             frequency[np.searchsorted(edges, probabilities[:, k], side="left")]
@@ -111,7 +113,7 @@ def fit_isotonic(logits: ArrayLike, targets: ArrayLike, *, mix: Mix = True) -> I
     values, labels = validation_data(logits, targets)
     probabilities = softmax64(values)
     levels = [isotonic_levels(probabilities[:, k], labels == k) for k in range(values.shape[1])]
-    return IsotonicCalibrator(levels, _uniform(labels, mix))
+    return IsotonicCalibrator(levels, uniform_share(labels, mix))
 
 
 @POSTHOC.add("histogram_binning", columns=HISTOGRAM_PARAMETERS)
@@ -142,27 +144,36 @@ def fit_histogram_binning(
         PosthocUnavailable: unusable validation data, or fewer samples than bins.
     """
     values, labels = validation_data(logits, targets, bins)
-    probabilities = softmax64(values)
+    own = labels[:, None] == np.arange(values.shape[1])
+    edges, frequencies, filled = binned(softmax64(values), own, bins, scheme)
+    parameters = {"filled_bins": filled, "uniform": uniform_share(labels, mix), "at_bound": not own.any(axis=0).all()}
+    return HistogramCalibrator("histogram_binning", edges, frequencies, parameters)
+
+
+def binned(probabilities: Floats, values: Floats | Booleans, bins: int, scheme: Scheme) -> tuple[Floats, Floats, float]:
+    """Return inner bin edges [K, B − 1], the mean of `values` [N, K] in each bin [K, B], and mean filled bins.
+
+    Bins are those of each class's `probabilities` [N, K]; an empty bin has its midpoint.
+    """
     samples, classes = probabilities.shape
     edges = np.tile(bin_edges(bins)[1:-1], (classes, 1))
     if scheme == "equal_mass":
         ascending = np.sort(probabilities, axis=0)
         starts = equal_mass_starts(samples, bins)[1:]
         edges = ((ascending[starts - 1] + ascending[starts]) / 2).T
-    frequencies, filled = np.empty((classes, bins)), 0
+    means, filled = np.empty((classes, bins)), 0
     for k in range(classes):
         index = np.searchsorted(edges[k], probabilities[:, k], side="left")
         counts = np.bincount(index, minlength=bins)
-        hits = np.bincount(index, weights=(labels == k).astype(np.float64), minlength=bins)
+        sums = np.bincount(index, weights=values[:, k], minlength=bins)
         ends = np.concatenate(([0.0], edges[k], [1.0]))
-        frequencies[k] = np.where(counts > 0, hits / np.maximum(counts, 1), (ends[1:] + ends[:-1]) / 2)
+        means[k] = np.where(counts > 0, sums / np.maximum(counts, 1), (ends[1:] + ends[:-1]) / 2)
         filled += int((counts > 0).sum())
-    empty = float(len(np.unique(labels)) < classes)
-    parameters = {"filled_bins": filled / classes, "uniform": _uniform(labels, mix), "at_bound": empty}
-    return HistogramCalibrator(edges, frequencies, parameters)
+    return edges, means, filled / classes
 
 
-def _uniform(labels: Integers, mix: bool) -> float:
+def uniform_share(labels: Integers, mix: bool) -> float:
+    """Return the share 1/(N + 1) of the uniform distribution for N labels; 0 if none is mixed in."""
     return 1 / (len(labels) + 1) if mix else 0.0
 
 
@@ -170,12 +181,16 @@ def _uniform(labels: Integers, mix: bool) -> float:
 LARGEST = 30.0
 
 
-def levels_of(probabilities: Floats, resolution: float) -> Floats:
-    """Return log-odds of probabilities in units of `resolution`, rounded to whole units."""
+def log_odds(probabilities: Floats) -> Floats:
+    """Return log-odds of probabilities, between −30 and 30."""
     smallest = np.exp(-LARGEST)
     inside = np.clip(probabilities, smallest, 1 - smallest)
-    rounded: Floats = np.rint((np.log(inside) - np.log1p(-inside)) / resolution)
-    return rounded
+    return np.asarray(np.log(inside) - np.log1p(-inside))
+
+
+def levels_of(probabilities: Floats, resolution: float) -> Floats:
+    """Return log-odds of probabilities in units of `resolution`, rounded to whole units."""
+    return np.asarray(np.rint(log_odds(probabilities) / resolution))
 
 
 def brackets(level: Floats, outcome: Booleans) -> tuple[Floats, Floats, Floats]:
@@ -201,7 +216,7 @@ class VennAbersCalibrator(OneVsRestCalibrator):
     def __init__(self, classes: Sequence[tuple[Floats, Floats, Floats]], resolution: float) -> None:
         """Store the levels, p⁰ and p¹ of each class."""
         width = float(np.mean([(high - low).mean() for _, low, high in classes]))
-        parameters = {"levels": float(np.mean([len(known) for known, _, _ in classes])), "width": width, "uniform": 0.0}
+        parameters = {"levels": float(np.mean([len(known) for known, _, _ in classes])), "width": width}
         super().__init__("venn_abers", parameters, len(classes))
         self._classes, self._resolution = classes, resolution
 
@@ -219,12 +234,13 @@ class VennAbersCalibrator(OneVsRestCalibrator):
             high[:, k] = np.append(one, 1.0)[np.searchsorted(known, level[:, k], side="left")]
         return low, high
 
-    def _mapped(self, probabilities: Floats) -> Floats:
+    def mapped(self, probabilities: Floats) -> Floats:
+        """Return p¹/(1 − p⁰ + p¹) of each class [N, K] at its probability [N, K]."""
         low, high = self.brackets(probabilities)
         return high / (1 - low + high)
 
 
-@POSTHOC.add("venn_abers", label="Venn–Abers", columns=("levels", "width", "uniform"))
+@POSTHOC.add("venn_abers", label="Venn–Abers", columns=("levels", "width"))
 def fit_venn_abers(
     logits: ArrayLike, targets: ArrayLike, *, resolution: Annotated[float, "[0.001, 5]"] = 0.05
 ) -> VennAbersCalibrator:

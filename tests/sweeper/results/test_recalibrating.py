@@ -388,3 +388,11 @@ def test_unknown_and_superfluous_metrics_are_refused() -> None:
         read_metrics(["smoth_ece"], [])
     with pytest.raises(SweeperError, match="ece is always measured"):
         read_metrics(["ece"], [])
+
+
+@pytest.mark.parametrize(("written", "value"), [("1e-3", 0.001), ("2E1", 20.0), ("1_0", 10.0)])
+def test_options_are_read_as_in_a_search_space(written, value):
+    _, request = read_requests(["structured_matrix"], [f"strength={written}"], [15])
+    assert request.options == {"strength": value}
+    with pytest.raises(SweeperError, match="'yes'"):
+        read_requests(["isotonic"], ["mix=yes"], [15])

@@ -12,10 +12,9 @@ from trainables.posthoc import POSTHOC, PosthocUnavailable, fit
 from trainables.posthoc.base import cross_fitted, parameter_names
 
 OPTIONS = {"focal_map": {"gamma": 2.0}, "metacal_acc": {"accuracy": 0.7}}
-REORDERING = {"vector", "matrix", "structured_matrix", "dirichlet", "isotonic", "histogram_binning", "venn_abers"}
-
-
-MIXTURES = {"ensemble_temperature", "isotonic", "histogram_binning", "venn_abers"}
+ONE_VS_REST = {"isotonic", "histogram_binning", "venn_abers", "platt", "beta", "spline", "scaling_binning"}
+REORDERING = {"vector", "matrix", "structured_matrix", "dirichlet", *ONE_VS_REST}
+MIXTURES = {"ensemble_temperature", *ONE_VS_REST}
 
 
 def logits_and_targets(samples=400):
