@@ -9,8 +9,7 @@ RELEASE := $(VENV)/.release-installed
 ORACLES := build/oracles
 SPACE ?= search_spaces/quickstart.yaml
 
-BENCHES := overhead cohorts calibration curvature-shares replicates cohorts-gpu card evaluation training statistics \
-	peers timings
+BENCHES := overhead cohorts calibration curvature-shares replicates cohorts-gpu card statistics peers timings
 
 # Hundreds of processes of the tests import the same modules: their bytecode is kept, whatever the caller's setting.
 export PYTHONDONTWRITEBYTECODE :=

@@ -317,8 +317,8 @@ class Training(Part):
 
     With the defaults, results are reproducible. The other values are meant for a GPU's tensor cores. On a CPU with
     bfloat16 instructions they speed up convolutions (resnet8: 1.2 to 1.3 times as fast) and slow down small matrices
-    (mlp: 0.7 times as fast). These factors were measured on a busy machine (n = 3). `make bench-training` measures them
-    on your machine.
+    (mlp: 0.7 times as fast). These factors were measured on a busy machine (n = 3). `make bench-card` measures them on
+    your GPU.
     """
 
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"

@@ -14,12 +14,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from tests.release.clean_environment import QUICK
-from tests.release.distribution import ROOT, clean_environment
+from tests.release.distribution import ROOT, clean_environment, timed
 
 VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 NUMERICAL = (
@@ -29,7 +28,6 @@ NUMERICAL = (
     "tests/trainables/curvature",
 )
 """Tests whose numbers a new release of Python or of a library could change."""
-LIMIT_SECONDS = 3600
 
 
 def interpreters(wanted: list[str]) -> Iterator[tuple[str, str]]:
@@ -54,14 +52,7 @@ def check(version: str, python: str, environment: Path) -> None:
         pip_home |= {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
 
         def run(*command: object, folder: str | Path = away, home: dict[str, str] = variables) -> None:
-            began, words = time.perf_counter(), [str(word) for word in command]
-            done = subprocess.run(words, cwd=folder, env=home, capture_output=True, text=True, timeout=LIMIT_SECONDS)
-            took = time.perf_counter() - began
-            print(f"{version}  {took:6.1f} s  exit {done.returncode}  {' '.join(words)}", flush=True)
-            if done.returncode:
-                raise SystemExit(done.stdout[-4000:] + done.stderr[-4000:])
-            if words[-1] == "-q":
-                print(f"{version}           {done.stdout.splitlines()[-1]}", flush=True)
+            timed(*command, folder=folder, environment=home)
 
         new, program = environment / "bin" / "python", environment / "bin" / "sweeper"
         pip = [new, "-m", "pip", "install", "--quiet", "--no-cache-dir", "-c", ROOT / "constraints.txt"]
@@ -80,6 +71,7 @@ def main() -> None:
     """Check every interpreter that is found, or those that are named."""
     wanted = [argument for argument in sys.argv[1:] if not argument.startswith("-")]
     for version, python in list(interpreters(wanted)):
+        print(f"{version}:", flush=True)
         environment = ROOT / "build" / "pythons" / version
         shutil.rmtree(environment, ignore_errors=True)
         try:

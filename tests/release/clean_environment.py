@@ -9,13 +9,11 @@ says that it holds the wheel already.
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
-from tests.release.distribution import ROOT, clean_environment
+from tests.release.distribution import ROOT, clean_environment, timed
 
 QUICK = ("--set", "samples=6", "--set", "replicates=1")
 
@@ -28,27 +26,13 @@ def main() -> None:
     if not installed:
         shutil.rmtree(environment, ignore_errors=True)
     python, program = environment / "bin" / "python", environment / "bin" / "sweeper"
-    pip = [
-        str(python),
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--disable-pip-version-check",
-        "-c",
-        ROOT / "constraints.txt",
-    ]
+    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-c", ROOT / "constraints.txt"]
     with tempfile.TemporaryDirectory(prefix="away-") as away:
         variables = clean_environment(Path(away) / "home")
         pip_home = clean_environment(Path.home())
 
         def run(*command: object, environment: dict[str, str] = variables) -> None:
-            began = time.perf_counter()
-            words = [str(word) for word in command]
-            done = subprocess.run(words, cwd=away, env=environment, capture_output=True, text=True, timeout=1800)
-            print(f"{time.perf_counter() - began:6.1f} s  exit {done.returncode}  {' '.join(words)}", flush=True)
-            if done.returncode:
-                raise SystemExit(done.stdout + done.stderr)
+            timed(*command, folder=away, environment=environment)
 
         if not installed:
             run(sys.executable, "-m", "venv", environment)

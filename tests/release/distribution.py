@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -58,3 +59,14 @@ def clean_environment(home: Path) -> dict[str, str]:
     home.mkdir(parents=True, exist_ok=True)
     kept = {"PATH", "LANG", "LC_ALL", "TMPDIR", "SSL_CERT_FILE", "OMP_NUM_THREADS"}
     return {name: value for name, value in os.environ.items() if name in kept} | {"HOME": str(home)}
+
+
+def timed(*command: object, folder: str | Path, environment: dict[str, str]) -> None:
+    """Run a command and print what it took, and pytest's last line. Raises SystemExit with a failure's output."""
+    began, words = time.perf_counter(), [str(word) for word in command]
+    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=3600)
+    print(f"{time.perf_counter() - began:6.1f} s  exit {done.returncode}  {' '.join(words)}", flush=True)
+    if done.returncode:
+        raise SystemExit(done.stdout[-4000:] + done.stderr[-4000:])
+    if words[-1] == "-q":
+        print(f"         {done.stdout.splitlines()[-1]}", flush=True)

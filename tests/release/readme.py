@@ -6,7 +6,10 @@ import re
 import shlex
 from dataclasses import dataclass
 
+from sweeper.api import SUBCOMMANDS
+from sweeper.api.main import app
 from tests.release.distribution import ROOT
+from tests.running import arguments_of
 
 PAGES = (ROOT / "README.md", ROOT / "docs" / "quickstart.md", *sorted((ROOT / "docs" / "guides").glob("*.md")))
 TEXT = "\n".join(page.read_text("utf-8") for page in PAGES)
@@ -25,6 +28,47 @@ ELSEWHERE = {
     "sweeper status && sweeper cluster logs": "as above",
     "sweeper results gamma_tau_nu": "as above",
 }
+
+
+COMMANDS = {name: name for name in app if not name.startswith("-")}
+COMMANDS |= {name: f"{group} {name}" for group in SUBCOMMANDS for name in app[group] if not name.startswith("-")}
+MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
+RULES = set(re.findall(r"^([a-z][a-z-]+):", MAKEFILE, re.MULTILINE))
+BENCHES = re.findall(r"^BENCHES := (.*)$", MAKEFILE, re.MULTILINE)[0].split()
+PLACEHOLDER = re.compile(r"[A-Z]+|…|.*[…<>].*")
+UNNAMED = {"--help", "--install-completion", "--version", "--format", "-f"}
+
+
+def options_of(command: str) -> set[str]:
+    return {name for argument in arguments_of(command) for name in argument.names} | UNNAMED
+
+
+def subcommand(words: list[str]) -> str:
+    if not words or words[0].startswith("-"):
+        return ""
+    assert words[0] in COMMANDS, f"there is no command `sweeper {words[0]}`"
+    return COMMANDS[words[0]]
+
+
+def plain(words: list[str]) -> list[str]:
+    """Return a command line without the group of its command."""
+    grouped = words[0] == "sweeper" and len(words) > 2 and words[1] in SUBCOMMANDS
+    return ["sweeper", *words[2:]] if grouped else words
+
+
+def check(words: list[str]) -> None:
+    """Check that a command line names what exists."""
+    if words[0] == "make":
+        named = {word for word in words[1:] if "=" not in word}
+        targets = RULES | {f"bench-{name}" for name in BENCHES}
+        assert named <= targets or any(PLACEHOLDER.fullmatch(word) for word in named), named - targets
+        return
+    if words[0] != "sweeper":
+        return
+    words = plain(words)
+    known = options_of(subcommand(words[1:]))
+    given = {word.partition("=")[0] for word in words[2:] if re.match(r"--?[a-z]", word)}
+    assert given <= known, (words, given - known)
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,8 @@ import pytest
 import yaml
 
 from docs.writing import gallery
-from sweeper.api import SUBCOMMANDS
-from sweeper.api.main import app
 from sweeper.space.loading import load_spec
-from tests.running import arguments_of
+from tests.release import readme
 from trainables.metrics import METRICS
 
 ROOT = Path(__file__).parents[2]
@@ -40,27 +38,15 @@ def test_whole_search_spaces_are_valid(page: str, body: str) -> None:
         load_spec(values)
 
 
-def commands() -> list[tuple[str, str]]:
-    found = []
-    for page, body in blocks("{code-cell}") + [each for each in blocks("sh") if each[0].startswith("which")]:
-        for line in body.splitlines():
-            for part in re.split(r"&&|\|\|", line):
-                words = part.strip().removeprefix("!")
-                if words.startswith("sweeper "):
-                    found.append((page, words))
-    return found
+def commands() -> list[list[str]]:
+    found = blocks("{code-cell}") + [each for each in blocks("sh") if each[0].startswith("which")]
+    parts = [part.strip().removeprefix("!") for _, body in found for part in re.split(r"&&|\|\||\n", body)]
+    return [shlex.split(part, comments=True) for part in parts if part.startswith("sweeper ")]
 
 
-@pytest.mark.parametrize(("page", "line"), commands())
-def test_commands_and_options_exist(page: str, line: str) -> None:
-    words = shlex.split(line, comments=True)
-    grouped = words[1] in SUBCOMMANDS and len(words) > 2
-    group = f"{words.pop(1)} " if grouped else ""
-    assert words[1] in (app[group.strip()] if group else app), (page, line)
-    if not words[1].startswith("-"):
-        options = {name for argument in arguments_of(f"{group}{words[1]}") for name in argument.names}
-        given = {word.partition("=")[0] for word in words[2:] if word.startswith("--")}
-        assert given <= options | {"--help", "--format"}, (page, line, given - options)
+@pytest.mark.parametrize("words", commands(), ids=lambda words: " ".join(words)[:60])
+def test_commands_and_options_exist(words: list[str]) -> None:
+    readme.check(words)
 
 
 def test_metrics_without_a_docstring_of_their_own_have_a_formula() -> None:

@@ -12,15 +12,26 @@ from sweeper.core.errors import SweeperError
 from sweeper.core.ids import (
     ReplicateSeeds,
     SweepPaths,
+    allow,
     config_hash,
     configuration_index,
     configuration_seed,
     flatten_configuration,
+    is_allowed,
     is_sweep_name,
     replicate_seed,
     seed_from,
     trial_name,
 )
+from sweeper.core.schemas import evaluation_columns, table_schemas
+from sweeper.results import load
+from sweeper.scheduling.asha import Halving
+from sweeper.space.configurations import column_types
+from sweeper.space.loading import build_spec
+from sweeper.tables.writer import ParquetSink
+from tests.sweeper.fake_executor import FakeSweep
+from tests.sweeper.fake_replicates import ApartSweep
+from tests.sweeper.small_registries import MINIMAL, REGISTRIES
 
 SCALARS = st.one_of(st.booleans(), st.integers(-1000, 1000), st.floats(allow_nan=False), st.text(max_size=5))
 CONFIGURATIONS = st.recursive(
@@ -108,12 +119,6 @@ def test_flattened_columns():
     }
 
 
-def test_a_sweeps_seeds_are_those_of_its_replicates():
-    own, common = ReplicateSeeds(3, 4), ReplicateSeeds(3, 4, common=True)
-    assert own.of(7) == [replicate_seed(3, 7, r) for r in range(4)] and own.of(7) != own.of(8)
-    assert common.of(7) == common.of(8) == [replicate_seed(3, 0, r, common=True) for r in range(4)]
-
-
 def test_seeds_can_be_named():
     assert [ReplicateSeeds(0, 2, [11, 7]).of(index) for index in (0, 5)] == [[11, 7], [11, 7]]
 
@@ -137,3 +142,52 @@ def test_the_code_version_follows_sources_and_packages(tmp_path: Path, monkeypat
         assert len({before, edited, version()}) == 3
     finally:
         ids.code_version.cache_clear()
+
+
+HALVING = Halving("val_nll", "min", 27, 3, 3)
+COMMON = ReplicateSeeds(0, 2, common=True)
+
+
+def test_a_process_is_given_the_same_seeds_for_every_configuration(tmp_path):
+    driver = FakeSweep(SweepPaths(tmp_path / "a"), HALVING, 3).driver(changes={"seeds": COMMON})
+    given = [described.seeds for described in driver.work.describe([0, 1, 2])]
+    assert given == [[replicate_seed(0, 7, r, common=True) for r in range(2)]] * 3
+    assert len(set(given[0])) == 2
+    apart = ApartSweep(SweepPaths(tmp_path / "b"), HALVING, 3).driver(changes={"seeds": COMMON})
+    assert [apart.work.describe([index, 1])[0].seeds for index in range(2)] == [[given[0][1]]] * 2
+
+
+def test_common_seeds_belong_to_no_configuration():
+    own = {replicate_seed(0, configuration, r) for configuration in range(50) for r in range(5)}
+    assert own.isdisjoint({replicate_seed(0, 0, r, common=True) for r in range(5)})
+
+
+@pytest.mark.parametrize(("seeds", "distinct"), [("own", 4), ("common", 2)])
+def test_the_trials_table_says_so(tmp_path, seeds, distinct):
+    values = {**MINIMAL["space"], "loss": {"grid": ["cross_entropy", "focal"]}}
+    spec = build_spec({**MINIMAL, "space": values, "replicates": {"count": 2, "seeds": seeds}}, REGISTRIES)
+    schemas = table_schemas(column_types(spec.space), 10, evaluation_columns(["temperature"]))
+    paths = SweepPaths(tmp_path / "sweep")
+    paths.root.mkdir()
+    known = [{"loss": {"name": "cross_entropy"}}, {"loss": {"name": "focal"}}]
+    common = spec.replicates.common_seeds
+    ParquetSink(paths, schemas, known, ReplicateSeeds(0, 2, common)).close()
+    rows = load(paths.root).rows("SELECT trial, replicate, seed FROM trials ORDER BY ALL")
+    assert [(row["trial"], row["replicate"]) for row in rows] == [(f"c0000{c}", r) for c in range(2) for r in range(2)]
+    assert len({row["seed"] for row in rows}) == distinct
+
+
+def test_what_was_allowed_is_remembered_and_nothing_else(tmp_path, monkeypatch):
+    monkeypatch.setenv("SWEEPER_CACHE", str(tmp_path / "cache"))
+    assert not is_allowed("../../x")
+    allow("../../x")
+    assert is_allowed("../../x") and not is_allowed("x")
+    [mark] = (tmp_path / "cache" / "allowed").iterdir()
+    assert mark.stat().st_mode & 0o077 == 0
+
+
+def test_a_cache_that_cannot_be_written_asks_again(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("SWEEPER_CACHE", str(tmp_path / "file" / "cache"))
+    allow("x")
+    assert not is_allowed("x")

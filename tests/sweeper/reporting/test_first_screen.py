@@ -15,7 +15,6 @@ from sweeper.core.display import as_text
 from sweeper.core.statistics.equivalence import LOWER
 from sweeper.reporting import first_screen as module
 from sweeper.reporting.first_screen import (
-    ALIKE,
     BEST,
     DECIDED,
     NEARLY_DECIDED,
@@ -23,7 +22,6 @@ from sweeper.reporting.first_screen import (
     NOT_JUDGED,
     STOPPED,
     UNFINISHED,
-    WORSE,
     FirstScreen,
     first_screen,
     loss_and_network,
@@ -211,12 +209,6 @@ def test_a_majority_class_predictor_is_warned_of(quickstart_folder: Path) -> Non
     assert warned({**row, "val_accuracy": 0.9}) == warned({**row, "val_majority_share": None}) == warned() == []
 
 
-def test_without_measurements_there_is_nothing_to_say(tmp_path: Path) -> None:
-    (tmp_path / "sweep.yaml").write_text("objective: {metric: val_nll, mode: min}")
-    found = screen(Results(tmp_path))
-    assert not found.answers and found.missing
-
-
 def test_the_settings_of_a_data_set_are_kept_apart(quickstart_folder: Path) -> None:
     results = held(quickstart_folder)
     board = leaderboard(results)
@@ -314,12 +306,3 @@ def test_nothing_finite_is_said_and_everything_else_is_written(tmp_path: Path, v
     missing = screen(Results(folder)).missing
     assert missing in " ".join(as_text(summary(Results(folder))).split())
     assert missing in write_report(folder).read_text("utf-8")
-
-
-def test_the_leader_of_a_matrix_stands_first(quickstart_folder: Path) -> None:
-    results = held(quickstart_folder)
-    found = matrix(results, leaderboard(results))
-    assert found is not None
-    (answer,) = screen(results).answers
-    assert answer.lines[0].network == answer.leader.network
-    assert {line.standing for line in answer.lines} <= {BEST, ALIKE, WORSE, STOPPED}

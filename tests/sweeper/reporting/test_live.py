@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import io
-import math
 import re
 from pathlib import Path
 
@@ -43,31 +42,6 @@ def _sweep():
         {"status": "failed", "epochs": 1, "objective": 0.01},
         {"status": "waiting"},
     )
-
-
-def test_counts_rungs_and_best():
-    now = Tally(_sweep(), HALVING).snapshot(seconds=10, epochs_before=0)
-    assert now.counts == {
-        "waiting": 1, "running": 1, "completed": 1, "early_stopped": 2, "failed": 1, "interrupted": 0,
-    }  # fmt: skip
-    assert now.rungs == {3: (3, 1), 9: (1, 1), 27: (1, 0)}
-    assert now.best.configuration == 0, "none that has not completed, once one has"
-    assert now.epochs == 44
-    assert now.share == pytest.approx(now.epochs / now.epochs_expected)
-
-
-def test_the_best_of_a_metric_that_should_be_large():
-    schedule = Halving("val_accuracy", "max", 27, 3, 3)
-    assert Tally(_sweep(), schedule).snapshot(seconds=1, epochs_before=0).best.configuration == 0
-    state = _sweep()
-    del state.trials[0]
-    assert Tally(state, schedule).snapshot(seconds=1, epochs_before=0).best.configuration == 1
-
-
-def test_a_value_that_is_no_number_is_never_the_best():
-    state = _state({"status": "running", "objective": math.nan}, {"status": "running", "objective": 0.4})
-    assert Tally(state, HALVING).snapshot(seconds=1, epochs_before=0).best.configuration == 1
-    assert Tally(_state({"objective": math.nan}), HALVING).snapshot(seconds=1, epochs_before=0).best is None
 
 
 def test_time_left_supposes_that_trials_end_as_early_as_those_before():
@@ -129,26 +103,6 @@ def test_every_failure_is_shown_at_once():
         progress.append(made_record(0, "failed", 0.0, body))
         progress.append(made_record(1, "started", 0.0, {"configuration": 4}))
     assert stream.getvalue().splitlines()[:-1] == ["c00004 crash: its process died"]
-
-
-def test_on_a_terminal_a_table_with_rungs_counts_and_the_best():
-    stream = io.StringIO()
-    console = Console(file=stream, force_terminal=True, width=120, height=30)
-    progress = Progress(console, _sweep(), HALVING, lambda index: f"configuration {index}", clock=lambda: 7.0)
-    progress.stage("running")
-    console.print(progress._render())
-    text = stream.getvalue()
-    for part in (
-        "epoch 3",
-        "epoch 9",
-        "epoch 27",
-        "passed",
-        "stopped",
-        "1 failed",
-        "configuration 0",
-        "val_nll 0.3000",
-    ):
-        assert part in text, part
 
 
 def counted_plainly(state, schedule):

@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 
 from sweeper.reporting.matrix import Matrix, matrix
-from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
 from sweeper.results.selection import selected
 from tests.sweeper.held import held
@@ -56,18 +55,3 @@ def test_marks_are_those_of_the_best_set(folder: str, request: pytest.FixtureReq
     best = found.best("")
     assert best is not None and answer[0][0] == best["trial"] and len(finished) == answer[1].configurations
     assert {name for name, row in finished.items() if found.decides.worse(best, row) is False} == set(answer[0])
-
-
-def test_without_a_second_replicate_no_difference_is_judged(tmp_path: Path) -> None:
-    from tests.sweeper.synthetic_sweep import write_sweep
-
-    found = matrix_of(write_sweep(tmp_path / "one", configurations=12, replicates=1, failures=0))
-    best = found.best("")
-    rows = [row for rows in found.cells.values() for row in rows if row is not best]
-    assert best is not None and {found.decides.worse(best, row) for row in rows} == {None}
-
-
-def test_an_empty_sweep_has_no_matrix(tmp_path: Path) -> None:
-    (tmp_path / "sweep.yaml").write_text("objective: {metric: val_nll, mode: min}")
-    results = Results(tmp_path)
-    assert matrix(results, leaderboard(results)) is None

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import io
 import shutil
-from pathlib import Path
 
 import pytest
 from rich.console import Console
-from rich.table import Table
 
 from sweeper.journal.journal import Journal
-from sweeper.reporting.status import UNDRIVEN_LOOKS, SweepWatch, WatchUpdate, look_at_all, watch
+from sweeper.reporting.status import UNDRIVEN_LOOKS, SweepWatch, WatchUpdate, watch
 from sweeper.space.loading import load_spec
 from sweeper.storage.lease import Lease
 from sweeper.storage.sweeps import create_sweep
@@ -154,10 +152,3 @@ def test_the_command_watches_one_sweep_or_all_and_says_how_it_ended(driven):
     shutil.rmtree(driven.paths.journal)
     driven.write(Script().attempt(1).add("ended", attempt=1, outcome="stopped"))
     assert typed("status", "small", "-w", *where).returncode == 1
-
-
-def test_all_sweeps_of_a_folder_are_shown_until_no_driver_runs(tmp_path: Path) -> None:
-    seen = look_at_all(str(Driven(tmp_path).output))
-    assert seen.over and seen.line == "no sweep is running"
-    assert isinstance(seen.panel, Table)
-    assert list(seen.panel.columns[0].cells) == ["small"]

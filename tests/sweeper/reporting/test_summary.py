@@ -6,7 +6,7 @@ import io
 import shutil
 from collections import defaultdict
 from pathlib import Path
-from typing import Any, cast
+from types import SimpleNamespace
 
 import duckdb
 import numpy as np
@@ -104,17 +104,9 @@ def test_the_summary_names_the_reason_of_each_failure_once(quickstart_folder: Pa
 
 def test_the_summary_says_how_replicates_shared_processes(quickstart_folder: Path) -> None:
     assert packing_lines(Results(quickstart_folder)) == [], "one after another, as usual"
+    packing = "CASE WHEN n < 3 THEN 'fused' WHEN n < 5 THEN 'sequential' END AS packing"
     with duckdb.connect() as tables:
-        tables.execute("CREATE TABLE trials (trial VARCHAR, replicate INTEGER, packing VARCHAR)")
-        for number, packing in enumerate(["fused"] * 3 + ["sequential"] * 2 + [None]):
-            rows = [(f"c{number:05d}", replicate, packing) for replicate in range(2)]
-            tables.executemany("INSERT INTO trials VALUES (?, ?, ?)", rows)
-
-        class Counted:
-            def rows(self, sql: str) -> list[dict[str, Any]]:
-                found = tables.execute(sql)
-                names = [column[0] for column in found.description]
-                return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
-
-        said = packing_lines(cast(Results, Counted()))
+        tables.execute(f"CREATE TABLE trials AS SELECT n AS trial, r, {packing} FROM range(6) t(n), range(2) s(r)")
+        counted = SimpleNamespace(rows=lambda sql: tables.execute(sql).to_arrow_table().to_pylist())
+        said = packing_lines(counted)  # type: ignore[arg-type]
     assert said == ["replicates ran fused in 3 trials, sequentially in 2 trials"]

@@ -63,15 +63,6 @@ def test_ten_thousand_pairs_take_a_second() -> None:
     assert found.interval[1] - found.interval[0] == pytest.approx(4 / 100, rel=0.2)
 
 
-def test_a_correlations_interval_contains_it() -> None:
-    rng = np.random.default_rng(1)
-    x = rng.normal(size=30)
-    found = correlation(x, x + rng.normal(size=30))
-    assert found is not None and found.interval is not None
-    assert found.interval[0] < found.rho < found.interval[1] and found.n == 30
-    assert found == correlation(x, x + (np.random.default_rng(1).normal(size=60)[30:]))
-
-
 def test_spread_is_the_sample_standard_deviation() -> None:
     values = [0.1, 0.2, 0.4]
     found = spread(values)
