@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 import jinja2
 import pyarrow.compute as pc
@@ -22,6 +23,7 @@ from sweeper.journal.best import Judging, best_trial, best_words
 from sweeper.journal.state import ENDED, SweepState
 from sweeper.tables.generations import recalibration_parts
 from sweeper.tracking.base import DIAGRAM
+from trainables.metrics.binning import consistency_bars
 from trainables.worker.trial_reports import Row
 from trainables.worker.trial_tables import write_parquet
 
@@ -99,18 +101,24 @@ def missing_diagrams(paths: SweepPaths, state: SweepState, drawn: Mapping[int, s
 
 
 def merged(rows: Bins) -> Bins:
-    """Pool bins over replicates: `lower upper n confidence accuracy`, in order.
+    """Pool bins over replicates: `lower upper n confidence accuracy low high`, in order.
+
+    Between `low` and `high` are 95 % of the accuracies of a calibrated network (`consistency_bars`). Replicates share
+    their samples, so the bars are those of one replicate's samples.
 
     Args:
         rows: one row per replicate and bin, which also has the column `bin`.
     """
-    bins: list[dict[str, object]] = []
+    bins: list[dict[str, Any]] = []
     for _, group in sorted(grouped(rows, itemgetter("bin")).items()):
         n = sum(row["n"] for row in group)
         bins.append({"lower": group[0]["lower"], "upper": group[0]["upper"], "n": n})
         for column in ("confidence", "accuracy"):
             total = math.fsum(row["n"] * row[column] for row in group if row["n"])
             bins[-1][column] = total / n if n else None
+        if n:
+            ends = consistency_bars([bins[-1]["confidence"]], [n / len(group)])
+            bins[-1] |= {name: float(end[0]) for name, end in zip(("low", "high"), ends, strict=True)}
     return bins
 
 
@@ -130,7 +138,7 @@ def said_of(bins: Bins) -> str:
 def reliability_diagram(bins: Bins, title: str, subtitle: str = "") -> str:
     """Draw a reliability diagram as SVG: accuracy against confidence, one bar per bin, the diagonal dashed.
 
-    Darker bars contain more samples.
+    Darker bars contain more samples. Red lines are the consistency bars.
     """
     filled = [row for row in bins if row["n"]]
     most = max((row["n"] for row in filled), default=0)

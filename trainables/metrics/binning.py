@@ -304,6 +304,25 @@ def consistency_band(
     return Band(at, lower, upper)
 
 
+def consistency_bars(confidence: ArrayLike, samples: ArrayLike, level: float = 0.95) -> tuple[Floats, Floats]:
+    """Return the ends of each bin's bar, between which its accuracy lies with probability `level` if it is calibrated.
+
+    These are quantiles of Binomial(n, p)/n, with n the `samples` [B] of a bin, at least 1, and p its mean `confidence`
+    [B]. The bars of Bröcker & Smith 2007, Increasing the reliability of reliability diagrams, Weather and Forecasting
+    22, are resampled; if confidences within a bin differ, theirs are slightly narrower.
+
+    Example:
+        >>> low, high = consistency_bars([0.5], [100])
+        >>> low.tolist(), high.tolist()
+        ([0.4], [0.6])
+    """
+    from scipy.stats import binom  # slow to import, and not needed for labels
+
+    n = np.maximum(np.floor(samples), 1)
+    low, high = (binom.ppf((1 + side * level) / 2, n, np.minimum(confidence, 1.0)) / n for side in (-1, 1))
+    return low, high
+
+
 def _grouped(ascending: Floats) -> tuple[Floats, Integers, Floats]:
     """Return the distinct values of an ascending array, their first indices, and their counts."""
     starts = np.flatnonzero(np.concatenate(([True], ascending[1:] != ascending[:-1])))

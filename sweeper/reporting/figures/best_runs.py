@@ -16,6 +16,7 @@ from sweeper.reporting.figures.base import (
     Figure,
     Json,
     Panel,
+    bars_to,
     colour,
     diagonal,
     fields,
@@ -30,7 +31,7 @@ from sweeper.results import Results
 from sweeper.results.leaderboard import Leaderboard, leaderboard
 from sweeper.results.queries import literal
 from trainables.metrics import evaluate_probabilities, reliability_bins, softmax64
-from trainables.metrics.binning import consistency_band, decomposition, isotonic_levels
+from trainables.metrics.binning import consistency_band, consistency_bars, decomposition, isotonic_levels
 
 
 @FIGURES.add("reliability", place=70, absent="Reliability diagrams: no trial has been evaluated on test data.")
@@ -48,7 +49,8 @@ def draw_reliability(results: Results) -> Figure | None:
             "Accuracy against confidence on test data; below the diagonal a network is over-confident. Line: isotonic "
             "regression, without bins (CORP, Dimitriadis et al. 2021); band: where it lies in 90 % of draws if every "
             "confidence is right. Circles: equal-width bins; shaded: the share of samples in each, "
-            "and their number."
+            "and their number. Without stored predictions, a line joins the bins; bars hold 95 % of a bin's "
+            "accuracies if its confidence is right (Bröcker & Smith 2007)."
         ),
         sql=queries,
         tables=["reliability", "predictions", "evaluations"],
@@ -93,7 +95,8 @@ def bins_sql(row: Row) -> str:
     """Return the query of a configuration's test bins, pooled over replicates."""
     return (
         "SELECT bin, any_value(lower) AS lower, any_value(upper) AS upper, sum(n)::BIGINT AS n,\n"
-        "  sum(n * confidence) / nullif(sum(n), 0) AS confidence, sum(n * accuracy) / nullif(sum(n), 0) AS accuracy\n"
+        "  sum(n * confidence) / nullif(sum(n), 0) AS confidence, sum(n * accuracy) / nullif(sum(n), 0) AS accuracy,\n"
+        "  avg(n) AS samples\n"
         f"FROM reliability WHERE trial = {literal(row['trial'])} AND epoch = {literal(row['epochs'])}\n"
         "  AND split = 'test' GROUP BY bin ORDER BY bin"
     )
@@ -191,7 +194,8 @@ def after_temperature(stored: Stored, bins: int) -> tuple[Rows, list[str], Isoto
 def diagram(heading: str, bins: Rows, remarks: Sequence[str], curve: Isotonic | None = None) -> Panel:
     """Return a reliability diagram: curve with band, accuracy by bin, diagonal, and bars for the shares of samples.
 
-    Without a curve, which needs stored predictions, a line joins the bins.
+    Without a curve, which needs stored predictions, a line joins the bins over their consistency bars. Replicates share
+    their samples, so the bars are those of one replicate's `samples`.
     """
     total = sum(int_of(row, "n") for row in bins)
     shares = [
@@ -211,7 +215,11 @@ def diagram(heading: str, bins: Rows, remarks: Sequence[str], curve: Isotonic | 
         mark("text", shares, look=small, text={"field": "n"}), diagonal(),
     ]  # fmt: skip
     if curve is None:
-        layers += [mark("line", means), points(means)]
+        filled = [row for row in bins if row["n"]]
+        confidence, samples = ([float_of(row, name) for row in filled] for name in ("confidence", "samples"))
+        low, high = consistency_bars(confidence, samples)
+        bars = [{**mean, "low": a, "high": b} for mean, a, b in zip(means, low.tolist(), high.tolist(), strict=True)]
+        layers += [bars_to(bars, color=paint("soft")), mark("line", means), points(means)]
     else:
         layers += [*curve[0], rings(means, "second", size=36)]
     x, y = (quantity(at, words, limits=(0, 1.03), step=0.2) for at, words in (("x", "confidence"), ("y", "accuracy")))

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from trainables.metrics.binning import consistency_band, decomposition, isotonic_levels
+from trainables.metrics import reliability_bins
+from trainables.metrics.binning import consistency_band, consistency_bars, decomposition, isotonic_levels
 
 
 def pooled(score: list[float], outcome: list[int]) -> dict[float, float]:
@@ -93,3 +94,31 @@ def test_an_overconfident_curve_lies_below_the_band() -> None:
     band = consistency_band(confidence)
     curve = np.interp(band.confidence, *isotonic_levels(confidence, rng.random(2000) < confidence - 0.15))
     assert np.mean(curve < band.lower) > 0.6
+
+
+def bins_outside(confidence: np.ndarray, correct: np.ndarray, bins: int = 10) -> np.ndarray:
+    """Return whether each bin's accuracy lies outside of its bar, for bins with samples."""
+    probabilities = np.stack([confidence, 1 - confidence], axis=1)
+    rows = [row for row in reliability_bins(probabilities, 1 - correct, bins) if row["n"]]
+    low, high = consistency_bars([row["confidence"] for row in rows], [row["n"] for row in rows])
+    accuracy = np.array([row["accuracy"] for row in rows])
+    return (accuracy < low - 1e-12) | (accuracy > high + 1e-12)
+
+
+def test_one_bin_in_twenty_of_a_calibrated_network_lies_outside_its_bar_and_most_of_another() -> None:
+    rng = np.random.default_rng(4)
+    calibrated, overconfident = [], []
+    for _ in range(400):
+        p = rng.uniform(0.5, 1, 2000)
+        calibrated.extend(bins_outside(p, (rng.random(2000) < p).astype(int)))
+        overconfident.extend(bins_outside(p, (rng.random(2000) < p - 0.1).astype(int)))
+    assert 0.03 <= np.mean(calibrated) <= 0.05, "quantiles of counts hold a little more than 95 %"
+    assert np.mean(overconfident) > 0.95
+
+
+def test_bars_are_the_quantiles_of_resampled_bins() -> None:
+    rng = np.random.default_rng(5)
+    p = rng.uniform(0.8, 0.9, 150)
+    drawn = (rng.random((20_000, 150)) < p).mean(1)
+    low, high = consistency_bars([p.mean()], [150])
+    np.testing.assert_allclose([low[0], high[0]], np.quantile(drawn, [0.025, 0.975]), atol=1.5 / 150)
