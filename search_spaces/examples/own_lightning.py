@@ -6,24 +6,27 @@ from sklearn.datasets import load_wine
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from trainables.losses import build_loss
 from trainables.training.lightning import LightningLoop
 
 
 class Net(lightning.LightningModule):
-    def __init__(self, lr):
+    def __init__(self, lr, loss):
         super().__init__()
-        self.lr, self.layers = lr, nn.Sequential(nn.Linear(13, 16), nn.ReLU(), nn.Linear(16, 3))
+        self.lr, self.loss = lr, build_loss(**loss)
+        self.layers = nn.Sequential(nn.Linear(13, 16), nn.ReLU(), nn.Linear(16, 3))
 
     def forward(self, inputs):
         return self.layers(inputs)
 
     def training_step(self, batch, _):
-        loss = nn.functional.cross_entropy(self(batch[0]), batch[1])
+        loss = self.loss(self(batch[0]), batch[1])
         self.log("train_loss", loss, on_epoch=True)
         return loss
 
     def configure_optimizers(self):
-        return torch.optim.AdamW(self.parameters(), lr=self.lr)
+        optimizer = torch.optim.AdamW(self.parameters(), lr=self.lr)
+        return [optimizer], [torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.trainer.max_epochs)]
 
 
 class Wine(lightning.LightningDataModule):

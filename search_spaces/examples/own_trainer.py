@@ -4,6 +4,7 @@ import torch
 from sklearn.datasets import load_digits
 from transformers import Trainer, TrainingArguments, ViTConfig, ViTForImageClassification
 
+from trainables.losses import build_loss
 from trainables.training.transformers import TrainerLoop
 
 IMAGES, LABELS = (torch.tensor(part) for part in load_digits(return_X_y=True))
@@ -30,8 +31,15 @@ def tiny(hidden):
 
 class Loop(TrainerLoop):
     def trainer(self, configuration, arguments):
+        loss = build_loss(**configuration["loss"])
         arguments |= {"learning_rate": configuration["lr"], "per_device_train_batch_size": 50}
-        return Trainer(tiny(configuration["hidden"]), TrainingArguments(**arguments), train_dataset=Digits("train"))
+        arguments |= {"lr_scheduler_type": "cosine", "warmup_steps": 20}
+        return Trainer(
+            tiny(configuration["hidden"]),
+            TrainingArguments(**arguments),
+            train_dataset=Digits("train"),
+            compute_loss_func=lambda outputs, labels, **_: loss(outputs.logits, labels),
+        )
 
     def data(self, split):
         return Digits(split)

@@ -16,7 +16,7 @@ from sweeper.execution.predictions_file import read_predictions
 from tests.sweeper.execution.prediction_rows import CLASSES, SIZES, written
 from trainables.metrics import evaluate_probabilities
 
-DOCUMENT = Path(search_spaces.__file__).parents[1] / "docs" / "your_own_loop.md"
+DOCS = Path(search_spaces.__file__).parents[1] / "docs"
 
 
 @pytest.fixture(scope="module")
@@ -85,9 +85,8 @@ def test_a_seed_that_is_missing_or_not_finite_is_a_replicate_that_failed(tmp_pat
     assert errors == ["logits of seed 3 are not finite in epoch 9", "the file has no seed 7"]
 
 
-def documented(title):
-    text = DOCUMENT.read_text()
-    return text.split(f"<!-- {title} -->\n```python\n")[1].split("```")[0]
+def documented(page, title):
+    return (DOCS / page).read_text().split(f"<!-- {title} -->\n```python\n")[1].split("```")[0]
 
 
 @pytest.mark.integration
@@ -101,7 +100,7 @@ def test_the_trainers_callback_writes_a_file_that_is_imported(tmp_path, monkeypa
     arguments = {"output_dir": "out", "num_train_epochs": 2, "save_strategy": "no", "report_to": [], "use_cpu": True}
     known = {name: getattr(transformers, name) for name in ("Trainer", "TrainerCallback", "TrainingArguments")}
     exec(
-        documented("a Trainer's predictions"),
+        documented("hugging_face.md", "a Trainer's predictions"),
         {**known, **parts, "tiny": tiny, "arguments": arguments, "pa": pa, "pq": pq},
     )
     found = read_predictions(tmp_path / "predictions.parquet")
@@ -122,7 +121,7 @@ def test_lightnings_callback_writes_a_file_that_is_imported(tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     options = {"accelerator": "cpu", "max_epochs": 2, "logger": False, "enable_checkpointing": False}
     known = {"lightning": lightning, "Net": Validated, "Wine": Wine, "options": options, "pa": pa, "pq": pq}
-    exec(documented("Lightning's predictions"), known)
+    exec(documented("lightning.md", "Lightning's predictions"), known)
     found = read_predictions(tmp_path / "predictions.parquet")
     assert (found.epochs, found.splits, len(found.targets)) == ([1, 2], ["val"], 160)
     assert sweeper.import_(tmp_path / "predictions.parquet", output=tmp_path, mlflow=False).complete

@@ -16,10 +16,8 @@ from sweeper.space.user_code import set_code_root
 pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore")]  # importing transformers takes seconds
 
 
-def test_the_example_is_short_and_resumes_to_the_bit():
+def test_the_example_resumes_to_the_bit():
     pytest.importorskip("transformers")
-    source = Path(search_spaces.__file__).parent / "examples" / "own_trainer.py"
-    assert len(source.read_text().splitlines()) <= 40
     found = prepare_dataset(load_spec("examples/own_trainer"))
     assert isinstance(found, LoopData) and found.classes == 10 and found.columns == ("grad_norm",)
     assert (len(found.val), len(found.test)) == (397, 400)
