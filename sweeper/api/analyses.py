@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 #: SQL query that `recalibrate` suggests at its end.
 AFTERWARDS_SQL = (
-    "select trial, method, options, bins, avg(ece), avg(nll), avg(temperature) from recalibrations "
-    "where split = 'test' group by all order by all"
+    "select trial, split, method, options, bins, avg(ece), avg(nll), avg(temperature) from recalibrations "
+    "group by all order by all"
 )
 
 Method = Parameter(("--method", "-m"), completer=complete_method)

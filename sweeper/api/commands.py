@@ -203,6 +203,7 @@ def import_(
     file: str | Path,
     *,
     labels: str | Path | None = None,
+    cross_fit: bool = False,
     set: arguments.Settings = None,
     name: str | None = None,
     output: arguments.Output = None,
@@ -216,6 +217,8 @@ def import_(
     Args:
         file: NumPy archive (.npz, .npy), CSV or Parquet file of logits or probabilities.
         labels: File of the class indices, if they are not in the first one.
+        cross_fit: Fit each post-hoc method on four fifths of the samples and measure it on the others, in turn, instead
+            of halving them. For few samples.
         name: Name of the sweep. (default: the file's name, numbered)
 
     Raises:
@@ -235,7 +238,8 @@ def import_(
     uri = arguments.tracking_address(tracking_uri, place) if mlflow else None
     options = RunOptions(place, tracker=uri, progress=arguments.progress_view())
     targets = None if labels is None else Path(labels)
-    return FinishedRun(import_predictions(Path(file), overrides(set), name, options, targets), place, options.timings)
+    done = import_predictions(Path(file), overrides(set), name, options, targets, cross_fit=cross_fit)
+    return FinishedRun(done, place, options.timings)
 
 
 def plan(

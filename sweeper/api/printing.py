@@ -134,9 +134,10 @@ def _print_run(done: FinishedRun) -> None:
         diverged = plural(done.counts["failed"] - done.retriable, "failed trial")
         print(f"note     {diverged} diverged; retries would diverge again, because they use the same random numbers")
     where = "" if done.output == RESULTS else f" --output {done.output}"
+    split = "test" if "test" in done.results.specification["evaluation"]["splits"] else "val"
     next_commands = [
         f'sweeper results {done.name}{where} --sql "select status, config_loss_name, avg(ece) from final '
-        "where split = 'test' group by all order by 1, 3\"",
+        f"where split = '{split}' group by all order by 1, 3\"",
         f"sweeper ui{where}" if store is None else f"sweeper report {done.name}{where}",
     ]
     if done.outcome != "finished":

@@ -109,7 +109,13 @@ class _FromFile(Executor):
 
 
 def import_predictions(
-    file: Path, overrides: Sequence[str], name: str | None, options: RunOptions, labels: Path | None = None
+    file: Path,
+    overrides: Sequence[str],
+    name: str | None,
+    options: RunOptions,
+    labels: Path | None = None,
+    *,
+    cross_fit: bool = False,
 ) -> Outcome:
     """Create a sweep from a file of predictions.
 
@@ -119,11 +125,12 @@ def import_predictions(
         name: Name of the sweep; the file's name, numbered, by default.
         options: Options of the run.
         labels: File of the targets, if they are in another one.
+        cross_fit: Take all samples as validation data, on which post-hoc methods are cross-fitted.
 
     Raises:
         SweeperError: The file lacks columns or has invalid values.
     """
-    predictions = read_predictions(file, labels)
+    predictions = read_predictions(file, labels, cross_fit=cross_fit)
     spec = load_spec(predictions.space(), overrides)
     facts = predictions.facts()
     manifest = {

@@ -43,12 +43,13 @@ Array = NDArray[np.generic]
 FORMS = "give .npz, .npy, .csv or .parquet"
 
 
-def predictions_table(file: Path, labels: Path | None = None) -> tuple[pa.Table, list[str]]:
+def predictions_table(file: Path, labels: Path | None = None, *, cross_fit: bool = False) -> tuple[pa.Table, list[str]]:
     """Read predictions in any of these formats.
 
     Args:
         file: the predictions.
         labels: the file of their targets, if they are in another file.
+        cross_fit: take all samples as validation data instead of halving them; the file must have no other split.
 
     Returns:
         The table, and a sentence for each assumption about something that the file does not say.
@@ -70,7 +71,7 @@ def predictions_table(file: Path, labels: Path | None = None) -> tuple[pa.Table,
                 rule = f"{labels} has {len(targets):,} labels for {len(table):,} rows"
                 raise SweeperError(rule, "give as many, in the same order")
             table = table.append_column(TARGET, targets)
-    return _halved(table)
+    return _validation(table, file) if cross_fit else _halved(table)
 
 
 def _read(file: Path) -> pa.Table:
@@ -186,6 +187,17 @@ def _append(table: pa.Table, columns: Mapping[str, pa.Array]) -> pa.Table:
     return table
 
 
+def _validation(table: pa.Table, file: Path) -> tuple[pa.Table, list[str]]:
+    """Return the table with all samples in `val`. Raises SweeperError if it has several splits."""
+    if SPLIT in table.column_names:
+        if len(names := table[SPLIT].unique()) > 1:
+            rule = f"{file} has the splits {', '.join(map(str, names.to_pylist()))}, and cross-fitting needs one"
+            raise SweeperError(rule, "leave out --cross-fit, or give the file without its splits")
+        table = table.drop_columns([SPLIT])
+    said = "each post-hoc method is fitted on four fifths of the samples and measured on the others, in turn"
+    return table.append_column(SPLIT, pa.array([FITTED_ON] * len(table))), [said]
+
+
 def _halved(table: pa.Table) -> tuple[pa.Table, list[str]]:
     """Split a table that has a single set of samples into random halves, `val` and `test`; return others unchanged."""
     own = {*table.column_names} - {TARGET, LOGITS, PROBABILITIES, SAMPLE}
@@ -198,6 +210,6 @@ def _halved(table: pa.Table) -> tuple[pa.Table, list[str]]:
     names = pa.array(np.where(fitted, FITTED_ON, "test"))
     said = (
         f"the file has one set of samples: a random half of them, {FITTED_ON}, fits post-hoc methods, the other, test, "
-        "measures"
+        "measures; with few samples, --cross-fit uses all of them for both"
     )
     return (table.drop_columns([SPLIT]) if named else table).append_column(SPLIT, names), [said]

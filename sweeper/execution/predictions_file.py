@@ -136,14 +136,14 @@ class Predictions:
         return {"samples": sizes, "classes": self.logits.shape[1], "split_hash": digest}
 
 
-def read_predictions(file: Path, labels: Path | None = None) -> Predictions:
-    """Read a file of predictions, whose targets may be in another file, `labels`.
+def read_predictions(file: Path, labels: Path | None = None, *, cross_fit: bool = False) -> Predictions:
+    """Read a file of predictions, see `sweeper.execution.prediction_tables.predictions_table` for the arguments.
 
     Raises:
         SweeperError: the file lacks something or has invalid values (all faults at once).
     """
     faults = _Faults(file)
-    table, notes = _table(file, labels, faults)
+    table, notes = _table(file, labels, cross_fit, faults)
     own = [name for name in table.column_names if name not in KNOWN]
     _check_names(table, own, faults)
     logits = _logits(table, faults)
@@ -163,7 +163,7 @@ def read_predictions(file: Path, labels: Path | None = None) -> Predictions:
     return Predictions(_nested(configurations), seeds, epochs, splits, logits, targets, rows, notes)
 
 
-def _table(file: Path, labels: Path | None, faults: _Faults) -> tuple[pa.Table, list[str]]:
+def _table(file: Path, labels: Path | None, cross_fit: bool, faults: _Faults) -> tuple[pa.Table, list[str]]:
     """Return every column of the file that can be read, in the samples' order, and the assumptions made."""
     try:
         for path in filter(None, (file, labels)):
@@ -173,7 +173,7 @@ def _table(file: Path, labels: Path | None, faults: _Faults) -> tuple[pa.Table, 
         for name in [name for name, count in Counter(names).items() if count > 1]:
             faults.add(f"has several columns called {name!r}", "give each column its own name")
         faults.raise_any()
-        table, notes = predictions_table(file, labels)
+        table, notes = predictions_table(file, labels, cross_fit=cross_fit)
         columns = {name: _decoded(table.column(number)) for number, name in enumerate(table.column_names)}
     except (OSError, pa.ArrowException, ValueError, BadZipFile) as error:
         raise SweeperError(f"{file} cannot be read: {(str(error).splitlines() or [''])[0]}") from error

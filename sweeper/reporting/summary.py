@@ -58,7 +58,7 @@ def summary(results: Results) -> RenderableType:
 
 
 def posthoc_methods(results: Results) -> RenderableType | None:
-    """Return the test metrics of each post-hoc method for a sweep of one configuration; None for any other sweep.
+    """Return the metrics of each post-hoc method for a sweep of one configuration; None for any other sweep.
 
     With several configurations, the question is which of them is the best. With one, it is which method is the best.
     """
@@ -66,7 +66,8 @@ def posthoc_methods(results: Results) -> RenderableType | None:
     if posthoc is None or len(posthoc.tables[0].rows) != 1 or len(posthoc.tables[0].methods) < 3:
         return None
     heads = (Column(label(table.metric), justify="right") for table in posthoc.tables)
-    shown = Table("test", *heads, box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    measured = "test" if posthoc.split == "test" else "cross-fitted"
+    shown = Table(measured, *heads, box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     for at, method in enumerate(posthoc.tables[0].methods):
         cells = [table.rows[0][2][at] for table in posthoc.tables]
         shown.add_row(method, *(Text(cell.text, style="bold" if cell.best else "") for cell in cells))

@@ -146,8 +146,12 @@ BINNED = ("ece", "ada_ece")
 #: (about 95 %).
 INDISTINCT = 2.0
 
+MEASURED = {
+    "test": "Test data, last evaluation. Methods are fitted on each replicate’s validation data.",
+    "val": "Validation data, last evaluation. Methods are fitted on four fifths and measured on the others, in turn.",
+}
 CAPTION = (
-    "Test data, last evaluation. Methods are fitted on each replicate’s validation data. Mean ± standard deviation "
+    " Mean ± standard deviation "
     "over replicates; in parentheses the mean fitted temperature T and, if the method has one, γ. Bold: the smallest "
     "mean of the row. ≈: not distinguishable from it (mean paired difference within two standard errors)."
 )
@@ -202,6 +206,7 @@ class PosthocTables(NamedTuple):
     caption: str
     tables: list[MetricTable]
     sql: str
+    split: str
 
 
 def posthoc_tables(results: Results) -> PosthocTables | None:
@@ -211,17 +216,21 @@ def posthoc_tables(results: Results) -> PosthocTables | None:
         return None
     bins = sorted({int_of(row, "bins") for row in measured.rows})
     wanted = [(metric, count) for metric in BINNED for count in bins] + [("nll", bins[0])]
-    caption = CAPTION + (METACAL if any(v.method.startswith("metacal") for v in measured.variants) else "")
+    caption = (
+        MEASURED[measured.split]
+        + CAPTION
+        + (METACAL if any(v.method.startswith("metacal") for v in measured.variants) else "")
+    )
     if measured.left_out:
         caption += (
             f" The best {len(measured.names)} configurations are shown; the tables have {measured.left_out} more."
         )
-    return PosthocTables(caption, [table_of(measured, *table) for table in wanted], measured.sql)
+    return PosthocTables(caption, [table_of(measured, *table) for table in wanted], measured.sql, measured.split)
 
 
 def table_of(measured: Posthoc, metric: str, bins: int) -> MetricTable:
     """Return one metric's table."""
-    rows = [row for row in measured.rows if row["split"] == "test" and row["bins"] == bins]
+    rows = [row for row in measured.rows if row["split"] == measured.split and row["bins"] == bins]
     held = grouped(rows, lambda row: (row["trial"], Variant(text_of(row, "method"), text_of(row, "options"))))
     variants = [variant for variant in measured.variants if any(variant == known for _, known in held)]
     replicates = max((int_of(row, "replicate") + 1 for row in rows), default=0)

@@ -6,15 +6,17 @@ If both contain a method with the same options and bins, the recalibration is us
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sweeper.core.cells import Rows, text_of
 from sweeper.core.labels import describe
 from sweeper.results.leaderboard import FINISHED, leaderboard
 from sweeper.results.queries import literal
-from sweeper.results.recalibration import UNCALIBRATED, options_that_differ
+from sweeper.results.recalibration import UNCALIBRATED, measured_split, options_that_differ
 from sweeper.results.results import Results
 from trainables.registry import FITTED_ON, LABEL, entry_label
+from trainables.registry.names import CROSS_FITTED
 
 METRICS = ("ece", "ada_ece", "nll")
 #: The method that is listed first, because readers compare the other methods with it.
@@ -57,6 +59,11 @@ class Posthoc:
     left_out: int
 
     @property
+    def split(self) -> str:
+        """The split that shows how good the methods are."""
+        return measured_split(self.rows)
+
+    @property
     def variants(self) -> list[Variant]:
         """The uncalibrated probabilities, the baseline, then the other methods by name, options in order."""
         measured = {Variant(text_of(row, "method"), text_of(row, "options")) for row in self.rows}
@@ -96,7 +103,8 @@ def posthoc_sql(results: Results) -> str:
     columns = set(results.columns("evaluations"))
     bins = int(results.specification.get("evaluation", {}).get("bins", 15))
     own = [method for method in own_methods(results) if f"{method[2]}{METRICS[0]}" in columns]
-    parts = [own_sql(columns, *method[:2], bins, method[2]) for method in [(UNCALIBRATED, "{}", ""), *own]]
+    splits = results.specification.get("evaluation", {}).get("splits", ("test",))
+    parts = [own_sql(columns, *method[:2], bins, method[2], splits) for method in [(UNCALIBRATED, "{}", ""), *own]]
     measured = ", ".join(f"recalibrations.{name}" for name in METRICS)
     parts.append(
         "SELECT trial, replicate, seed, split, method, recalibrations.options, recalibrations.bins, "
@@ -126,20 +134,23 @@ def own_methods(results: Results) -> list[tuple[str, str, str]]:
     return methods
 
 
-def own_sql(columns: set[str], method: str, options: str, bins: int, prefix: str) -> str:
+def own_sql(columns: set[str], method: str, options: str, bins: int, prefix: str, splits: Sequence[str]) -> str:
     """Return the query of one of the sweep's own methods, with columns named as in `recalibrations`."""
+    # Without test data, methods were cross-fitted: scores on the samples of the fit would be too good.
+    held_out = f"{CROSS_FITTED}{prefix.removeprefix('posthoc_')}"
+    scores = held_out if prefix and held_out + METRICS[0] in columns and "test" not in splits else prefix
 
-    def column(name: str, missing: str = "NULL::DOUBLE") -> str:
+    def column(name: str, missing: str = "NULL::DOUBLE", prefix: str = prefix) -> str:
         return f"{prefix + name if prefix + name in columns else missing} AS {name}"
 
     fitted = [name.removeprefix(prefix) for name in sorted(columns) if prefix and name.startswith(prefix)]
     fitted = [name for name in fitted if name.startswith(("line_", "temperature_at_", "at_bound"))]
     pairs = ", ".join(f"'{name}', {prefix}{name}" for name in fitted)
     parameters = f"json_object({pairs})::VARCHAR" if fitted else "'{}'"
-    unavailable = column("unavailable", "NULL::VARCHAR") if prefix else "NULL::VARCHAR AS unavailable"
+    unavailable = column("unavailable", "NULL::VARCHAR", scores) if prefix else "NULL::VARCHAR AS unavailable"
     fits = f"{column('temperature')}, {column('gamma')}" if prefix else "NULL AS temperature, NULL AS gamma"
     return (
         f"SELECT trial, replicate, seed, split, {literal(method)} AS method, {literal(options)} AS options, "
         f"{bins} AS bins, {fits}, {unavailable}, {parameters} AS parameters, "
-        f"{', '.join(map(column, METRICS))}, 0 AS source\nFROM final"
+        f"{', '.join(column(name, prefix=scores) for name in METRICS)}, 0 AS source\nFROM final"
     )

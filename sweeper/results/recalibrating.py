@@ -1,7 +1,8 @@
 """Recalibrate a trained sweep: apply post-hoc methods to stored predictions and measure them.
 
 Each evaluation's logits are read once. A method is fitted on the validation split and applied to every split, and one
-row per evaluation, split and request goes into the table `recalibrations`. Nothing is trained, and no other table is
+row per evaluation, split and request goes into the table `recalibrations`. Without a test split, methods are
+cross-fitted on the validation split. Nothing is trained, and no other table is
 written.
 """
 
@@ -24,7 +25,7 @@ from sweeper.core.ids import RECALIBRATIONS, SweepPaths
 from sweeper.core.schemas import record_batch
 from sweeper.journal.state import COMPLETED
 from sweeper.results import Results
-from sweeper.results.predictions import FITTED_ON, PredictionFiles, StoredPredictions
+from sweeper.results.predictions import FITTED_ON, MEASURED_ON, PredictionFiles, StoredPredictions
 from sweeper.results.queries import current_generation
 from sweeper.results.recalibration import UNCALIBRATED, Effect, Request, effects, read_metrics, read_requests
 from sweeper.space.user_code import take_up_kept
@@ -35,6 +36,7 @@ from sweeper.tables.generations import RECALIBRATIONS_SCHEMA, link_recalibration
 from trainables.metrics import evaluate_probabilities, softmax64
 from trainables.metrics.base import Floats, Metrics, UnusablePredictions, further_metric_columns
 from trainables.posthoc import Calibrator, fit_many
+from trainables.posthoc.base import cross_fitted
 from trainables.posthoc.focal_map import with_training_gamma
 from trainables.registry import HyperparameterValue, hyperparameter_values
 
@@ -147,7 +149,7 @@ def effects_of(paths: SweepPaths, requests: Sequence[Request]) -> list[Effect]:
     # `final` keeps only each replicate's last evaluation, because earlier ones measured half-trained networks.
     rows = results.rows(
         "SELECT recalibrations.*, seed, status FROM recalibrations JOIN final USING (trial, replicate, epoch, split) "
-        "WHERE split = 'test' ORDER BY trial, replicate"
+        "ORDER BY trial, replicate"
     )
     finished = [row for row in rows if row["status"] == COMPLETED] or rows
     order = {(request.method, request.options_text, request.bins): at for at, request in enumerate(requests)}
@@ -235,7 +237,7 @@ def measure_all(
         options = [with_training_gamma(method, asked, loss) for loss in losses]
         calibrators = fitted(batch, method, options)
         for predictions, given, calibrator, rows in zip(batch, options, calibrators, rows_of, strict=True):
-            outcome, gamma = _applied(predictions, calibrator), given.get("gamma")
+            outcome, gamma = _applied(predictions, calibrator, method, given), given.get("gamma")
             stated: dict[str, Value] = {"gamma": gamma} if isinstance(gamma, (int, float)) else {}
             rows += [
                 [_row(predictions, request, split, outcome, metrics) | stated for split in predictions.logits]
@@ -269,7 +271,9 @@ def fitted(
 Applied = tuple[Mapping[str, float], dict[str, tuple[Floats, Floats | None]]] | UnusablePredictions
 
 
-def _applied(predictions: StoredPredictions, calibrator: Fitted) -> Applied:
+def _applied(
+    predictions: StoredPredictions, calibrator: Fitted, method: str, options: Mapping[str, HyperparameterValue]
+) -> Applied:
     if isinstance(calibrator, UnusablePredictions):
         return calibrator
     splits = predictions.logits
@@ -277,9 +281,11 @@ def _applied(predictions: StoredPredictions, calibrator: Fitted) -> Applied:
         return {}, {split: (softmax64(logits), logits) for split, logits in splits.items()}
     try:
         calibrated = {split: calibrator(logits) for split, logits in splits.items()}
+        exact = {split: (values, calibrator.underflowed(splits[split], values)) for split, values in calibrated.items()}
+        if MEASURED_ON not in splits:  # no other samples show how good the method is
+            exact[FITTED_ON] = cross_fitted(method, splits[FITTED_ON], predictions.targets[FITTED_ON], options)
     except UnusablePredictions as error:
         return error
-    exact = {split: (values, calibrator.underflowed(splits[split], values)) for split, values in calibrated.items()}
     return calibrator.parameters, exact
 
 

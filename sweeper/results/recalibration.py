@@ -265,6 +265,7 @@ class Effect:
         fits: number of fits.
         at_bound: number of fits that the validation data do not determine, because the search ended at an end of its
             range or a class had no sample.
+        split: the split that was measured; methods were cross-fitted on `val`.
     """
 
     method: str
@@ -273,6 +274,7 @@ class Effect:
     changes: Sequence[Change]
     fits: int = 0
     at_bound: int = 0
+    split: str = "test"
 
     @property
     def key(self) -> tuple[str, str, int]:
@@ -300,8 +302,9 @@ class Effect:
         )
 
     def sentence(self) -> str:
-        """Return the method and its changes on test data in one sentence."""
-        return f"{self.label}, test data: {'; '.join(change.text() for change in self.changes)}."
+        """Return the method and its changes on the measured samples in one sentence."""
+        where = "test data" if self.split == "test" else "cross-fitted"
+        return f"{self.label}, {where}: {'; '.join(change.text() for change in self.changes)}."
 
 
 def effects(rows: Rows) -> list[Effect]:
@@ -309,10 +312,11 @@ def effects(rows: Rows) -> list[Effect]:
 
     Args:
         rows: one per trial, replicate (with its `seed`), split, method, options and bins, with METRICS and
-            `parameters`; includes the uncalibrated ones.
+            `parameters`; includes the uncalibrated ones. Test data are measured, without them `val`.
     """
+    split = measured_split(rows)
     tested = grouped(
-        (row for row in rows if row["split"] == "test"),
+        (row for row in rows if row["split"] == split),
         lambda row: (text_of(row, "method"), text_of(row, "options"), int_of(row, "bins")),
     )
     method_effects = []
@@ -322,8 +326,13 @@ def effects(rows: Rows) -> list[Effect]:
         if any(changes):
             bounds = [at_bound(row) for row in after]
             known = [change for change in changes if change is not None]
-            method_effects.append(Effect(method, options, bins, known, len(bounds), sum(bounds)))
+            method_effects.append(Effect(method, options, bins, known, len(bounds), sum(bounds), split))
     return method_effects
+
+
+def measured_split(rows: Rows) -> str:
+    """Return the split that shows how good methods are: `test`; without it `val`, where methods were cross-fitted."""
+    return "test" if any(row["split"] == "test" for row in rows) else "val"
 
 
 def at_bound(row: Row) -> bool:

@@ -196,11 +196,16 @@ class SweepSpec(Part):
 
     @property
     def cross_fitted(self) -> list[str]:
-        """Labels of the post-hoc methods that are cross-fitted, because their validation metrics are compared."""
+        """Labels of the post-hoc methods that are cross-fitted, because their validation metrics are compared.
+
+        Without a split `test`, all are.
+        """
         # If methods were fitted and measured on the same samples, more parameters would always look better.
         goals: list[parts.Objective | parts.Guard] = [self.objective, *self.objectives, *self.constraints]
         columns = [measured_as(goal.metric)[1] for goal in goals]
         labels = [entry_label(method) for method in self.evaluation.posthoc]
+        if "test" not in self.evaluation.splits:
+            return labels
         return [label for label in labels if any(c.startswith(f"{CROSS_FITTED}{label}_") for c in columns)]
 
     @property

@@ -13,8 +13,13 @@ import search_spaces
 import sweeper
 from sweeper.core.errors import SweeperError
 from sweeper.execution.predictions_file import read_predictions
+from sweeper.reporting.tables import posthoc_tables
+from sweeper.results.posthoc import posthoc_measurements
 from tests.sweeper.execution.prediction_rows import CLASSES, SIZES, written
+from tests.trainables.predictions import drawn_predictions
 from trainables.metrics import evaluate_probabilities
+from trainables.metrics.refinement import folds_of
+from trainables.posthoc import fit
 
 DOCS = Path(search_spaces.__file__).parents[1] / "docs"
 
@@ -168,3 +173,24 @@ def test_probabilities_of_zero_are_measured_and_recalibrated(tmp_path):
     assert np.isfinite(row["posthoc_temperature_nll"])
     assert sweeper.recalibrate("p", method=["matrix", "venn_abers"], output=tmp_path) is not None
     assert sweeper.conformal("p", output=tmp_path) is not None
+
+
+def test_cross_fitting_measures_every_sample_after_fits_on_the_others(tmp_path):
+    logits, targets = drawn_predictions(0, 90, 3, 3)
+    np.savez(tmp_path / "few.npz", logits=logits, labels=targets)
+    settings = {"evaluation.bootstrap": 0, "evaluation.posthoc": ["temperature", "platt"]}
+    done = sweeper.import_(tmp_path / "few.npz", cross_fit=True, set=settings, output=tmp_path, mlflow=False)
+    again = sweeper.recalibrate("few", method=["platt", "beta"], output=tmp_path).value
+    rows, fold = posthoc_measurements(done.results).rows, folds_of(targets)
+    assert {(row["method"], row["split"]) for row in rows} == {
+        (m, "val") for m in ("none", "temperature", "platt", "beta")
+    }
+    for method in ("temperature", "platt", "beta"):
+        probabilities = np.empty((90, 3))
+        for held_out in (fold == number for number in range(5)):
+            probabilities[held_out] = fit(method, logits[~held_out], targets[~held_out])(logits[held_out])
+        expected = evaluate_probabilities(probabilities, targets)
+        (row,) = [row for row in rows if row["method"] == method]
+        assert (row["ece"], row["nll"]) == pytest.approx((expected["ece"], expected["nll"]), abs=1e-9)
+    assert [(effect.method, effect.split) for effect in again.effects] == [("platt", "val"), ("beta", "val")]
+    assert posthoc_tables(done.results).split == "val"

@@ -95,6 +95,16 @@ def test_splits_are_named_before_or_after(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found.targets[found.rows[0, 0, 1]["test"]], LABELS[10:])
 
 
+def test_cross_fitting_takes_one_set_of_samples_as_validation_data(tmp_path: Path) -> None:
+    for name, split in (("test", ["test"] * 40), ("two", ["val", "test"] * 20)):
+        rows = {"split": split, "target": LABELS, "logits": [*LOGITS.tolist()]}
+        pq.write_table(pa.table(rows), tmp_path / f"{name}.parquet")
+    found = read_predictions(tmp_path / "test.parquet", cross_fit=True)
+    assert found.splits == ["val"] and len(found.rows[0, 0, 1]["val"]) == 40 and len(found.notes) == 1
+    with pytest.raises(SweeperError, match="splits val, test"):
+        read_predictions(tmp_path / "two.parquet", cross_fit=True)
+
+
 def test_a_hyperparameter_called_p_stays_one(tmp_path: Path) -> None:
     rows = {"split": ["val"] * 40, "target": LABELS, "logits": [*LOGITS.tolist()], "p": [0.1] * 40}
     pq.write_table(pa.table(rows), tmp_path / "dropout.parquet")
