@@ -15,7 +15,7 @@ from search_spaces.papers.figures import QUANTITIES, Comparison, candidates
 from search_spaces.papers.published_numbers import PublishedNumber
 from search_spaces.papers.recipes import Recipe, Settings
 from sweeper.core.cells import Row, by_trial, float_or_none, measured_values, text_of
-from sweeper.core.json_types import Plain
+from sweeper.core.domains import Plain
 from sweeper.core.statistics.basics import Spread, spread
 from sweeper.results import Results
 from sweeper.results.leaderboard import objective

@@ -29,7 +29,7 @@ from search_spaces.papers.trained_pictures import trained_pictures, trajectories
 from sweeper.core.cells import grouped
 from sweeper.core.errors import writing_to
 from sweeper.reporting.figures.base import Figure
-from sweeper.reporting.figures.on_paper import svg_text
+from sweeper.reporting.figures.drawing import svg_text
 from sweeper.results import Results
 from trainables.files.atomic import write_text
 

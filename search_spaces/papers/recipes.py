@@ -21,8 +21,8 @@ from typing import Any
 from search_spaces import packaged_files
 from search_spaces.papers.published_numbers import PublishedNumber
 from sweeper.core.cells import Row
+from sweeper.core.domains import part_of
 from sweeper.core.ids import flatten_configuration
-from sweeper.core.json_types import part_of
 from sweeper.core.labels import REHEARSAL_SUFFIX
 from sweeper.space.configurations import configurations
 from sweeper.space.loading import load_spec

@@ -16,8 +16,17 @@ from rich.console import Group
 from rich.text import Text
 
 from sweeper.api import arguments
-from sweeper.api.arguments import HANDED, RESULTS, AtLeastOne, listed, local_sweep, opened, output_folder, overrides
-from sweeper.api.completion import complete_method
+from sweeper.api.arguments import (
+    HANDED,
+    RESULTS,
+    AtLeastOne,
+    complete_method,
+    listed,
+    local_sweep,
+    opened,
+    output_folder,
+    overrides,
+)
 from sweeper.core.display import CommandResult
 from sweeper.core.errors import SweeperError
 

@@ -3,12 +3,13 @@
 A command is one function of `sweeper.api`. cyclopts reads its signature for names, types and defaults, and its
 docstring for the help: the text before `Args:` describes the command, and the text of each argument describes its
 option. A `Parameter` in the annotation adds the rest. Users do not type arguments marked `HANDED`: the command line
-supplies them.
+supplies them. The functions `complete_…` answer the TAB key.
 """
 
 from __future__ import annotations
 
 import functools
+import glob
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -18,15 +19,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from sweeper.api.completion import complete_setting, complete_space, complete_sweep
+from search_spaces import packaged_files
+from sweeper.core.domains import Values
 from sweeper.core.errors import SweeperError
-from sweeper.core.json_types import Values
 from sweeper.reporting.live import NotebookProgress, Progress, in_notebook
+from sweeper.storage.lookup import sweep_names
 from sweeper.tracking.base import default_address, kind_of
 from trainables.files.stores.base import is_store_address
 
 if TYPE_CHECKING:
     from cyclopts import Token
+    from cyclopts.completion import CompletionContext
 
     from sweeper.execution.cluster.cluster import Cluster
     from sweeper.reporting.live import NotebookProgress, Progress
@@ -50,6 +53,49 @@ Write = Annotated[Callable[[str], object], HANDED]
 
 #: Format of rows and tables. Every command has the option, so `sweeper.api.main` parses it once.
 Form = Annotated[str, HANDED]
+
+
+def complete_space(context: CompletionContext) -> list[str]:
+    """Return the shipped search spaces, and the YAML files and folders that start with the typed text."""
+    begun = context.incomplete
+    folder, _, beginning = begun.rpartition("/")
+    place = Path(folder or ("/" if begun.startswith("/") else "."))
+    files = sorted(place.glob(f"{glob.escape(beginning)}*")) if place.is_dir() else []
+    near = [path for path in files if path.is_dir() or path.suffix in (".yaml", ".yml")]
+    # The shell replaces the whole word, so completions repeat the folder as it was typed.
+    prefix = begun[: len(begun) - len(beginning)]
+    return [*packaged_files()] + [f"{prefix}{path.name}{'/' if path.is_dir() else ''}" for path in near]
+
+
+def complete_sweep(context: CompletionContext) -> list[str]:
+    """Return the sweeps below `--output` or its environment variable."""
+    output = str(_typed(context, "output") or "results")
+    # A store would answer too slowly for a key press.
+    return [] if is_store_address(output) or not Path(output).is_dir() else sorted(sweep_names(output))
+
+
+def complete_method(context: CompletionContext) -> list[str]:
+    """Return the names of the post-hoc methods."""
+    from trainables.posthoc import POSTHOC
+
+    return sorted(POSTHOC)
+
+
+def complete_setting(context: CompletionContext) -> list[str]:
+    """Return `key=` for each key of the search space; after the `=`, the names of components."""
+    from sweeper.space.catalogue import keys_of, values_of
+
+    key, equals, _ = context.incomplete.partition("=")
+    if equals:
+        return [f"{key}={value}" for value in values_of(key)]
+    return [f"{name}=" for name in keys_of(_typed(context, "space"))]
+
+
+def _typed(context: CompletionContext, name: str) -> str | None:
+    """Return the text typed for another argument, or its environment variable's value."""
+    argument = context.get(name)
+    return argument.raw if argument is not None else None
+
 
 #: A search space: a file, the name of a shipped one, or its contents as a mapping.
 Space = Annotated[

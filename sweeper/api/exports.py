@@ -449,7 +449,7 @@ def figure(
         >>> print(sweeper.figure("example", "table").partition(" | accuracy")[0])
         | loss | network | trial
     """
-    from sweeper.reporting.figures.on_paper import report_figure, svg_text, write_report_figure
+    from sweeper.reporting.figures.drawing import report_figure, svg_text, write_report_figure
 
     results = opened(name, output)
     if figure == "table":

@@ -16,6 +16,8 @@ is identified by its path in the file (`loss.one_of[1].gamma`), so hyperparamete
 separate. A choice exists only if its branch was taken. Choices are plain values: a member's index in `choice` and
 `one_of`, the number itself in an interval, the number of steps in `quniform`. `draw` turns choices into a
 configuration, whether they are random or a searcher's.
+
+The file's plain values (`Plain`, `Values`) and their paths (`join_path`) are defined here, too.
 """
 
 from __future__ import annotations
@@ -23,13 +25,44 @@ from __future__ import annotations
 import itertools
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Protocol, TypeAlias, TypeGuard, cast
+from typing import Any, Protocol, TypeAlias, TypeGuard, cast
 
 from sweeper.core.errors import Fault
-from sweeper.core.json_types import Plain, join_path
+
+#: A value of a search space file; keys are text.
+Plain: TypeAlias = "bool | int | float | str | list[Plain] | dict[str, Plain] | None"
+
+#: A mapping of a search space. Pydantic checks its structure, so the types of its values are not repeated here.
+Values: TypeAlias = dict[str, Any]
+
+
+def part_of(values: object, *keys: str) -> Any:
+    """Return the value at `keys` in nested mappings; `None` where a key is missing or a level is not a mapping."""
+    for key in keys:
+        values = values.get(key) if isinstance(values, Mapping) else None
+    return values
+
+
+def listed(value: object) -> list[Plain]:
+    """Return a list, or an empty one for any other value."""
+    # Pydantic reports a value of the wrong type; the checks that use this need not do so again.
+    return value if isinstance(value, list) else []
+
+
+def mappings(value: object) -> list[Values]:
+    """Return the mappings in a list; an empty list for any other value."""
+    return [item for item in listed(value) if isinstance(item, dict)]
+
+
+def join_path(path: str, key: str | int) -> str:
+    """Return the path of `key` (an integer is a list index) inside `path`."""
+    if isinstance(key, int):
+        return f"{path}[{key}]"
+    return f"{path}.{key}" if path else key
+
 
 MEMBER_DOMAINS = ("choice", "grid", "one_of")
 INTERVAL_DOMAINS = ("uniform", "loguniform", "quniform", "randint")

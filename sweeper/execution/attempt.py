@@ -34,11 +34,10 @@ from sweeper.planning.preparation import data_keys
 from sweeper.planning.user_code_checks import loop_columns
 from sweeper.reporting.live import FreshReport, redirect_output
 from sweeper.reporting.snapshot import MetricsSink, Publish
-from sweeper.results.final_stage import final_stage
 from sweeper.scheduling.contenders import requested
 from sweeper.search.base import Searcher
 from sweeper.space.loading import searcher_for
-from sweeper.space.spec import Budget
+from sweeper.space.spec import Budget, final_stage
 from sweeper.space.user_code import kept_archive, own_names
 from sweeper.storage.lease import Lease
 from sweeper.storage.metadata import read_manifest

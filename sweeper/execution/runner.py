@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from sweeper.core.domains import Plain
 from sweeper.core.errors import Fault, InvalidSearchSpace, SweeperError
 from sweeper.core.ids import SweepPaths, configuration_index
-from sweeper.core.json_types import Plain
 from sweeper.core.labels import rehearsal_name
 from sweeper.execution.attempt import drive
 from sweeper.execution.driver.executor import Executor, executor_named

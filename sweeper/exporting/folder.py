@@ -49,7 +49,7 @@ from trainables.datasets.base import Split, evaluation_batches
 from trainables.files.atomic import temporary_folder
 from trainables.metrics import HEADLINES, METRIC_NAMES, METRICS, evaluate_probabilities, reliability_bins
 from trainables.metrics.base import Floats, Integers, softmax64
-from trainables.metrics.bootstrap import bootstrap_standard_error
+from trainables.metrics.evaluate import bootstrap_standard_error
 from trainables.posthoc import Calibrator, PosthocUnavailable, fit
 from trainables.registry import entry_label
 from trainables.training.evaluation import resolved_method

@@ -25,8 +25,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sweeper.core.domains import join_path
 from sweeper.core.errors import Fault, InvalidSearchSpace
-from sweeper.core.json_types import join_path
 from sweeper.core.schemas import EPOCHS_SCHEMA, EVALUATION_KEYS, evaluation_columns
 from sweeper.space.components import WORD
 from sweeper.space.configurations import examples

@@ -20,10 +20,9 @@ from markupsafe import Markup, escape
 from sweeper.core.display import as_html, format_table
 from sweeper.core.errors import writing_to
 from sweeper.core.labels import STATUS_WORDS, plural
-from sweeper.reporting.figures import on_paper
+from sweeper.reporting.figures import drawing
 from sweeper.reporting.figures.base import DASHES, Figure
-from sweeper.reporting.figures.drawing import CONFIG, chart, javascript, json_text
-from sweeper.reporting.figures.on_paper import SUFFIXES, require_format
+from sweeper.reporting.figures.drawing import CONFIG, SUFFIXES, chart, javascript, json_text, require_format
 from sweeper.reporting.sentences import SHOWN, cells, glossaries, lead, objective_words, remedy, settings, words_of
 from sweeper.results import Results
 from trainables.files.atomic import write_text
@@ -96,7 +95,7 @@ def write_figure(figure: Figure, file: Path) -> None:
     if file.suffix.lower() == ".html":
         write_page("figure.html", file, "give another path", figure=figure)
     else:
-        on_paper.write_figure(figure, file)
+        drawing.write_figure(figure, file)
 
 
 def data_script(identifier: str, text: str) -> Markup:

@@ -16,8 +16,7 @@ from sweeper.core.cells import Row, float_or_none, int_of, text_of
 from sweeper.core.labels import number, short
 from sweeper.core.statistics.basics import Spread, spread
 from sweeper.core.statistics.best_set import Comparisons
-from sweeper.core.statistics.outliers import Outliers
-from sweeper.core.statistics.spreads import spreads
+from sweeper.core.statistics.spreads import Outliers, spreads
 from sweeper.journal.state import FAILED
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, Goal, Leaderboard, breaking_constraints

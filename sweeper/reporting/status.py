@@ -25,12 +25,11 @@ from sweeper.journal.records import Attempt, Record
 from sweeper.journal.state import COMPLETED, EARLY_STOPPED, FAILED, SweepState, fold
 from sweeper.reporting.live import PLAIN_LINE_SECONDS
 from sweeper.reporting.snapshot import Snapshot, Tally, progress_line, progress_panel
-from sweeper.results.final_stage import final_stage
 from sweeper.scheduling.base import audit
 from sweeper.scheduling.contenders import audit_rounds
 from sweeper.search.base import audit_suggestions
 from sweeper.space.loading import searcher_for
-from sweeper.space.spec import spec_of
+from sweeper.space.spec import final_stage, spec_of
 from sweeper.storage.lease import LEASE, holder, holder_of_copy, process_of
 from sweeper.storage.lookup import Entry, find_sweep, sweep_names
 from sweeper.storage.places import local_copies, local_copy

@@ -26,9 +26,8 @@ from sweeper.core.statistics.differences import (
     paired_difference,
 )
 from sweeper.results import Results
-from sweeper.results.leaderboard import Leaderboard, leaderboard
+from sweeper.results.leaderboard import Leaderboard, leaderboard, selected, winners_interval
 from sweeper.results.results import SeveralResults
-from sweeper.results.selection import selected, winners_interval
 from trainables.curvature.statistics.base import headline_columns
 
 #: (Split, column) of the compared metrics. Curvature is measured only on validation data. There are few metrics,

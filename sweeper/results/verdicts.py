@@ -17,7 +17,7 @@ import numpy as np
 from sweeper.core.cells import Row, by_trial, float_of, grouped, int_of, text_of
 from sweeper.core.errors import SweeperError
 from sweeper.core.statistics.equivalence import of_one_network
-from sweeper.core.statistics.outliers import Outliers, outliers
+from sweeper.core.statistics.spreads import Outliers, outliers
 from sweeper.results import Results
 from sweeper.results.estimators import (
     ESTIMATORS,
@@ -31,10 +31,9 @@ from sweeper.results.estimators import (
     judged_together,
     measured,
 )  # fmt: skip
-from sweeper.results.leaderboard import Leaderboard, leaderboard
+from sweeper.results.leaderboard import Leaderboard, leaderboard, replicates_sql
 from sweeper.results.predictions import FITTED_ON, MEASURED_ON, StoredPredictions, members_of, require_same_samples
 from sweeper.results.recalibration import UNCALIBRATED, method_label, options_that_differ
-from sweeper.results.selection import replicates_sql
 from trainables.metrics.base import UnusablePredictions, softmax64
 from trainables.posthoc import POSTHOC, fit
 from trainables.posthoc.focal_map import with_training_gamma

@@ -56,13 +56,13 @@ PARTS = {"architecture": "network", "loss": "loss"}
 BEST = "best"
 
 #: Trial → index of the fresh seed (from 0) → objective.
-Values: TypeAlias = Mapping[str, Mapping[int, float]]
+TrialValues: TypeAlias = Mapping[str, Mapping[int, float]]
 
 #: Question → level (name of a network or loss, or value of a hyperparameter) → its trials.
 Groups: TypeAlias = Mapping[str, Mapping[str, Sequence[str]]]
 
-#: (Values, groups, number of seeds before the first judgement) → trials that get another seed.
-Judge: TypeAlias = Callable[[Values, Groups, int], Collection[str]]
+#: (values, groups, number of seeds before the first judgement) → trials that get another seed.
+Judge: TypeAlias = Callable[[TrialValues, Groups, int], Collection[str]]
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class FinalStage:
         questions = {question: levels for question, levels in questions.items() if len(levels) > 1}
         return questions or ({BEST: {BEST: best[0]}} if best else {})
 
-    def _in_play(self, groups: Mapping[str, Mapping[str, int]], values: Values) -> list[int]:
+    def _in_play(self, groups: Mapping[str, Mapping[str, int]], values: TrialValues) -> list[int]:
         """Return the configurations that get another seed, in order of the questions."""
         # A configuration leaves the question if all of its fresh seeds failed, because it has no value.
         judged = {
@@ -157,7 +157,12 @@ class FinalStage:
         return {f"{float(_part(state, index, 'loss').get(name, 0.0)):.3g}": index for index in line}
 
     def _begin_line(
-        self, name: str, state: SweepState, groups: Mapping[str, Mapping[str, int]], values: Values, round_of: _Round
+        self,
+        name: str,
+        state: SweepState,
+        groups: Mapping[str, Mapping[str, int]],
+        values: TrialValues,
+        round_of: _Round,
     ) -> None:
         """Add the first seeds of a line. Contenders on it have some of them already."""
         measured = {i: of for i in _indices(groups) if (of := values.get(trial_name(i)))}

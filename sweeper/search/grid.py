@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from sweeper.core.domains import INVALID, Constant, Fields, Interval, Members, Node, plain, refused, repeats
+from sweeper.core.domains import INVALID, Constant, Fields, Interval, Members, Node, join_path, plain, refused, repeats
 from sweeper.core.errors import Fault
-from sweeper.core.json_types import join_path
 from sweeper.search.base import SEARCHERS, SearchMethod
 
 #: Largest number of members of one `randint` or `quniform` in a grid (our choice). A finer domain is probably meant as

@@ -19,10 +19,9 @@ import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from sweeper.core.domains import Choice, Fields, Interval, Members, Node, draw_configuration, is_random, walk
+from sweeper.core.domains import Choice, Fields, Interval, Members, Node, draw_configuration, is_random, join_path, walk
 from sweeper.core.errors import Fault
 from sweeper.core.ids import seed_from
-from sweeper.core.json_types import join_path
 from sweeper.journal.records import Record, configuration_of
 from sweeper.journal.state import COMPLETED, ENDED, FAILED
 from sweeper.search.base import SEARCHERS, History, Observed, Searcher, SearchMethod, Suggestion

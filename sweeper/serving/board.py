@@ -97,7 +97,7 @@ def make_page(name: str, output: str, key: str) -> None:
     from sweeper.reporting.first_screen import FirstScreen
     from sweeper.reporting.page import report
     from sweeper.reporting.sentences import sentences
-    from sweeper.results.selection import interval_text, selected
+    from sweeper.results.leaderboard import interval_text, selected
 
     with load(name, output).snapshot() as frozen:
         shown, winner = report(frozen), selected(frozen, leaderboard(frozen))

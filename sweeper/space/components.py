@@ -18,9 +18,21 @@ import re
 from collections.abc import Mapping, Sequence
 
 from sweeper.core import domains
-from sweeper.core.domains import DOMAINS, INVALID, Constant, Fields, Interval, Members, Node, extremes, parse, plain
+from sweeper.core.domains import (
+    DOMAINS,
+    INVALID,
+    Constant,
+    Fields,
+    Interval,
+    Members,
+    Node,
+    Plain,
+    extremes,
+    join_path,
+    parse,
+    plain,
+)
 from sweeper.core.errors import Fault
-from sweeper.core.json_types import Plain, join_path
 from trainables.registry import LABEL, Component, Hyperparameter, Registry, entry_label
 from trainables.registry.names import hint, nearest
 

@@ -12,25 +12,24 @@ This module also checks the paths of strata (`scheduler.within`, `keep.per`) aga
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, cast, overload
 
 import numpy as np
 
 from sweeper.core import domains
-from sweeper.core.domains import Configuration, Fields, Members, Node
+from sweeper.core.domains import Configuration, Fields, Members, Node, Plain, every_value, join_path, part_of
 from sweeper.core.errors import Fault, SweeperError
 from sweeper.core.ids import config_hash, configuration_seed, flatten_configuration, seed_from
-from sweeper.core.json_types import Plain, join_path, part_of
 from sweeper.core.labels import plural
 from sweeper.journal.journal import read_kind
 from sweeper.journal.records import Drawn, Suggested
 from sweeper.scheduling.base import TOO_SMALL, WITHIN
 from sweeper.scheduling.strata import Stratified, stratum_name
-from sweeper.space.distinct import DistinctDraws
 from trainables.registry.names import hint
 
 if TYPE_CHECKING:
@@ -396,3 +395,65 @@ def repeat_notes(spec: SweepSpec) -> list[str]:
         return []
     seeds = "the same seeds, so they repeat its numbers" if spec.replicates.common_seeds else "other seeds"
     return [f"{repeats} of {plural(len(every), 'trial')} repeat the configuration of an earlier one on {seeds}"]
+
+
+#: Number of draws before the remaining configurations are listed (our choice). Listing costs more than a draw, and
+#: repeated draws rarely all fail.
+ATTEMPTS = 20
+
+#: Largest number of remaining configurations that are listed (our choice): listing a whole large space would take too
+#: long.
+LISTED = 1000
+
+
+class DistinctDraws:
+    """The draws of one grid point, in order: each configuration is drawn once before any is drawn again.
+
+    A draw that repeats an earlier one of its grid point is redrawn from a further seed of the same index. So
+    configuration i remains a function of (space, seed, i), and raising `samples` changes no earlier draw. A draw that
+    repeats nothing is the same as in an infinite space. If few configurations are left, they are listed and one of them
+    is chosen.
+
+    Example:
+        >>> from sweeper.core.domains import Constant, Fields, Members
+        >>> space = Fields({"loss": Members("choice", (Constant("focal"), Constant("mmce")))})
+        >>> draws = DistinctDraws(lambda seed: {"loss": "focal"}, space, seed=0)  # a draw that always repeats
+        >>> draws.upto([0]), draws.upto([0, 1])
+        ({'loss': 'focal'}, {'loss': 'mmce'})
+    """
+
+    def __init__(self, draw: Callable[[int], Configuration], space: Node, seed: int) -> None:
+        """Begin without draws.
+
+        Args:
+            draw: returns a random configuration from a seed.
+            space: the finite space, without grids.
+            seed: seed of the sweep.
+        """
+        self._draw, self._space, self._seed = draw, space, seed
+        self._seen: set[str] = set()
+        self._drawn: list[Configuration] = []
+
+    def upto(self, numbers: Sequence[int]) -> Configuration:
+        """Return the draw with the last of these indices. They must be all indices of the grid point up to the last."""
+        # Draws are made in order, because each depends on the earlier ones. Earlier draws are kept.
+        for index in numbers[len(self._drawn) :]:
+            configuration = self._next(index)
+            self._seen.add(config_hash(configuration))
+            self._drawn.append(configuration)
+        return self._drawn[len(numbers) - 1]
+
+    def _next(self, index: int) -> Configuration:
+        seed = configuration_seed(self._seed, index)
+        first = self._draw(seed)
+        for attempt in range(ATTEMPTS):
+            # Attempt 0 uses the index's own seed, so a draw that repeats nothing is the same as in an infinite space.
+            configuration = self._draw(seed_from(seed, attempt)) if attempt else first
+            if config_hash(configuration) not in self._seen:
+                return configuration
+        every = (cast(Configuration, value) for value in every_value(self._space))
+        unseen = [*itertools.islice((value for value in every if config_hash(value) not in self._seen), LISTED)]
+        if unseen:
+            return unseen[seed % len(unseen)]
+        self._seen.clear()  # every configuration has been drawn: a new round begins
+        return first

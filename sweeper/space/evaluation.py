@@ -10,9 +10,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from sweeper.core.domains import repeats
+from sweeper.core.domains import Plain, Values, join_path, listed, mappings, part_of, repeats
 from sweeper.core.errors import Fault, InvalidSearchSpace
-from sweeper.core.json_types import Plain, Values, join_path, listed, mappings, part_of
 from sweeper.core.schemas import EVALUATION_KEYS, HESSIAN_LOSSES, TRIAL_COLUMNS, evaluation_columns
 from sweeper.scheduling import DEFAULT, Scheduler
 from sweeper.space.catalogue import Registries

@@ -24,8 +24,8 @@ from typing import Any
 import yaml
 
 from search_spaces import packaged_files
+from sweeper.core.domains import Plain, join_path
 from sweeper.core.errors import Fault
-from sweeper.core.json_types import Plain, join_path
 from trainables.registry.names import nearest
 
 #: Far above the largest shipped file.

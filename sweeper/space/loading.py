@@ -22,14 +22,18 @@ from sweeper.core.domains import (
     Fields,
     Members,
     Node,
+    Plain,
+    Values,
     grid_size,
     is_random,
+    join_path,
+    mappings,
     parse,
+    part_of,
     random_sizes,
     resolved_faults,
 )
 from sweeper.core.errors import Fault, InvalidSearchSpace
-from sweeper.core.json_types import Plain, Values, join_path, mappings, part_of
 from sweeper.core.labels import plural
 from sweeper.scheduling.base import DEFAULT, IGNORES_SETTINGS, WITHIN
 from sweeper.search.base import Searcher, written_method

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from sweeper.core.domains import Values
 from sweeper.core.errors import Fault, InvalidSearchSpace
-from sweeper.core.json_types import Values
 from sweeper.journal.best import Mode
 from sweeper.scheduling import DEFAULT, SCHEDULERS, Scheduler
 from sweeper.scheduling.base import TOO_SMALL, WITHIN

@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sweeper.core.domains import DOMAINS, grid_size, parse
-from sweeper.core.json_types import Values, part_of
+from sweeper.core.domains import DOMAINS, Values, grid_size, parse, part_of
 from sweeper.space.components import PART, domains_of
 from trainables.datasets import digits
 from trainables.datasets.base import DATASETS

@@ -6,23 +6,24 @@ The rest of the project reads a `SweepSpec`; `sweeper.space.loading` builds it f
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import reduce
 from typing import Annotated, get_args
 
 from pydantic import BaseModel, Field, GetPydanticSchema, ValidationError
 from pydantic_core import ErrorDetails, PydanticKnownError, core_schema
 
-from sweeper.core.domains import Fields, parse, plain
+from sweeper.core.domains import Fields, Plain, Values, join_path, parse, part_of, plain
 from sweeper.core.errors import Fault, InvalidSearchSpace
 from sweeper.core.ids import ReplicateSeeds
-from sweeper.core.json_types import Plain, Values, join_path, part_of
+from sweeper.core.statistics.racing import open_questions
 from sweeper.journal.best import Objective as Goal
 from sweeper.scheduling import Scheduler
 from sweeper.scheduling.base import WITHIN
+from sweeper.scheduling.contenders import PARTS, FinalStage, Groups, TrialValues
 from sweeper.scheduling.strata import stratified
 from sweeper.space import parts
-from sweeper.space.configurations import configurations
+from sweeper.space.configurations import configurations, line_domains, named_components
 from sweeper.space.file import SHORT_FORMS
 from sweeper.space.parts import Part
 from trainables.registry import entry_label
@@ -285,3 +286,27 @@ def _model_at(keys: Sequence[str | int]) -> type[BaseModel]:
         annotation = model.model_fields[key].annotation
         model = next(a for a in (annotation, *get_args(annotation)) if isinstance(a, type) and issubclass(a, BaseModel))
     return model
+
+
+def final_stage(spec: SweepSpec) -> FinalStage | None:
+    """Return the sweep's final stage, which chooses fresh seeds; None if the sweep has none."""
+    if spec.replicates.at_most is None:
+        return None
+    mode, margin = spec.objective.mode, spec.objective.margin
+    # `objective.margin` is a difference in ECE, so for another objective it would have the wrong unit.
+    if not spec.objective.metric.endswith("ece"):
+        margin = None
+
+    def judge(values: TrialValues, groups: Groups, first: int) -> Collection[str]:
+        return open_questions(values, groups, mode, margin, first=first).units
+
+    domains = line_domains(spec.space)
+    return FinalStage(
+        spec.schedule,
+        spec.replicate_seeds,
+        spec.replicates.at_most,
+        judge,
+        # A part with a single component has nothing to compare.
+        [part for part in PARTS if part in spec.space.nodes and len(named_components(spec.space.nodes[part])) > 1],
+        {name: {loss: domain[name] for loss, domain in domains.items() if name in domain} for name in spec.which},
+    )

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from search_spaces import FOLDER
+from sweeper.core.domains import Plain
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths, allow, is_allowed
-from sweeper.core.json_types import Plain
 from sweeper.space.catalogue import installed_registries
 from sweeper.space.spec import SweepSpec
 from trainables.extensions.code import ExtensionCode, archive_digest, gathered, take_up

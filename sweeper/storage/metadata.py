@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.core.display import redact_arguments
+from sweeper.core.domains import part_of
 from sweeper.core.errors import SweeperError
-from sweeper.core.json_types import part_of
 from sweeper.space.file import parse_written
 from sweeper.space.spec import SweepSpec
 from trainables.files.container import usable_cores

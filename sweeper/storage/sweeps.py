@@ -17,9 +17,9 @@ from typing import Any
 
 import yaml
 
+from sweeper.core.domains import Plain, join_path
 from sweeper.core.errors import Fault, InvalidSearchSpace, SweeperError, unwritable, writing_to
 from sweeper.core.ids import SweepPaths, configuration_index, flatten_configuration, require_sweep_name
-from sweeper.core.json_types import Plain, join_path
 from sweeper.core.labels import describe, in_order
 from sweeper.journal.journal import read_kind
 from sweeper.journal.records import Attempt

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sweeper.core.domains import part_of
 from sweeper.core.ids import SweepPaths, config_hash, flatten_configuration, trial_name
-from sweeper.core.json_types import part_of
 from sweeper.core.labels import STATUS_WORDS, describe, plural
 from sweeper.core.schemas import REHEARSAL
 from sweeper.journal.journal import generation

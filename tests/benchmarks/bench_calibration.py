@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
-from trainables.datasets.corruptions import KINDS, corrupted
+from trainables.datasets.splits.corrupted import KINDS, corrupted
 from trainables.metrics import BOOTSTRAPPED, METRIC_NAMES, evaluate_probabilities, softmax64
 from trainables.metrics.base import METRICS, further_metrics
 from trainables.metrics.binning import consistency_band, decomposition
-from trainables.metrics.bootstrap import bootstrap_standard_error
+from trainables.metrics.evaluate import bootstrap_standard_error
 from trainables.metrics.refinement import refinement
 from trainables.posthoc import POSTHOC, fit, fit_many
 from trainables.posthoc.conformal import SCORES, fit_sets

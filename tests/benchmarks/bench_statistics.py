@@ -32,8 +32,7 @@ import threadpoolctl
 from numpy.typing import NDArray
 
 from sweeper.core.statistics.best_set import best_set, most_lost
-from sweeper.core.statistics.outliers import outliers
-from sweeper.core.statistics.spreads import spreads
+from sweeper.core.statistics.spreads import outliers, spreads
 from sweeper.reporting.figures.shift import change
 from tests.benchmarks.simulated_claims import HEADING, simulate_claims, simulate_conformal, simulate_intervals
 from tests.benchmarks.simulated_verdicts import Simulated, noise, simulate_needed, simulate_race, simulate_verdicts

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sweeper.core.statistics.equivalence import HIGHER, LOWER, NO_DIFFERENCE, OPEN, Pair, Samples, equivalences
-from sweeper.core.statistics.outliers import outliers
 from sweeper.core.statistics.racing import DECIDED, OPEN as STILL_OPEN, needed_seeds, open_questions
+from sweeper.core.statistics.spreads import outliers
 
 Floats = NDArray[np.float64]
 

@@ -18,10 +18,10 @@ from sweeper.journal.journal import read_journal
 from sweeper.journal.records import Added
 from sweeper.journal.state import ENDED
 from sweeper.results import load
-from sweeper.results.final_stage import final_stage
 from sweeper.scheduling.base import audit
 from sweeper.scheduling.contenders import audit_rounds
 from sweeper.space.loading import build_spec, load_spec
+from sweeper.space.spec import final_stage
 from tests.faults.forked_drivers import forked
 from tests.faults.processes import Moments, until
 from tests.patience import patient

@@ -28,8 +28,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trainables.datasets.image_stream import CropAndFlip, ImagePreprocessing, ImageStream
-from trainables.datasets.streaming import sent
+from trainables.datasets.image_stream import CropAndFlip, ImagePreprocessing, ImageStream, sent
 from trainables.extensions.targets import OwnFamily, described
 from trainables.registry import (
     SPLITS,

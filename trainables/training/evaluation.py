@@ -28,7 +28,7 @@ from trainables.datasets.base import DataSet, Split
 from trainables.losses import Loss, build_loss
 from trainables.metrics import BOOTSTRAPPED, RECALIBRATED, evaluate_probabilities, reliability_bins, softmax64
 from trainables.metrics.base import Metrics, further_metric_columns
-from trainables.metrics.bootstrap import bootstrap_standard_error
+from trainables.metrics.evaluate import bootstrap_standard_error
 from trainables.metrics.known_posterior import posterior_metrics
 from trainables.metrics.out_of_distribution import ood_columns, other_splits
 from trainables.metrics.refinement import refinement_columns

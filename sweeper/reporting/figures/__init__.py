@@ -1,4 +1,4 @@
-"""The report's figures, one per file, the charts' theme (`drawing`) and files for papers (`on_paper`).
+"""The report's figures, one per file, and the charts' theme and files for papers (`drawing`).
 
 `base` defines a figure and describes how to add one.
 """

@@ -1,6 +1,6 @@
 """A figure: panels (each a Vega-Lite chart with its rows), a caption, and the queries of the rows.
 
-`drawing` adds the theme. The page draws charts interactively; `on_paper` writes them as PDF, SVG or PNG. To add a
+`drawing` adds the theme. The page draws charts interactively; `drawing` writes them as PDF, SVG or PNG. To add a
 figure to the report, add a file such as the following to this folder; it is discovered there:
 
     @FIGURES.add("trials_by_status", place=160, absent="Trials by status: there are none.")

@@ -8,8 +8,7 @@ import pandas as pd
 import pytest
 
 from sweeper.reporting.matrix import Matrix, matrix
-from sweeper.results.leaderboard import leaderboard
-from sweeper.results.selection import selected
+from sweeper.results.leaderboard import leaderboard, selected
 from tests.sweeper.held import held
 from tests.sweeper.tables_by_pandas import last, means
 

@@ -8,8 +8,7 @@ import pytest
 
 from sweeper.core.statistics.best_set import best_set
 from sweeper.results import Results
-from sweeper.results.leaderboard import leaderboard
-from sweeper.results.selection import selected
+from sweeper.results.leaderboard import leaderboard, selected
 from tests.sweeper.synthetic_sweep import write_sweep
 
 

@@ -14,9 +14,9 @@ from sweeper.core.errors import SweeperError
 from sweeper.core.ids import FIRST_ADDED, ReplicateSeeds
 from sweeper.journal.records import Added, AddedSeed, Attempt, Body, Decision, Drawn, Record, Reported
 from sweeper.journal.state import SweepState
-from sweeper.results.final_stage import final_stage
 from sweeper.scheduling.contenders import FIRST_SEEDS, LINE_SEEDS, audit_rounds, requested, spread, trainings
 from sweeper.space.loading import build_spec
+from sweeper.space.spec import final_stage
 from trainables.worker.trial_reports import TrialReport
 
 SEEDS = ReplicateSeeds(0, 1, common=True)

@@ -11,7 +11,7 @@ from sweeper.core.errors import InvalidSearchSpace
 from sweeper.planning.costs import measured_plan
 from sweeper.planning.preparation import prepare_dataset
 from sweeper.space.loading import build_spec, load_spec, reopened_spec
-from trainables.datasets.corruptions import KINDS
+from trainables.datasets.splits.corrupted import KINDS
 
 VALUES: dict[str, Any] = {
     "dataset": {"name": "digits_stand_in", "train_samples": 160, "test_samples": 16, "validation_samples": 16},

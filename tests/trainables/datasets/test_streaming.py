@@ -11,7 +11,7 @@ import torch
 from tests.trainables.datasets.test_sharing import images
 from tests.trainables.training.lanes.comparison import configuration, timeless
 from trainables.datasets.base import batches, evaluation_batches
-from trainables.datasets.streaming import AHEAD, ahead, sent
+from trainables.datasets.image_stream import AHEAD, ahead, sent
 from trainables.training.acceleration import TrainingSettings
 from trainables.training.evaluation import EvaluationSettings
 from trainables.worker.trial import Trial

@@ -4,7 +4,7 @@ import pytest
 from tests.trainables import reference_metrics as reference
 from trainables.metrics import BOOTSTRAPPED, evaluate_probabilities
 from trainables.metrics.base import UnusablePredictions
-from trainables.metrics.bootstrap import bootstrap_standard_error
+from trainables.metrics.evaluate import bootstrap_standard_error
 
 
 def bins_of(confidence, bins, name):
@@ -87,7 +87,7 @@ def test_bins_that_stay_tell_what_new_bins_of_each_resample_do(name, seed):
 def test_blocks_of_classes_change_nothing(monkeypatch):
     probabilities, targets = reference.random_case(1, samples=70, classes=4)
     whole = bootstrap_standard_error(BOOTSTRAPPED, probabilities, targets, repetitions=25)
-    monkeypatch.setattr("trainables.metrics.bootstrap._ELEMENTS", 70 * 3)
+    monkeypatch.setattr("trainables.metrics.evaluate._ELEMENTS", 70 * 3)
     assert bootstrap_standard_error(BOOTSTRAPPED, probabilities, targets, repetitions=25) == pytest.approx(whole)
 
 

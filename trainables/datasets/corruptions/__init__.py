@@ -6,88 +6,59 @@ which `imagecorruptions` 1.1 packages, and processes many images at a time. Ther
 within snow, follows imagecorruptions for both sizes (CIFAR-10-C's files come from ImageMagick). Impulse noise draws as
 current scikit-image does. The benchmarks' released files had other random draws, so no computation reproduces them
 exactly.
+
+This file has their signature, their constants by severity, and conversions of pixels; the files of this folder hold a
+few corruptions each, and `trainables.datasets.splits.corrupted` applies them.
 """
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import yaml
+from numpy.typing import NDArray
 
-from trainables.datasets.corruptions import blur, digital, weather
-from trainables.datasets.corruptions.base import Corruption, Images
+#: [N, H, W, C], values 0 to 255.
+Images = NDArray[np.uint8]
 
-SEVERITIES = (1, 2, 3, 4, 5)
+#: [N, H, W, C], values 0 to 255 as the result of a corruption, 0 to 1 inside it.
+Floats = NDArray[np.float64]
 
-#: Images with sides of at most this use the constants of CIFAR-10-C; larger images use those of ImageNet-C.
-LARGEST_SMALL_SIDE = 64
+#: (images, severity 1 to 5, whether they are small, draws) → corrupted images, values 0 to 255.
+Corruption = Callable[[Images, int, bool, np.random.RandomState], Floats]
 
-#: Smaller images would be all blur and border. Fashion-MNIST has the smallest images that can be corrupted.
-LEAST_SIDE = 28
 
-#: Pixel values corrupted at a time: 32 MiB in float64.
-CHUNK_VALUES = 2**22
-
-#: All kinds by name, in the order of the paper.
-CORRUPTIONS: dict[str, Corruption] = {
-    corruption.__name__: corruption
-    for corruption in (
-        digital.gaussian_noise, digital.shot_noise, digital.impulse_noise,
-        blur.defocus_blur, blur.glass_blur, blur.motion_blur, blur.zoom_blur,
-        weather.snow, weather.frost, weather.fog, weather.brightness,
-        digital.contrast, digital.elastic_transform, digital.pixelate, digital.jpeg_compression,
+@functools.cache
+def _severities() -> Mapping[str, Mapping[str, Sequence[Any]]]:
+    """Return the constants of all corruptions for `small` and `large` images, one or several per severity."""
+    constants: Mapping[str, Mapping[str, Sequence[Any]]] = yaml.safe_load(
+        Path(__file__).with_name("severities.yaml").read_text("utf-8")
     )
-}  # fmt: skip
-
-KINDS = tuple(CORRUPTIONS)
+    return constants
 
 
-def corrupted(
-    images: Images,
-    kind: str,
-    severity: int,
-    draws: np.random.RandomState | None = None,
-    report: Callable[[], None] = lambda: None,
-) -> Images:
-    """Return images corrupted by `kind` at `severity`, uint8 [N, H, W, C].
-
-    Args:
-        images: uint8 [N, H, W, C], with H = W of at least `LEAST_SIDE` and C of 1 or 3.
-        kind: name in `KINDS`.
-        severity: 1 to 5.
-        draws: random generator. By default, kind and severity are its seed, so that all networks of all sweeps see the
-            same images.
-        report: callback after each part, to show progress.
-
-    Raises:
-        DataSetUnavailableError: the photographs of `frost` are missing.
-
-    Example:
-        >>> images = np.full((1, 32, 32, 3), 100, np.uint8)
-        >>> corrupted(images, "brightness", severity=1)[0, 0, 0].tolist()
-        [112, 112, 112]
-    """
-    # `crc32` instead of `hash`, which Python salts in every process
-    draws = draws or np.random.RandomState(zlib.crc32(f"{kind} {severity}".encode()))
-    small = images.shape[1] <= LARGEST_SMALL_SIDE
-    step = max(1, CHUNK_VALUES // int(np.prod(images.shape[1:])))
-    results = np.empty_like(images)
-    for start in range(0, len(images), step):
-        part = images[start : start + step]
-        # Truncated, not rounded, as in the reference.
-        results[start : start + step] = CORRUPTIONS[kind](part, severity, small, draws).astype(np.uint8)
-        report()
-    return results
+def constant(kind: str, severity: int, small: bool) -> Any:
+    """Return the benchmark's constant, or list of constants, of a corruption at severity 1 to 5."""
+    return _severities()[kind]["small" if small else "large"][severity - 1]
 
 
-def image_fault(shape: tuple[int, ...], dtype: object) -> str | None:
-    """Return the reason why images [N, C, H, W] of `shape` and `dtype` cannot be corrupted, or `None`."""
-    if np.dtype(str(dtype).removeprefix("torch.")) != np.uint8 or len(shape) != 4:
-        return "inputs are not stored as images of uint8 pixels"
-    _, channels, height, width = shape
-    if channels not in (1, 3):
-        return f"images have {channels} channels, not 1 or 3"
-    if height != width or height < LEAST_SIDE:
-        return f"images have {height}×{width} pixels; squares of at least {LEAST_SIDE}×{LEAST_SIDE} can be corrupted"
-    return None
+def shares(images: Images) -> Floats:
+    """Return pixels divided by the largest value, 255."""
+    return images / 255.0
+
+
+def levels(pixels: Floats) -> Floats:
+    """Clip pixels to [0, 1], and return them as values from 0 to 255."""
+    return np.asarray(np.clip(pixels, 0, 1) * 255)
+
+
+def grey(pixels: Floats) -> Floats:
+    """Return the luma [N, H, W, 1] of pixels; a single channel is returned unchanged."""
+    # the weights of ITU-R BT.601, as OpenCV's in the reference
+    if pixels.shape[-1] == 1:
+        return pixels
+    return np.asarray(pixels @ np.array([0.299, 0.587, 0.114]))[..., None]

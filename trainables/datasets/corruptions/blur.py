@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from trainables.datasets.corruptions.base import Floats, Images, constant, levels, shares
+from trainables.datasets.corruptions import Floats, Images, constant, levels, shares
 
 if TYPE_CHECKING:
     from scipy import sparse

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from trainables.datasets.corruptions.base import Floats, Images, constant, levels, shares
+from trainables.datasets.corruptions import Floats, Images, constant, levels, shares
 from trainables.datasets.corruptions.blur import smoothed
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from trainables.datasets.cache import DataSetUnavailableError, data_folder
-from trainables.datasets.corruptions.base import Floats, Images, constant, grey, levels, shares
+from trainables.datasets.corruptions import Floats, Images, constant, grey, levels, shares
 from trainables.datasets.corruptions.blur import motion_blurred, zoomed
 
 

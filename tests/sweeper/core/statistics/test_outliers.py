@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from sweeper.core.statistics.outliers import FAR, outliers
+from sweeper.core.statistics.spreads import FAR, outliers
 
 
 def by_seed(table: np.ndarray) -> dict[str, dict[int, float]]:

@@ -20,7 +20,7 @@ import scipy.stats
 
 from sweeper.reporting.figures import hyperparameters, loss_families, pareto_front
 from sweeper.reporting.figures.configurations import MOST_POINTS, thin_points
-from sweeper.reporting.figures.on_paper import write_figure
+from sweeper.reporting.figures.drawing import write_figure
 from sweeper.reporting.page import write_report
 from sweeper.results import Results
 from tests.sweeper.reporting.figures.drawn import layers, marks

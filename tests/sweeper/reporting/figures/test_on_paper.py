@@ -9,7 +9,7 @@ import pytest
 import sweeper
 from sweeper.reporting.figures import FIGURES
 from sweeper.reporting.figures.base import Figure, Panel, colour, mark, points, quantity
-from sweeper.reporting.figures.on_paper import PALETTE, caption, on_paper, svg_text, write_report_figure
+from sweeper.reporting.figures.drawing import PALETTE, caption, on_paper, svg_text, write_report_figure
 from sweeper.results import Results
 from tests.sweeper.synthetic_sweep import write_sweep
 

@@ -11,11 +11,11 @@ import pytest
 from PIL import Image
 from scipy import ndimage
 
-import trainables.datasets.corruptions as corruptions
 from trainables.datasets.cache import DataSetUnavailableError
-from trainables.datasets.corruptions import KINDS, SEVERITIES, blur, corrupted, image_fault, weather
-from trainables.datasets.corruptions.base import constant
+from trainables.datasets.corruptions import blur, constant, weather
 from trainables.datasets.corruptions.weather import PHOTOGRAPHS
+from trainables.datasets.splits import corrupted as module
+from trainables.datasets.splits.corrupted import KINDS, SEVERITIES, corrupted, image_fault
 
 SIDES = (32, 72)  # the constants of CIFAR-10-C, and of ImageNet-C
 
@@ -47,7 +47,7 @@ def test_images_are_the_same_on_every_node_and_however_they_are_cut(
 ) -> None:
     images = pictures(5, channels=channels)
     whole = corrupted(images, kind, 3)
-    monkeypatch.setattr(corruptions, "CHUNK_VALUES", 2 * images[0].size)
+    monkeypatch.setattr(module, "CHUNK_VALUES", 2 * images[0].size)
     reported: list[None] = []
     in_parts = corrupted(images, kind, 3, report=lambda: reported.append(None))
     assert whole.shape == images.shape and whole.dtype == np.uint8 and len(reported) == 3

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trainables.datasets.corruptions import KINDS, SEVERITIES, corrupted
+from trainables.datasets.splits.corrupted import KINDS, SEVERITIES, corrupted
 
 pytestmark = pytest.mark.slow
 

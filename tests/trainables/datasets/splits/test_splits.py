@@ -10,8 +10,8 @@ import torch
 
 import trainables.datasets.splits.corrupted as corrupted_file
 from trainables.datasets import DataSet, load_dataset
-from trainables.datasets.corruptions import corrupted
 from trainables.datasets.splits import EVALUATION_SPLITS, build_split
+from trainables.datasets.splits.corrupted import corrupted
 
 
 @pytest.fixture(autouse=True)
