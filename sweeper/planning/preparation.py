@@ -31,6 +31,7 @@ from trainables.training.fine_tuning import mixes, mixing_fault
 from trainables.training.lanes import packing
 from trainables.training.loop import Replicate
 from trainables.training.own_loop import own_data
+from trainables.training.weighting import weighted, weighting_fault
 from trainables.worker.trial_settings import variant_key
 
 
@@ -81,6 +82,10 @@ def _unsuited(spec: SweepSpec, drawn: Sequence[Configuration], dataset: DataSet)
     """Return a fault for each part of the configurations and settings that does not suit the data or another part."""
     # Each check runs once per distinct value: thousands of configurations share a few networks and batch sizes.
     training, asked = spec.training.settings, spec.replicates.packing
+    try:
+        dataset = weighted(dataset, training)
+    except ValueError as error:
+        return [Fault("training.class_weights", str(error))]
     networks = [c["architecture"] for c in drawn if not ARCHITECTURES.is_own(str(c["architecture"]["name"]))]
     recipes = distinct({part: c[part] for part in ("loss", "architecture", "optimizer")} for c in drawn)
     mixed = [recipe for recipe in recipes if mixes(recipe["optimizer"])]
@@ -90,10 +95,11 @@ def _unsuited(spec: SweepSpec, drawn: Sequence[Configuration], dataset: DataSet)
         *_faults("space.architecture", networks, lambda network: fit_fault(dataset, network)),
         *_faults("space.optimizer.batch_size", sizes, lambda size: batch_fault(dataset, size)),
         *_faults("space.optimizer", mixed, lambda recipe: mixing_fault(recipe, dataset)),
+        *_faults("space.loss", recipes, lambda recipe: weighting_fault(recipe, dataset)),
         *_faults("replicates.packing", recipes, lambda recipe: packing.packing_fault(recipe, asked, training)),
         *_faults("training", names, lambda pair: acceleration_fault(pair, training)),
         *_faults("evaluation.bins", [spec.evaluation], lambda measured: bins_fault(dataset, measured)),
-        *streaming_faults(dataset, spec),
+        *one_by_one_faults(dataset, spec),
         *_faults("training.compile", [training], compiler_fault),
         *_faults("dataset", variants(spec.space), lambda variant: _variant_fault(variant, dataset)),
     ]
@@ -118,16 +124,18 @@ def bins_fault(dataset: DataSet, measured: Evaluation) -> str | None:
     return next((rule for rules in faults for rule in rules), None)
 
 
-def streaming_faults(dataset: DataSet, spec: SweepSpec) -> list[Fault]:
-    """Return a fault for each setting that cannot be used with data that are decoded during training."""
+def one_by_one_faults(dataset: DataSet, spec: SweepSpec) -> list[Fault]:
+    """Return a fault for each setting that cannot be used with weights, or data that are decoded during training."""
     faults: list[Fault] = []
-    if dataset.train.source is None:
+    decoded = dataset.train.source is not None
+    if not decoded and dataset.train.loss_weights is None:
         return faults
     asked, curvature = spec.replicates.packing, spec.evaluation.curvature
     if asked not in (packing.SEQUENTIAL, packing.TRIALS):
-        rule = f"packing = {asked} cannot train on {dataset.name}, which is decoded for one network at a time"
+        reason = f"{dataset.name}, which is decoded for one network at a time" if decoded else "samples with weights"
+        rule = f"packing = {asked} cannot train on {reason}"
         faults.append(Fault("replicates.packing", rule, f"choose {packing.SEQUENTIAL} or {packing.TRIALS}"))
-    if curvature is not False and curvature.get("samples") is None:
+    if decoded and curvature is not False and curvature.get("samples") is None:
         rule = f"curvature over all {len(dataset.val):,} validation images would hold them in memory at once"
         faults.append(Fault("evaluation.curvature", rule, "give samples, e.g. 256, or set curvature: false"))
     return faults
@@ -282,6 +290,9 @@ def _own_data_faults(dataset: object) -> Iterator[str]:
         low, high = int(split.targets.min()), int(split.targets.max())
         if low < 0 or high >= dataset.classes:
             yield f"has targets from {low} to {high} in {part}, which must lie in [0, {dataset.classes})"
+        own = split.weights
+        if own is not None and not (own.shape == split.targets.shape and 0 < own.min() <= own.max() < torch.inf):
+            yield f"has weights of shape {tuple(own.shape)} in {part}; give each sample a finite number above 0"
         first = split.prepare(split.inputs[:2])  # shapes are checked after preprocessing
         if tuple(first.shape[1:]) != tuple(dataset.input_shape):
             shape = tuple(first.shape[1:])

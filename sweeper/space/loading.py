@@ -398,6 +398,7 @@ def loop_faults(values: Values, *, rehearsed: bool) -> list[Fault]:
         ("evaluation.trajectory", trajectory, "a trajectory", "return it from train_epoch"),
         ("evaluation.splits", shifts, "shifted data", "name splits that the loop predicts"),
         ("training", values.get("training"), "settings of training steps", "leave them to the loop"),
+        ("dataset.weight", part_of(values, "dataset", "weight"), "a column of weights", "weight samples in the loop"),
         ("rehearsal", rehearsed and not stood_in, "a rehearsal", "write its changes under `rehearsal`"),
     ]
     return [

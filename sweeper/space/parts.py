@@ -315,6 +315,9 @@ class Resources(Part):
 class Training(Part):
     """How training steps are computed, see `trainables.training.acceleration`; evaluations always use float32.
 
+    `class_weights` weights samples by class in the loss and in its curvature, and `sampler: balanced` draws all classes
+    equally often, see `trainables.training.weighting`. Metrics depend on neither.
+
     With the defaults, results are reproducible. The other values are meant for a GPU's tensor cores. On a CPU with
     bfloat16 instructions they speed up convolutions (resnet8: 1.2 to 1.3 times as fast) and slow down small matrices
     (mlp: 0.7 times as fast). These factors were measured on a busy machine (n = 3). `make bench-card` measures them on
@@ -326,6 +329,8 @@ class Training(Part):
     compile: bool = False
     data: Literal["auto", "device", "host"] = "auto"
     deterministic: bool = False
+    class_weights: Literal["balanced"] | dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] | None = None
+    sampler: Literal["shuffled", "balanced"] = "shuffled"
 
     @property
     def settings(self) -> TrainingSettings:

@@ -81,6 +81,8 @@ def rehearsed_values(values: Values, changes: Values) -> Values:
     _scale_evaluation(scaled, lengths, notes)
     scaled["resources"] = {"cpu": 1.0, "gpu": "auto"}
     scaled["training"] = {**values["training"], "compile": False}  # compiling takes longer than a rehearsal
+    if isinstance(values["training"].get("class_weights"), dict):
+        scaled["training"]["class_weights"] = "balanced"  # the stand-in has other classes
     scaled |= {"budget": None, "max_concurrent": None}
     scaled = merged(scaled, changes)
     notes += [f"the file's rehearsal sets {key}" for key in changes]

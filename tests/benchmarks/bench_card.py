@@ -210,7 +210,7 @@ def measurements(size: Size, clock: Clock) -> list[list[str]]:
 
     def curvature() -> str:
         (replicate,) = build(size, network)
-        inputs, targets = curvature_subset(replicate.dataset.train, size.curvature.samples)
+        inputs, targets, _ = curvature_subset(replicate.dataset.train, size.curvature.samples)
         losses = {"training": build_loss("focal", gamma=2.0), "cross_entropy": build_loss("cross_entropy")}
 
         def measure() -> object:

@@ -27,7 +27,7 @@ from trainables.curvature.further import (
 )
 from trainables.curvature.hessian import HessianOperator, Surface, second_order
 from trainables.curvature.lanczos import Lanczos, LanczosRun, Product, complete_run, lanczos
-from trainables.curvature.loss_of_logits import LossFunction
+from trainables.curvature.loss_of_logits import LossFunction, frozen
 from trainables.curvature.statistics.base import (
     FIXED,
     ROUNDED,
@@ -204,6 +204,38 @@ class AtFixedWeights:
     def frozen(self, logits: Tensor, targets: Tensor) -> LossFunction:
         """Return cross-entropy with sample weights fixed at these logits."""
         fixed: LossFunction = self.loss.with_fixed_weights(logits, targets)
+        return fixed
+
+
+class OfRows:
+    """A loss of weighted samples, Σ_i w_i v_i / Σ_i w_i over all N rows of fixed data; its targets are row numbers.
+
+    A chunk of the rows contributes its share of the whole sum, whatever its own weights add up to.
+
+    Example:
+        >>> loss = OfRows(build_loss("cross_entropy"), torch.tensor([0, 1]), torch.tensor([3.0, 1.0]))
+        >>> loss(torch.tensor([[2.0, 0.0], [2.0, 0.0]]), torch.tensor([0, 1]))  # (3·0.1269 + 2.1269) / 4
+        tensor(0.6269, dtype=torch.float64)
+    """
+
+    def __init__(self, loss: Any, targets: Tensor, weights: Tensor | None) -> None:
+        """Wrap `loss` over rows with classes `targets` [N]; a loss without `weights` [N] stays a plain mean."""
+        self.loss, self._targets = loss, targets
+        self._weights = None if weights is None else weights.double() / weights.double().mean()
+
+    def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean over the rows `targets` [n] for their logits [n, K]."""
+        classes = self._targets[targets]
+        if self._weights is None:
+            plain: Tensor = self.loss(logits, classes)
+            return plain
+        values: Tensor = self.loss.per_sample(logits, classes)
+        return (self._weights[targets] * values).mean()
+
+    def frozen(self, logits: Tensor, targets: Tensor) -> LossFunction:
+        """Return the loss with its constants fixed at these logits."""
+        fixed = copy(self)
+        fixed.loss = frozen(self.loss, logits, self._targets[targets])
         return fixed
 
 

@@ -123,6 +123,9 @@ class Split:
         streamed: whether inputs stay on the host. Batches are then sent to the targets' device ahead of their use.
         source: reader of inputs that are too many for memory; `inputs` then has only their shape and type, on torch's
             meta device.
+        weights: weights of the samples [N], above 0; `None` for equal weights.
+        class_weights: weights of the classes [K] in the training loss; `None` for equal weights.
+        balanced: whether an epoch draws N samples with replacement, with the same probability for each class.
 
     Example:
         >>> split = Split(torch.tensor([[1.0], [2.0], [3.0]]), torch.tensor([0, 1, 0]))
@@ -137,9 +140,20 @@ class Split:
     augmentation: CropAndFlip | None = None
     streamed: bool = False
     source: ImageStream | None = None
+    weights: Tensor | None = None
+    class_weights: Tensor | None = None
+    balanced: bool = False
 
     def __len__(self) -> int:
         return len(self.targets)
+
+    @property
+    def loss_weights(self) -> Tensor | None:
+        """Weights of the samples in the training loss [N], the products of both weights; `None` for equal weights."""
+        if self.class_weights is None:
+            return self.weights
+        of_classes = self.class_weights.index_select(0, self.targets)
+        return of_classes if self.weights is None else of_classes * self.weights
 
     @property
     def nbytes(self) -> int:
@@ -149,13 +163,15 @@ class Split:
     def to(self, device: torch.device | str, streamed: bool = False) -> Split:
         """Return the split with its tensors on `device`; if `streamed`, with only its targets there."""
         inputs = self.inputs if streamed or self.source is not None else self.inputs.to(device)
-        return replace(self, inputs=inputs, targets=self.targets.to(device), streamed=streamed)
+        weights = None if self.weights is None else self.weights.to(device)
+        return replace(self, inputs=inputs, targets=self.targets.to(device), streamed=streamed, weights=weights)
 
     def first(self, count: int) -> Split:
         """Return the first `count` samples."""
         rows = slice(0, count)
         source = None if self.source is None else self.source.part(rows)
-        return replace(self, inputs=self.inputs[rows], targets=self.targets[rows], source=source)
+        weights = None if self.weights is None else self.weights[rows]
+        return replace(self, inputs=self.inputs[rows], targets=self.targets[rows], source=source, weights=weights)
 
     def select(self, indices: Tensor, draws: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return network inputs [B, ...] and targets [B] of the samples at `indices` (int64 [B], same device).
@@ -301,6 +317,7 @@ def divided(
     parts: Sequence[Indices],
     classes: int,
     split_hash: str | None = None,
+    weights: NDArray[np.float32] | None = None,
     **facts: Any,
 ) -> DataSet:
     """Return the data set of arrays [N, ...] and classes [N] with training, validation and test indices `parts`.
@@ -312,6 +329,7 @@ def divided(
         parts: indices of the three splits.
         classes: number of classes K.
         split_hash: hash of the splits; `None` for the hash of the indices.
+        weights: weights of the samples [N]; `None` for equal weights.
         facts: other attributes of the `DataSet`.
 
     Example:
@@ -321,6 +339,9 @@ def divided(
         (12, 4, 4)
     """
     train, val, test = (Split(torch.from_numpy(inputs[part]), torch.from_numpy(targets[part])) for part in parts)
+    if weights is not None:
+        own = (torch.from_numpy(weights[part]) for part in parts)
+        train, val, test = (replace(part, weights=w) for part, w in zip((train, val, test), own, strict=True))
     chosen = hash_of_splits(*parts) if split_hash is None else split_hash
     return DataSet(name, train, val, test, classes, inputs.shape[1:], chosen, **facts)
 
@@ -375,10 +396,10 @@ def load_dataset(name: str, **options: Any) -> DataSet:
 WHOLE_COPY_BYTES = 32 * 2**20
 
 
-def batches(
-    split: Split, batch_size: int, generator: torch.Generator, skip: int = 0
-) -> Iterator[tuple[Tensor, Tensor]]:
+def batches(split: Split, batch_size: int, generator: torch.Generator, skip: int = 0) -> Iterator[tuple[Tensor, ...]]:
     """Yield one epoch of training batches (inputs [B, ...], targets [B]) in random order, augmented.
+
+    If the split has `loss_weights`, each batch has its weights [B] as a third element.
 
     The order, then the draws of the augmentation, come from `generator` (on the CPU) once per epoch. An epoch is
     therefore a function of the generator's state alone. A device receives two transfers per epoch.
@@ -400,8 +421,10 @@ def batches(
     samples = len(split)
     if batch_size < 1:
         raise ValueError(f"batch_size = {batch_size} must be at least 1")
-    chosen = torch.randperm(samples, generator=generator)
+    chosen = _drawn_order(split, generator)
     order = chosen.to(split.targets.device)
+    weights = split.loss_weights
+    labels = [split.targets[order], *([] if weights is None else [weights[order]])]
     seeds = draws = None
     if split.source is not None and split.source.changed is not None:
         seeds = torch.randint(2**62, (samples,), generator=generator)
@@ -413,20 +436,28 @@ def batches(
         drawn = None if seeds is None else [seeds[rows] for rows in parts]
         stored = split.read_ahead([chosen[rows] for rows in parts], drawn)
         for rows, inputs in zip(parts, stored, strict=True):
-            yield split.prepare(inputs, None if draws is None else draws[rows]), split.targets[order[rows]]
+            yield split.prepare(inputs, None if draws is None else draws[rows]), *(label[rows] for label in labels)
         return
+    whole = None
     if draws is None and split.inputs.nbytes <= WHOLE_COPY_BYTES:
-        inputs, targets = split.inputs.index_select(0, order), split.targets.index_select(0, order)
-        for rows in parts:
-            yield split.prepare(inputs[rows]), targets[rows]
-        return
+        whole = split.inputs.index_select(0, order)
     for rows in parts:
-        yield split.select(order[rows], None if draws is None else draws[rows])
+        inputs = split.stored(order[rows]) if whole is None else whole[rows]
+        yield split.prepare(inputs, None if draws is None else draws[rows]), *(label[rows] for label in labels)
+
+
+def _drawn_order(split: Split, generator: torch.Generator) -> Tensor:
+    """Return the samples of an epoch in order, int64 [N] on the CPU."""
+    if not split.balanced:
+        return torch.randperm(len(split), generator=generator)
+    targets = split.targets.cpu()
+    chances = 1 / targets.bincount().double()[targets]
+    return torch.multinomial(chances, len(split), replacement=True, generator=generator)
 
 
 def epoch_order(split: Split, generator: torch.Generator) -> Tensor:
     """Return the order in which `batches` reads a split without augmentation, int64 [N] on its device."""
-    return torch.randperm(len(split), generator=generator).to(split.targets.device)
+    return _drawn_order(split, generator).to(split.targets.device)
 
 
 def evaluation_batches(split: Split, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:

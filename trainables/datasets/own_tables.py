@@ -170,17 +170,25 @@ class _Rows:
     """The rows of a table, their classes and their splits."""
 
     def __init__(
-        self, file: str, target: str, group: str | None, split: str | None, fractions: tuple[float, float], seed: int
+        self,
+        file: str,
+        target: str,
+        group: str | None,
+        split: str | None,
+        weight: str | None,
+        fractions: tuple[float, float],
+        seed: int,
     ) -> None:
         self.file, self.table = file, read_table(file, [name for name in (target, group, split) if name])
-        for name in filter(None, (target, group, split)):
+        for name in filter(None, (target, group, split, weight)):
             self.require(name)
             if (nested := self.table.column(name).type).num_fields:
                 raise DataSetUnavailableError(file, f"{name} holds {nested}", "choose a column of texts or numbers")
         self.target = target
         self.targets, self.classes = self._classes(target)
+        self.weights = None if weight is None else self._weights(weight)
         self.parts = self._divided(group, split, fractions, seed)
-        named = [name for name in self.table.column_names if name not in (target, group, split)]
+        named = [name for name in self.table.column_names if name not in (target, group, split, weight)]
         self.left_out = {name: "row numbers" for name in named if INDEX.fullmatch(name)}
         self.left_out |= {name: "empty" for name in named if self.table.column(name).null_count == len(self.table)}
         self.features = [name for name in named if name not in self.left_out]
@@ -232,6 +240,25 @@ class _Rows:
             rule = f"{target} has {len(numbers):,} numbers{shown}, which are predicted by regression and are no classes"
 
             raise DataSetUnavailableError(self.file, rule, "make classes of ranges, or write the classes as texts")
+
+    def _weights(self, name: str) -> NDArray[np.float32]:
+        """Return a column as weights of the rows [N].
+
+        Raises:
+            DataSetUnavailableError: a value is no finite number above 0.
+        """
+        values = _numbers(self.table.column(name).combine_chunks())
+        if values is None:
+            rule = f"the weights in {name} are {self.table.column(name).type}, not numbers"
+            raise DataSetUnavailableError(self.file, rule, "choose another column")
+        with np.errstate(over="ignore"):  # a number beyond float32 becomes infinite, and is refused
+            weights = values.astype(np.float32)
+        unusable = np.flatnonzero(~(np.isfinite(weights) & (weights > 0)))
+        if len(unusable):
+            first = f"{values[unusable[0]]:g} in row {unusable[0] + 1:,}"
+            rule = f"{len(unusable):,} weights in {name} are not above 0, first {first}"
+            raise DataSetUnavailableError(self.file, rule, "leave these rows out, or give them a finite weight above 0")
+        return weights
 
     def require(self, name: str) -> None:
         """Check that there is a column `name`.
@@ -378,7 +405,8 @@ def gives_away(values: NDArray[Any], targets: NDArray[np.int64], classes: int) -
 
 def _rows_of(given: Mapping[str, Any]) -> _Rows:
     fractions = given["validation_fraction"], given["test_fraction"]
-    return _Rows(given["file"], given["target"], given.get("group"), given.get("split"), fractions, given["split_seed"])
+    group, split, weight = (given.get(name) for name in ("group", "split", "weight"))
+    return _Rows(given["file"], given["target"], group, split, weight, fractions, given["split_seed"])
 
 
 def describe_file(options: Mapping[str, Any]) -> str:
@@ -399,6 +427,7 @@ def describe_file(options: Mapping[str, Any]) -> str:
         listed = ", ".join([f"{numbers} {NUMBER}"] * (numbers > 0) + others[:12] + ["…"] * (len(others) > 12))
         columns = f"{inputs.shape[1]} features of {len(said)} columns ({listed})"
         columns += "".join(f"; without {name!r} ({reason})" for name, reason in rows.left_out.items())
+    columns += f"; weights in {given['weight']}" if given.get("weight") else ""
     columns += "".join(f"; warning: {note}" for note in notes)
     return f"{given['file']}: {len(rows.targets):,} rows ({sizes}); {given['target']}: {shown}; {columns}"
 
@@ -413,6 +442,7 @@ def load_table(
     drop: Sequence[str] = (),
     group: str | None = None,
     split: str | None = None,
+    weight: str | None = None,
     validation_fraction: Fraction = 0.2,
     test_fraction: Fraction = 0.2,
     split_seed: SplitSeed = 0,
@@ -427,6 +457,7 @@ def load_table(
         drop: columns that are not features.
         group: column of groups; rows with the same value are in the same split.
         split: column of `train`, `val` and `test`.
+        weight: column of the rows' weights in the training loss, numbers above 0.
         validation_fraction: share of the rows for validation, if `split` is not given.
         test_fraction: share of the rows for testing, if `split` is not given.
         split_seed: seed of the division.
@@ -434,9 +465,10 @@ def load_table(
     Raises:
         DataSetUnavailableError: the file is missing or broken, or a column is unusable.
     """
-    rows = _Rows(file, target, group, split, (validation_fraction, test_fraction), split_seed)
+    rows = _Rows(file, target, group, split, weight, (validation_fraction, test_fraction), split_seed)
     inputs, _, notes = encoded(rows, drop)
-    return divided("table", inputs, rows.targets, rows.parts, len(rows.classes), class_names=rows.classes, notes=notes)
+    divisible = inputs, rows.targets, rows.parts, len(rows.classes)
+    return divided("table", *divisible, weights=rows.weights, class_names=rows.classes, notes=notes)
 
 
 def tokenized(texts: Sequence[str], folder: str, length: int) -> tuple[NDArray[np.int32], int]:
@@ -465,6 +497,7 @@ def load_text_table(
     tokenizer: str | None = None,
     group: str | None = None,
     split: str | None = None,
+    weight: str | None = None,
     validation_fraction: Fraction = 0.2,
     test_fraction: Fraction = 0.2,
     split_seed: SplitSeed = 0,
@@ -474,14 +507,14 @@ def load_text_table(
     Load a column of texts as token ids int32 [N, length], with words split as Keras' Tokenizer does.
 
     Args:
-        file, target, group, split, validation_fraction, test_fraction, split_seed: as in `load_table`.
+        file, target, group, split, weight, validation_fraction, test_fraction, split_seed: as in `load_table`.
         text: column of texts.
         vocabulary: number of token ids: one for padding, and one for each of the most frequent words of training texts
             [as newsgroups20].
         length: number of words kept at the end of each text [our choice].
         tokenizer: folder of a Hugging Face tokenizer to use instead of words; the first `length` tokens are kept.
     """
-    rows = _Rows(file, target, group, split, (validation_fraction, test_fraction), split_seed)
+    rows = _Rows(file, target, group, split, weight, (validation_fraction, test_fraction), split_seed)
     rows.require(text)
     written, classes = [str(value or "") for value in rows.table.column(text).to_pylist()], rows.classes
     if tokenizer is None:
@@ -490,6 +523,5 @@ def load_text_table(
         inputs = padded_ids(texts, {word: number for number, word in enumerate(words, start=1)}, length)
     else:
         inputs, vocabulary = tokenized(written, tokenizer, length)
-    return divided(
-        "text_table", inputs, rows.targets, rows.parts, len(classes), class_names=classes, vocabulary=vocabulary
-    )
+    divisible = inputs, rows.targets, rows.parts, len(classes)
+    return divided("text_table", *divisible, weights=rows.weights, class_names=classes, vocabulary=vocabulary)

@@ -197,19 +197,26 @@ class Loss:
         """Whether soft targets can be used: true for a mean of independent terms; other losses override it."""
         return not (self.batch_coupled or self.needs_model)
 
-    def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
+    def __call__(self, logits: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return the mean loss over the batch, a scalar.
 
         Args:
             logits: [N, K], K ≥ 2.
             targets: [N] int64 class indices.
+            weights: weights w [N] of the samples, for Σ_i w_i v_i / Σ_i w_i over the values v, as torch's
+                `cross_entropy` weights classes; `None` for the plain mean.
 
         Raises:
             ValueError: the shapes do not match.
+            TypeError: weights are given, and the loss is a function of the whole batch.
         """
         check_batch(logits, targets)
         with full_precision(logits):
-            return self.value(widened(logits), targets)
+            if weights is None:
+                return self.value(widened(logits), targets)
+            if self.batch_coupled:
+                raise TypeError(unweighted(self.name))
+            return (weights * self.values(widened(logits), targets)).sum() / weights.sum()
 
     def per_sample(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return [N] values whose mean is the loss.
@@ -265,6 +272,11 @@ class Loss:
 
     def restore(self, state: Mapping[str, object]) -> None:
         """Restore a state with checked keys. Losses with state override this method."""
+
+
+def unweighted(name: str) -> str:
+    """Return the error for weights with a batch-coupled loss."""
+    return f"{name} is a function of the whole batch, in which samples have no weights; choose another loss"
 
 
 def check_batch(logits: Tensor, targets: Tensor) -> None:

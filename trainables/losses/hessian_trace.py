@@ -150,9 +150,9 @@ class HessianTrace(Loss):
         self.reseed(seed)
 
     def __call__(  # type: ignore[override]  # it takes the model, as `needs_model` says
-        self, model: nn.Module, inputs: Tensor, targets: Tensor
+        self, model: nn.Module, inputs: Tensor, targets: Tensor, weights: Tensor | None = None
     ) -> Tensor:
-        """Return base + τ·Tr(H) for `model(inputs)` → [N, K] and targets [N]; one forward pass.
+        """Return base + τ·Tr(H) for `model(inputs)` → [N, K], targets [N] and weights [N]; one forward pass.
 
         Raises:
             ValueError: the model has no trainable parameter.
@@ -161,9 +161,9 @@ class HessianTrace(Loss):
         if not parameters:
             raise ValueError("hessian_trace needs a model with trainable parameters; this one has none")
         if is_zero(self.weight):  # τ = 0 is the base loss, at its cost
-            return self.base(model(inputs), targets)
+            return self.base(model(inputs), targets, weights)
         with ComposedNormalisation():
-            value = self.base(model(inputs), targets)
+            value = self.base(model(inputs), targets, weights)
         # a parameter that the network does not use has gradient `None`, which `inner` counts as 0
         gradients = torch.autograd.grad(value, parameters, create_graph=True, allow_unused=True)
         trace = torch.zeros_like(value)

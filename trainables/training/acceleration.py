@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +24,7 @@ from trainables.registry import Configuration
 FLOAT32, TF32, BFLOAT16 = "float32", "tf32", "bfloat16"
 CONTIGUOUS, CHANNELS_LAST = "contiguous", "channels_last"
 AUTO, DEVICE, HOST = "auto", "device", "host"
+SHUFFLED, BALANCED = "shuffled", "balanced"
 
 DEVICE_SHARE = 0.5  # share of a process's GPU memory for its data set; the network needs the rest. Our choice
 
@@ -48,6 +49,10 @@ class TrainingSettings:
             batch trains. `auto` uses `device` if the data set fits into half of the process's memory on the device.
         deterministic: whether every run on the same GPU gives the same bits. Algorithms that add in varying order are
             replaced, or refused if there is no alternative. A CPU gives the same bits in any case.
+        class_weights: weights of the classes in the training loss, see `trainables.training.weighting`: `balanced`, or
+            class → weight; `None` for equal weights.
+        sampler: `shuffled` draws each training sample once per epoch; `balanced` draws as many with replacement, each
+            class with the same probability.
 
     Example:
         >>> TrainingSettings(precision="bfloat16", compile=True).described
@@ -59,6 +64,8 @@ class TrainingSettings:
     compile: bool = False
     data: str = AUTO
     deterministic: bool = False
+    class_weights: str | Mapping[str, float] | None = None
+    sampler: str = SHUFFLED
 
     @property
     def described(self) -> str:

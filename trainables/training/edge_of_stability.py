@@ -27,6 +27,8 @@ from torch import Tensor, nn
 from trainables.curvature.failures import CurvatureUnavailable, as_unavailable
 from trainables.curvature.hessian import HessianOperator, Surface, second_order
 from trainables.curvature.lanczos import Lanczos, gradient_start, lanczos
+from trainables.curvature.loss_of_logits import LossFunction
+from trainables.curvature.measure import OfRows
 from trainables.datasets.base import Split
 from trainables.losses import Loss
 from trainables.training.evaluation import curvature_subset
@@ -69,16 +71,20 @@ class EdgeOfStability:
             settings: numbers of samples and products.
         """
         samples = settings.samples or max(FEWEST, len(train.targets) // SHARE)
-        data = curvature_subset(train, samples)
+        inputs, targets, weights = curvature_subset(train, samples)
+        loss_function: LossFunction = getattr(loss, "base", loss)
+        if weights is not None:
+            loss_function = OfRows(loss_function, targets, weights)
+            targets = torch.arange(len(targets), device=targets.device)
         try:
             with as_unavailable("sharpness"), second_order(next(model.parameters()).device):
-                surface = Surface(model, *data, batch_size=128, basis_rows=settings.products)
-                operator = HessianOperator(surface, getattr(loss, "base", loss))
+                surface = Surface(model, inputs, targets, batch_size=128, basis_rows=settings.products)
+                operator = HessianOperator(surface, loss_function)
                 # Once is enough: a wrong second derivative does not depend on the weights.
                 if not self._vectors:
                     operator.require_symmetric()
                 row = self._measured(model, operator, optimizer, settings.products)
-                return {"sharpness_samples": len(data[1]), **row}
+                return {"sharpness_samples": len(targets), **row}
         except CurvatureUnavailable:
             return {}
 

@@ -22,7 +22,7 @@ from trainables.curvature.blocks import block_names
 from trainables.curvature.failures import as_unavailable
 from trainables.curvature.lanes import Curvature
 from trainables.curvature.loss_of_logits import LossFunction
-from trainables.curvature.measure import Tempered, measure_by_block
+from trainables.curvature.measure import OfRows, Tempered, measure_by_block
 from trainables.curvature.statistics.base import TEMPERED, temperature_labels
 from trainables.datasets.base import DataSet, Split
 from trainables.losses import Loss, build_loss
@@ -241,13 +241,14 @@ def evaluate(
     return Evaluation(list(rows.values()), reliability, logits, targets, tables)
 
 
-def curvature_subset(split: Split, samples: int | None) -> tuple[Tensor, Tensor]:
-    """Return inputs and targets of the fixed stratified subset for curvature, or of all samples for `None`.
+def curvature_subset(split: Split, samples: int | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return inputs, targets and loss weights of the fixed stratified subset for curvature; all samples for `None`.
 
     Classes keep their shares up to rounding, and the choice depends on the split alone.
     """
+    weights = split.loss_weights
     if samples is None or samples >= len(split.targets):
-        return split.head(len(split)), split.targets
+        return split.head(len(split)), split.targets, weights
     generator = torch.Generator().manual_seed(CURVATURE_SUBSET_SEED)
     targets = split.targets.cpu()
     order = torch.randperm(len(targets), generator=generator)
@@ -257,7 +258,7 @@ def curvature_subset(split: Split, samples: int | None) -> tuple[Tensor, Tensor]
         members = order[targets[order] == label]
         place[members] = (torch.arange(len(members), dtype=torch.float64) + 0.5) / len(members)
     chosen = torch.argsort(place, stable=True)[:samples].sort().values.to(split.targets.device)
-    return split.select(chosen)
+    return *split.select(chosen), None if weights is None else weights[chosen]
 
 
 def _written_out(components: Iterable[str | Options]) -> tuple[dict[str, Any], ...]:
@@ -397,7 +398,8 @@ def curvature_columns(
     """Return the Hessian's columns and the rows of `spectra` and `blocks` if requested.
 
     A column holds the reason if a measurement failed. A regulariser around a loss is left out. If `tempered` is among
-    the losses, cross-entropy is also measured after each temperature scaling.
+    the losses, cross-entropy is also measured after each temperature scaling. Only the training loss has the weights of
+    samples and classes.
 
     Args:
         model: network.
@@ -412,7 +414,10 @@ def curvature_columns(
     losses: dict[str, LossFunction] = {**curvature_losses(loss, settings)}
     if TEMPERED in settings.losses:
         losses |= {f"{TEMPERED}_{label}": Tempered(value) for label, value in temperatures.items()}
-    inputs, targets = curvature_subset(dataset.val, settings.samples)
+    inputs, targets, weights = curvature_subset(dataset.val, settings.samples)
+    if weights is not None:
+        losses = {name: OfRows(own, targets, weights if name == "training" else None) for name, own in losses.items()}
+        targets = torch.arange(len(targets), device=targets.device)
     given = (model, inputs, targets, losses)
     columns: Row = {}
     tables: dict[str, list[Row]] = {"blocks": []} if settings.blocks else {}

@@ -57,6 +57,7 @@ from trainables.training.recipe import (
     set_learning_rate,
     setting,
 )
+from trainables.training.weighting import weighted, weighting_fault
 
 
 class OwnRandomness:
@@ -170,10 +171,15 @@ class Replicate:
             dataset: data set, already on `device`.
             max_epochs: last epoch, at which schedules end.
             device: device of the network.
-            training: arithmetic of training steps.
+            training: arithmetic of training steps, class weights and sampler.
             bins: number of bins for the epochs' calibration error; the same as in evaluations, so that both agree.
+
+        Raises:
+            ValueError: the configuration cannot be trained with weights, or a class weight names no class.
         """
-        self.dataset = dataset
+        self.dataset = dataset = weighted(dataset, training)
+        if (fault := weighting_fault(configuration, dataset)) is not None:
+            raise ValueError(fault)
         self.training = training
         self.seed = seed
         self.max_epochs = max_epochs
@@ -246,12 +252,12 @@ class Replicate:
         # No step reads a value from the device, so the host can queue steps ahead of the GPU.
         progress = self._progress = self._current_progress()
         with self.own_randomness(), training_arithmetic(self.training, self.device):
-            for inputs, targets in self.training_batches(progress.batches):
+            for inputs, targets, *weights in self.training_batches(progress.batches):
                 if changes_by_step(self.recipe):
                     set_learning_rate(self.optimizer, self.learning_rate_after(progress.samples))
                 if self._mixing is not None:
                     inputs = self._mixing(inputs, self.epoch, progress.batches)
-                progress.add(self._step(inputs, targets), len(targets))
+                progress.add(self._step(inputs, targets, *weights), len(targets))
                 if after_step is not None:
                     after_step()
         self._progress = None
@@ -283,10 +289,10 @@ class Replicate:
         done = samples / len(self.dataset.train) if changes_by_step(self.recipe) else 0
         return learning_rate(self.recipe, self.epoch + done, self.max_epochs)
 
-    def training_batches(self, skip: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+    def training_batches(self, skip: int = 0) -> Iterator[tuple[Tensor, ...]]:
         """Yield the next epoch's augmented batches in this replicate's order, without the first `skip`."""
-        for inputs, targets in batches(self.dataset.train, self.recipe["batch_size"], self._order, skip):
-            yield laid_out(inputs, self.training), targets
+        for inputs, *labels in batches(self.dataset.train, self.recipe["batch_size"], self._order, skip):
+            yield laid_out(inputs, self.training), *labels
 
     def epoch_order(self) -> Tensor:
         """Return the next epoch's order, int64 [N] on the data's device, for a split without augmentation."""
@@ -356,36 +362,38 @@ class Replicate:
             self._averaged.n_averaged.fill_(state["averaged"]["steps"])
         self._progress = EpochProgress.from_state(state, self.device)
 
-    def _step(self, inputs: Tensor, targets: Tensor) -> Tensor:
+    def _step(self, inputs: Tensor, targets: Tensor, *weights: Tensor) -> Tensor:
         """Take one step and return the batch's loss."""
         if self._sharpness is not None:
             value = self._sharpness(
-                lambda: self._differentiate(inputs.clone(), targets)
+                lambda: self._differentiate(inputs.clone(), targets, *weights)
             )  # a network can change inputs in place
         else:
-            value = self._differentiate(inputs, targets)
+            value = self._differentiate(inputs, targets, *weights)
         prepare_gradients(self.model.parameters(), self.recipe, len(targets))
         self.optimizer.step()
         if self._averaged is not None:
             self._averaged.update_parameters(self.model)
         return value
 
-    def _differentiate(self, inputs: Tensor, targets: Tensor) -> Tensor:
+    def _differentiate(self, inputs: Tensor, targets: Tensor, *weights: Tensor) -> Tensor:
         """Write a batch's gradients to the parameters and return its loss."""
-        value = self._loss_of(inputs, targets)
+        value = self._loss_of(inputs, targets, *weights)
         self.optimizer.zero_grad(set_to_none=True)
         value.backward()
         return value.detach()
 
-    def _loss_of(self, inputs: Tensor, targets: Tensor) -> Tensor:
+    def _loss_of(self, inputs: Tensor, targets: Tensor, *weights: Tensor) -> Tensor:
         # `hessian_trace` differentiates the network itself, so logits are not enough.
         if getattr(self.loss, "needs_model", False):
-            return self.loss(self.model, inputs, targets)  # type: ignore[call-arg, arg-type]
+            return self.loss(self.model, inputs, targets, *weights)  # type: ignore[arg-type]
         outputs = self._forward(inputs)
         supervise = getattr(self.model, "supervised", None)
         nodes = supervise(inputs) if supervise is not None else None
         if nodes is None:
-            return self.loss(outputs, targets) if self._mixing is None else self._mixing.loss(outputs, targets)
+            return (
+                self.loss(outputs, targets, *weights) if self._mixing is None else self._mixing.loss(outputs, targets)
+            )
         # Sum over each tree's nodes and mean over trees, as in Tai et al. 2015.
         return self.loss(outputs, nodes) * (len(nodes) / len(targets))
 

@@ -85,6 +85,19 @@ def test_groups_stay_together_and_given_splits_are_kept(file):
     assert [len(split) for split in given.splits.values()] == [100, 50, 50]
 
 
+@pytest.mark.parametrize("name", ["table", "text_table"])
+def test_a_column_of_weights_follows_its_rows_and_is_no_feature(file, name):
+    more = {"drop": ["key", "part", "person", "ward", "smokes", "seen", "age"]} if name == "table" else {"text": "key"}
+    table = mixed().append_column("weight", pa.array(np.arange(ROWS) + 0.5))
+    table = table.set_column(table.column_names.index("visits"), "visits", pa.array(np.arange(ROWS)))
+    pa.parquet.write_table(table, file)
+    given = {"target": "outcome", "split": "part", "weight": "weight", **more}
+    data = load_dataset(name, file=str(file), **given)
+    assert data.train.weights.tolist() == [i + 0.5 for i in range(ROWS) if i % 4 < 2]
+    assert data.test.weights.tolist() == [i + 0.5 for i in range(ROWS) if i % 4 == 3]
+    assert name == "text_table" or data.input_shape == (1,)
+
+
 def test_texts_are_words_of_the_training_rows(tmp_path):
     texts = [f"the {'good' if i % 2 else 'bad'} film number n{i}" for i in range(40)]
     pa.parquet.write_table(pa.table({"review": texts, "stars": [i % 2 for i in range(40)]}), tmp_path / "r.parquet")
@@ -110,6 +123,10 @@ def test_what_is_found_is_said_in_a_sentence(file):
         ({"target": "key", "drop": []}, r"key has 200 values in 200 rows, which are no classes"),
         ({"target": "ward"}, r"4 of 200 rows have no ward; leave these rows out"),
         ({"split": "ward"}, r"has unknown splits"),
+        ({"weight": "visits"}, r"\d+ weights in visits are not above 0, first 0 in row \d+; leave these rows out"),
+        ({"weight": "age"}, r"10 weights in age are not above 0, first nan in row 1"),
+        ({"weight": "ward"}, r"the weights in ward are string, not numbers; choose another column"),
+        ({"weight": "wait"}, r"has no column 'wait'"),
         ({"file": "missing.csv"}, "the file is missing"),
         ({"drop": [name for name in mixed().column_names if name != "outcome"]}, "no column besides the target"),
     ],

@@ -91,6 +91,19 @@ def test_values_and_gradients_are_finite_at_the_extremes(case, samples, classes)
 
 
 @every_case
+def test_a_weighted_loss_is_the_loss_of_repeated_samples(case, reference):
+    loss = built(case)
+    logits, targets = reference.batch(3, shape=(9, 4), scale=2.0)
+    weights = torch.tensor([1, 2, 3] * 3)
+    if loss.batch_coupled:
+        with pytest.raises(TypeError, match="function of the whole batch"):
+            loss(logits, targets, weights)
+        return
+    repeated = loss(logits.repeat_interleave(weights, 0), targets.repeat_interleave(weights))
+    torch.testing.assert_close(loss(logits, targets, weights), repeated)
+
+
+@every_case
 def test_under_bfloat16_autocast_the_loss_is_computed_in_float32(case, reference):
     loss = built(case)
     inputs, targets = reference.batch(2, shape=(9, 8), scale=3.0)

@@ -59,7 +59,7 @@ def _rows(model, dataset, settings, loss="cross_entropy", seed=3, **hyperparamet
 @pytest.mark.parametrize("samples", [1, 7, 40, 128, 300])
 def test_the_curvature_subset_is_stratified(samples):
     split = load_dataset("digits").val
-    inputs, targets = curvature_subset(split, samples)
+    inputs, targets, _ = curvature_subset(split, samples)
     assert len(inputs) == len(targets) == samples
     taken, whole = np.bincount(targets, minlength=10), np.bincount(split.targets, minlength=10)
     assert np.abs(taken - whole * samples / len(split)).max() <= 1
@@ -76,13 +76,13 @@ def test_the_curvature_subset_is_a_function_of_the_split(dataset):
 
 @pytest.mark.parametrize("samples", [None, 90, 1000])
 def test_the_whole_split_where_no_fewer_are_asked_for(dataset, samples):
-    inputs, targets = curvature_subset(dataset.val, samples)
+    inputs, targets, _ = curvature_subset(dataset.val, samples)
     assert torch.equal(inputs, dataset.val.inputs) and torch.equal(targets, dataset.val.targets)
 
 
 def test_smaller_subsets_with_rare_classes():
     split = Split(torch.arange(103.0).unsqueeze(1), torch.tensor([0] * 100 + [1] * 3))
-    _, targets = curvature_subset(split, 52)
+    _, targets, _ = curvature_subset(split, 52)
     assert targets.tolist().count(1) in (1, 2)
 
 

@@ -190,7 +190,7 @@ def curvature_together(lanes: Sequence[tuple[Replicate, str]], settings: Evaluat
             for replicate, stage in lanes:
                 weights.enter_context(replicate.weights_of(stage))
             networks = [Lane(own.measured, curvature_losses(own.loss, curvature), own.seed) for own, _ in lanes]
-            data = curvature_subset(lanes[0][0].dataset.val, curvature.samples)
+            data = curvature_subset(lanes[0][0].dataset.val, curvature.samples)[:2]
             measured = measure_lanes(networks, *data, settings=curvature)
         known = {id(lane.model): own for lane, own in zip(networks, measured, strict=True) if own is not None}
     with known_curvature(known):
@@ -208,7 +208,12 @@ class Cohort:
     """
 
     def __init__(self, first: Replicate, width: int) -> None:
-        """Allocate `width` lanes for networks like the network of `first`. The replicate `first` does not join yet."""
+        """Allocate `width` lanes for networks like the network of `first`. The replicate `first` does not join yet.
+
+        Raises ValueError if samples have weights, which lanes ignore.
+        """
+        if first.dataset.train.loss_weights is not None:
+            raise ValueError("replicates with weights of samples or classes cannot train as lanes; train them alone")
         self.width = width
         self._lanes: list[Replicate] = []
         self._dataset, self._device, self._training = first.dataset, first.device, first.training
