@@ -67,10 +67,8 @@ def class_weights(dataset: DataSet, given: str | Mapping[str, float]) -> Tensor:
         names = dataset.class_names or tuple(map(str, range(dataset.classes)))
         if unknown := [name for name in given if name not in names]:
             shown = ", ".join(names[:10]) + ", …" * (len(names) > 10)
-            raise ValueError(
-                f"class_weights names {unknown[0]!r}{did_you_mean(unknown[0], names)}, "
-                f"which is no class of {dataset.name}; choose among {shown}"
-            )
+            rule = f"class_weights names {unknown[0]!r}, but the classes of {dataset.name} are {shown}"
+            raise ValueError(f"{rule}{did_you_mean(unknown[0], names)}")
         weights = torch.tensor([given.get(name, 1.0) for name in names])
     return weights.float().to(dataset.train.targets.device)
 
