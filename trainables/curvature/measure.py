@@ -213,6 +213,7 @@ class OfRows:
     A chunk of the rows contributes its share of the whole sum, whatever its own weights add up to.
 
     Example:
+        >>> from trainables.losses import build_loss
         >>> loss = OfRows(build_loss("cross_entropy"), torch.tensor([0, 1]), torch.tensor([3.0, 1.0]))
         >>> loss(torch.tensor([[2.0, 0.0], [2.0, 0.0]]), torch.tensor([0, 1]))  # (3·0.1269 + 2.1269) / 4
         tensor(0.6269, dtype=torch.float64)
