@@ -21,7 +21,7 @@ ELSEWHERE = {
     "make test": "the suite itself: continuous integration runs it in a clean clone",
     "make rehearse": "every search space, for hours; tests/test_rehearsals.py has the short form",
     "sweeper paper mukhoti": "data of gigabytes and hundreds of GPU-hours; its rehearsal is run",
-    "sweeper run examples/fine_tuning": "images and weights; tests/search_spaces/test_fine_tuning.py makes some",
+    "sweeper run examples/fine_tuning": "images and weights; tests/search_spaces/test_shipped_files.py makes some",
     ".venv/bin/sweeper import preds.npz": "predictions of the reader's; test_prediction_tables.py makes some",
     "export SWEEPER_ADDRESS": "a cluster of the reader's; tests/remote/test_end_to_end.py submits to a real one",
     "sweeper cluster submit": "as above",

@@ -154,7 +154,8 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.pickle").write_bytes(b"")
     (tmp_path / "b.npz").write_bytes(b"no archive")
     (tmp_path / "c.csv").write_text("")
-    for name in ("a.pickle", "b.npz", "c.csv", "d.npy"):
+    (tmp_path / "e.parquet").write_text("lr,target\n")
+    for name in ("a.pickle", "b.npz", "c.csv", "d.npy", "e.parquet", "f.parquet"):
         with pytest.raises(SweeperError):
             read_predictions(tmp_path / name)
 

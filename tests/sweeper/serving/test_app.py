@@ -1,10 +1,12 @@
-"""The pages of a server that users start: what they say, how soon they follow the journal, and what they refuse."""
+"""The pages of a server that users start: what they say and refuse, when they are drawn, and results far away."""
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import shutil
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +14,12 @@ from sweeper.api.exports import serve
 from sweeper.core.errors import SweeperError
 from sweeper.journal.journal import Journal
 from sweeper.serving.app import MOST_ROWS, listen
+from sweeper.serving.board import LIVE, PageContent, make_page, page_content, page_file
+from tests.patience import patient
+from tests.remote.services import BUCKET, s3_server
+from tests.running import SPACE, sweeper
 from tests.sweeper.journal.test_state import Script
+from tests.sweeper.reporting.browser import chromium
 from tests.sweeper.reporting.test_status import Driven
 from tests.sweeper.serving.server import Served, served
 from tests.sweeper.synthetic_sweep import write_sweep
@@ -158,3 +165,70 @@ def test_nothing_can_be_written(server: Served, path):
 def test_a_port_that_is_taken_is_said(tmp_path):
     with listen(0) as taken, pytest.raises(SweeperError, match="cannot listen on"):
         serve(output=tmp_path, port=taken.getsockname()[1])
+
+
+def test_a_page_has_a_place_for_what_is_live_and_says_its_answers(gamma_folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("SWEEPER_CACHE", str(tmp_path))
+    output, name = str(gamma_folder.parent), gamma_folder.name
+    assert page_content(output, name) == PageContent()
+    before = {path: path.stat().st_mtime_ns for path in gamma_folder.rglob("*")}
+    make_page(name, output, "7")
+    said = page_content(output, name)
+    assert said.key == "7" and said.answers and all(sentence.endswith(".") for sentence in said.answers)
+    assert said.best == "" or (" … " in said.best and "`" not in said.best), "an interval, or none that says anything"
+    page = page_file(output, name).read_text("utf-8")
+    assert page.count(LIVE) == 1 and 'href="rows/trials.csv"' in page and "<script>" not in page
+    assert {path: path.stat().st_mtime_ns for path in gamma_folder.rglob("*")} == before, "nothing is written there"
+    assert page_file(output, name).parent.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.integration
+def test_a_sweep_in_a_browser(tmp_path: Path) -> None:
+    (tmp_path / "small.yaml").write_text(SPACE)
+    output = tmp_path / "results"
+    sweeper("run", str(tmp_path / "small.yaml"), "--output", str(output), "--no-mlflow", cwd=tmp_path)
+    (output / "small" / "report.html").write_text("<script>document.title = 'somebody else'</script>")
+    shutil.copytree(output / "small", output / "other", symlinks=True)
+
+    async def look(address: str) -> None:
+        async with chromium(tmp_path / "profile") as tab:
+            for width, dark in ((1400, False), (390, True)):
+                await tab.open(address, width=width, height=900, dark=dark)
+                await tab.wait_for("document.querySelectorAll('#live tr').length === 2")
+                assert await tab.evaluate("document.documentElement.dataset.theme") == ("dark" if dark else "light")
+                assert await tab.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+            await tab.evaluate("document.querySelector('#live a').click()")  # the report appears by itself
+            await tab.wait_for("document.querySelectorAll('.plot svg').length > 5", patient(120))
+            assert "finished" in await tab.evaluate("document.querySelector('#live').textContent")
+            await tab.evaluate("document.querySelector('#live a').click()")
+            await tab.wait_for("location.pathname.includes('/trials/c0') && document.readyState === 'complete'")
+            await tab.wait_for("document.querySelector('.plot svg') !== null")
+            await tab.evaluate("setTimeout(() => history.back())")  # it has to answer before the page goes
+            await tab.wait_for(
+                "!location.pathname.includes('trials') && document.querySelector('#live .answers') !== null"
+            )
+            assert await tab.evaluate("document.title") != "somebody else"
+            assert [each for each in tab.complaints() if "net::ERR_ABORTED" not in each] == []
+
+    with served(output, tmp_path / "cache") as up:
+        asyncio.run(look(up.address))
+
+
+@pytest.mark.integration
+def test_sweeps_in_a_store_are_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "small.yaml").write_text(SPACE)
+    (tmp_path / "s3").mkdir()
+    monkeypatch.setenv("SWEEPER_CACHE", str(tmp_path / "cache"))  # a driver's folder there would take the name
+    with s3_server(tmp_path / "s3") as environment:
+        for key, value in environment.items():
+            monkeypatch.setenv(key, value)
+        output = f"s3://{BUCKET}/far"
+        settings = ("--set", "samples=3", "--set", "replicates=1")
+        sweeper("run", tmp_path / "small.yaml", "--output", output, "--no-mlflow", *settings, cwd=tmp_path)
+        with served(output, tmp_path / "cache") as up:
+            up.wait_for("/", "3 of 3", 60)
+            page = up.wait_for("/sweeps/small/", 'id="manifest"', 120)
+            assert "finished" in page
+            assert up.ask("/sweeps/small/trials/0").status == 200
+            assert "c00002" in up.ask("/sweeps/small/rows/trials.csv").text
+            assert up.ask("/sweeps/none/").status == 404

@@ -5,14 +5,7 @@ import pytest
 import torch
 
 from trainables.datasets import Split, base, load_dataset
-from trainables.datasets.base import (
-    batches,
-    evaluation_batches,
-    hash_of_splits,
-    shuffled_split,
-    stratified_split,
-    thinned,
-)
+from trainables.datasets.base import batches, evaluation_batches, hash_of_splits, stratified_split, thinned
 from trainables.datasets.image_stream import CropAndFlip, ImagePreprocessing
 from trainables.datasets.images import flip_labels, held_out
 
@@ -25,14 +18,6 @@ def test_stratified_parts_are_disjoint_complete_and_hold_equal_shares(seed):
     for label in range(7):
         size = (targets == label).sum()
         assert [(targets[part] == label).sum() for part in parts[1:]] == [round(0.2 * size), round(0.1 * size)]
-
-
-def test_the_shuffled_split_is_that_of_the_released_code():
-    # numpy.random.seed(1); numpy.random.shuffle(list); the first tenth is for validation
-    indices = list(range(5000))
-    np.random.RandomState(1).shuffle(indices)
-    train, val = shuffled_split(5000, 0.1, seed=1)
-    assert sorted(indices[:500]) == val.tolist() and sorted(indices[500:]) == train.tolist()
 
 
 # The training set of CIFAR-10 and CIFAR-100 has 50,000 images in an order fixed by the archives; a shuffled split
@@ -178,9 +163,3 @@ def test_training_batches_are_augmented_then_prepared():
     draws = split.augmentation.draw(32, source)
     torch.testing.assert_close(inputs, split.augmentation(images[order], draws).float() / 255)
     assert torch.equal(targets, order)
-
-
-def test_moving_a_split_keeps_its_hooks():
-    split = Split(torch.zeros(2, 1, 4, 4, dtype=torch.uint8), torch.zeros(2).long(), None, CropAndFlip())
-    moved = split.to("meta")
-    assert moved.inputs.device.type == "meta" and moved.augmentation == split.augmentation and len(moved) == 2

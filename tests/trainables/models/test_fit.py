@@ -1,4 +1,6 @@
-"""Networks and data sets that do not go together are found before anything runs."""
+"""Networks and data sets that do not go together are found before anything runs; epochs of recipes; shortcuts."""
+
+from __future__ import annotations
 
 import subprocess
 import sys
@@ -6,10 +8,14 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.nn import functional
 
 from trainables.datasets import DataSet, Split, load_dataset
-from trainables.datasets.base import batch_fault
-from trainables.models import ARCHITECTURES, build_for, fit_fault
+from trainables.datasets.base import batch_fault, batches, evaluation_batches
+from trainables.datasets.image_stream import CropAndFlip, ImagePreprocessing
+from trainables.models import ARCHITECTURES, build_for, build_model, fit_fault
+from trainables.models.preresnet import PreActivationBlock
+from trainables.training.recipe import build_optimizer, learning_rate, prepare_gradients, set_learning_rate
 
 
 def digits(name="digits"):
@@ -95,3 +101,83 @@ def test_weights_are_drawn_where_a_network_is_computed(monkeypatch):
     component = replace(ARCHITECTURES["mlp"], name="normalised", build=build, hyperparameters=())
     monkeypatch.setitem(ARCHITECTURES._components, "normalised", component)
     assert fit_fault(digits(), {"name": "normalised"}) is None
+
+
+RECIPE = {
+    "name": "sgd",
+    "lr": 0.1,
+    "momentum": 0.9,
+    "weight_decay": 5e-4,
+    "batch_size": 32,
+    "schedule": "step",
+    "milestones": [150, 250],
+    "recipe_epochs": 350,
+    "gradient_clip": 2.0,
+    "reduction": "sum",
+}
+
+
+def cifar_shaped(samples):
+    """Ten classes of random images, each with its own brightness, stored as uint8."""
+    targets = torch.arange(samples) % 10
+    images = torch.randint(0, 100, (samples, 3, 32, 32)) + 15 * targets.view(-1, 1, 1, 1)
+    preprocessing = ImagePreprocessing((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
+    train = Split(images.to(torch.uint8), targets, preprocessing, CropAndFlip())
+    held = Split(train.inputs[:20], targets[:20], preprocessing)
+    return DataSet("cifar_shaped", train, held, held, 10, (3, 32, 32), "")
+
+
+@pytest.mark.parametrize("architecture", ["resnet8", pytest.param("resnet50", marks=pytest.mark.slow)])
+def test_an_epoch_runs_through(architecture):
+    torch.manual_seed(0)
+    data = cifar_shaped(128)
+    model = build_for(data, {"name": architecture})
+    optimizer = build_optimizer(model, RECIPE)
+    generator = torch.Generator().manual_seed(0)
+    set_learning_rate(optimizer, learning_rate(RECIPE, 0, 7))
+    seen = 0
+    for inputs, targets in batches(data.train, RECIPE["batch_size"], generator):
+        loss = torch.nn.functional.cross_entropy(model(inputs), targets)
+        optimizer.zero_grad()
+        loss.backward()
+        prepare_gradients(model.parameters(), RECIPE, len(targets))
+        optimizer.step()
+        seen += len(targets)
+        assert loss.isfinite()
+    model.eval()
+    with torch.no_grad():
+        logits = torch.cat([model(inputs) for inputs, _ in evaluation_batches(data.val, 8)])
+    assert seen == 128 and logits.shape == (20, 10) and logits.isfinite().all()
+
+
+def by_hand(block: PreActivationBlock, inputs: torch.Tensor, raw: bool) -> torch.Tensor:
+    """A bottleneck, line by line as the selective paper's released network computes it where `raw`."""
+    hidden = functional.relu(block.bn1(inputs))
+    shortcut = block.shortcut(inputs if raw else hidden)
+    hidden = functional.relu(block.bn2(block.conv1(hidden)))
+    hidden = functional.relu(block.bn3(block.conv2(hidden)))
+    return block.conv3(hidden) + shortcut
+
+
+@pytest.mark.parametrize("shortcut", ["activated", "raw"])
+def test_a_bottleneck_that_changes_shape_projects_what_it_says(shortcut: str) -> None:
+    torch.manual_seed(0)
+    block = PreActivationBlock(8, 4, 2, bottleneck=True, shortcut=shortcut).eval()
+    inputs = torch.randn(3, 8, 8, 8)
+    torch.testing.assert_close(block(inputs), by_hand(block, inputs, shortcut == "raw"))
+
+
+def test_the_two_differ_and_the_default_is_he_et_als() -> None:
+    torch.manual_seed(0)
+    plain = build_model("preresnet", (3, 8, 8), 10, depth=8, width=0.5, bottleneck=True).eval()
+    raw = build_model("preresnet", (3, 8, 8), 10, depth=8, width=0.5, bottleneck=True, shortcut="raw").eval()
+    same = build_model("preresnet", (3, 8, 8), 10, depth=8, width=0.5, bottleneck=True, shortcut="activated").eval()
+    raw.load_state_dict(plain.state_dict())
+    same.load_state_dict(plain.state_dict())
+    inputs = torch.randn(2, 3, 8, 8)
+    assert torch.equal(plain(inputs), same(inputs)) and not torch.allclose(plain(inputs), raw(inputs), rtol=0.05)
+
+
+def test_an_unknown_shortcut_is_refused() -> None:
+    with pytest.raises(ValueError, match="activated, raw"):
+        build_model("preresnet", (3, 32, 32), 10, depth=8, shortcut="projected")

@@ -87,19 +87,6 @@ def test_step_schedule_equals_multi_step_lr():
         reference.step()
 
 
-def test_a_350_epoch_recipe_rehearsed_in_seven_keeps_its_milestones():
-    rates = [learning_rate(MUKHOTI, epoch, 7) for epoch in range(7)]
-    assert rates == pytest.approx([0.1, 0.1, 0.1, 0.01, 0.01, 0.001, 0.001])
-
-
-@pytest.mark.parametrize("factor", [1, 2, 5, 10, 25, 50])
-def test_scaled_recipes_agree_with_the_full_one_at_matching_epochs(factor):
-    for epoch in range(350 // factor):
-        assert learning_rate(MUKHOTI, epoch, 350 // factor) == pytest.approx(
-            learning_rate(MUKHOTI, epoch * factor, 350)
-        )
-
-
 def test_milestones_may_be_fractions_of_the_run():
     settings = {"name": "sgd", "schedule": "step", "milestones": [0.5, 0.75]}
     assert [milestones_reached(settings, epoch, 8) for epoch in range(8)] == [0, 0, 0, 0, 1, 1, 2, 2]

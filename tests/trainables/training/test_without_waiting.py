@@ -20,6 +20,7 @@ from tests.trainables.training.lanes.filling import of_every_loss
 from trainables.datasets.image_stream import CropAndFlip
 from trainables.training.lanes.cohort import Cohort
 from trainables.training.loop import Replicate
+from trainables.training.prediction import joined, on_host, parted
 
 
 @pytest.fixture(autouse=True)
@@ -121,3 +122,24 @@ def copies_of_an_epoch(train, values, batch_size) -> int:
 def test_more_steps_copy_no_more_from_the_host(train):
     values = of_every_loss("mlp")
     assert copies_of_an_epoch(train, values, 16) == copies_of_an_epoch(train, values, 64)
+
+
+MIXED = (
+    torch.tensor(1.5),
+    torch.randint(0, 10, (3,), generator=torch.Generator().manual_seed(0)),
+    torch.tensor([True, False, True]),
+    torch.tensor([[float("nan"), -0.0], [float("inf"), 1e-45]], dtype=torch.float64).t(),
+    torch.randn(2, 3, generator=torch.Generator().manual_seed(1)).bfloat16(),
+    torch.zeros(0, 4),
+)
+
+
+@pytest.mark.parametrize("order", [MIXED, MIXED[::-1]])
+def test_tensors_of_any_type_and_shape_come_apart_as_they_were(order):
+    for before, after in zip(order, parted(joined(order), order), strict=True):
+        assert after.dtype == before.dtype and after.shape == before.shape
+        assert after.contiguous().flatten().view(torch.uint8).equal(before.contiguous().flatten().view(torch.uint8))
+
+
+def test_what_is_on_the_host_is_not_copied():
+    assert all(after is before for before, after in zip(MIXED, on_host(*MIXED), strict=True))

@@ -12,33 +12,16 @@ from pathlib import Path
 import pytest
 
 from sweeper.execution.driver.judging import (
-    FRUITLESS_TRIES,
     LEAST_BYTES,
     LITTLE_MEMORY,
     LONGEST_PAUSE,
     FullDisks,
     memory_failure,
-    next_try,
     pause_before,
     waits,
 )
-from sweeper.journal.state import TrialState
 from trainables.files import atomic
-from trainables.worker.trial_reports import CRASH, PREEMPTED, STORAGE, Failure
-
-
-def test_what_does_not_count_is_capped() -> None:
-    preempted = Failure(PREEMPTED, counts=False)
-    assert next_try(preempted, TrialState(configuration=0, fruitless=FRUITLESS_TRIES - 1), None, 2)[0] is preempted
-    counted = next_try(preempted, TrialState(configuration=0, fruitless=FRUITLESS_TRIES), None, 2)[0]
-    assert counted == Failure(PREEMPTED, {"fruitless": FRUITLESS_TRIES + 1}, counts=True)
-    crash = Failure(CRASH)
-    assert next_try(crash, TrialState(configuration=0, fruitless=1000), None, 2)[0] is crash
-
-
-def test_the_last_of_several_tries_says_how_many_there_were() -> None:
-    failure, _, given_up = next_try(Failure(CRASH), TrialState(configuration=0, failures=2), None, 2)
-    assert given_up and failure.values == {"tries": 3}
+from trainables.worker.trial_reports import STORAGE, Failure
 
 
 @pytest.mark.parametrize(("held", "blamed"), [(LITTLE_MEMORY / 2, False), (LITTLE_MEMORY, True), (1.0, True)])

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from hypothesis import given, strategies as st
 
 from sweeper.core.errors import SweeperError
 from sweeper.execution.slurm.settings import read_settings, seconds_of
@@ -18,13 +16,6 @@ from sweeper.execution.slurm.settings import read_settings, seconds_of
 )
 def test_a_time_is_read_as_sbatch_reads_it(time: str, seconds: int) -> None:
     assert seconds_of(time) == seconds  # the formats of sbatch(1), --time
-
-
-@given(st.integers(0, 20), st.integers(0, 23), st.integers(0, 59), st.integers(0, 59))
-def test_days_and_hours_add_up(days: int, hours: int, minutes: int, seconds: int) -> None:
-    written = f"{days}-{hours:02}:{minutes:02}:{seconds:02}"
-    expected = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds).total_seconds()
-    assert seconds_of(written) == expected
 
 
 def test_the_file_is_found_beside_the_space_then_with_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""A worker without a head gives its node back in time; where a node of a cluster listens, and what it is given."""
+"""Workers and heads of a Slurm sweep: where a node listens, what jobs say to each other, and when both give up."""
 
 from __future__ import annotations
 
@@ -15,9 +15,13 @@ import pytest
 from sweeper.core.errors import SweeperError
 from sweeper.execution.cluster.cluster import create_token
 from sweeper.execution.slurm import worker
-from sweeper.execution.slurm.jobs import Exchange
+from sweeper.execution.slurm.head import fruitless
+from sweeper.execution.slurm.jobs import Exchange, Head
 from sweeper.execution.slurm.worker import WorkerJob, address_here, environment, free_port, own_job, ray_folder
+from sweeper.journal.journal import Journal
+from sweeper.journal.segments import last_sequence
 from tests.patience import patient
+from tests.sweeper.records import made_body
 
 
 def test_a_worker_no_head_comes_for_gives_its_node_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,3 +84,59 @@ def test_a_folder_of_ray_s_sockets_is_this_user_s_alone(tmp_path: Path) -> None:
             ray_folder(token)
     finally:
         shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ([], True),  # nothing was ever trained
+        (["attempt"], True),
+        (["attempt", "started", "failed", "ended"], True),  # a driver that starts trials and dies writes, too
+        (["attempt", "started", "report"], False),
+        (["attempt", "started", "replicate"], False),
+    ],
+)
+def test_starts_that_measure_nothing_are_fruitless_whatever_they_write(
+    tmp_path: Path, written: list[str], expected: bool
+) -> None:
+    journal, starts = Journal(tmp_path, durable=False), list[int]()
+    for kind in ("attempt", "started", "report"):  # of an earlier start, which trained
+        journal.append(made_body(kind))
+    for _ in range(3):
+        assert not fruitless(tmp_path, starts), "after too few starts"
+        starts.append(last_sequence(tmp_path))
+        for kind in written:
+            journal.append(made_body(kind))
+    assert fruitless(tmp_path, starts) == expected
+
+
+def test_a_sweep_without_a_journal_has_come_to_nothing(tmp_path: Path) -> None:
+    assert fruitless(tmp_path / "journal", [-1, -1, -1]) and not fruitless(tmp_path / "journal", [-1, -1])
+
+
+def test_a_head_is_known_once_it_was_announced(tmp_path: Path) -> None:
+    exchange = Exchange(tmp_path)
+    assert exchange.head is None and exchange.over is None and exchange.starts() == []
+    for attempt in (1, 2):
+        exchange.announce(Head("10.0.0.1:6379", "123", attempt))
+        assert Exchange(tmp_path).head == Head("10.0.0.1:6379", "123", attempt)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"address": "a"}', '{"address": 1, "job": 2, "attempt": 3, "more": 4}']
+)
+def test_a_damaged_announcement_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "head.json").write_text(text)
+    assert Exchange(tmp_path).head is None
+
+
+def test_a_sweep_that_was_over_may_go_on(tmp_path: Path) -> None:
+    exchange = Exchange(tmp_path)
+    exchange.stop.touch()
+    exchange.add_start(3)
+    exchange.end("finished")
+    assert exchange.over == "finished"
+    exchange.begin(anew=False)
+    assert exchange.over is None and exchange.stop.exists() and exchange.starts() == [3]
+    exchange.begin(anew=True)
+    assert not exchange.stop.exists() and exchange.starts() == []

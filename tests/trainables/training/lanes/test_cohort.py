@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
-from tests.trainables.training.lanes.comparison import configuration, digits, timeless
+from tests.trainables.training.lanes.comparison import configuration, digits, timeless, train_both
 from tests.trainables.training.lanes.filling import alone, check_close, of_every_loss, same_bits, together
 from tests.trainables.training.lanes.test_equal_to_alone import HESSIAN_TRACES, LOSS_CASES, OPTIMIZERS
+from trainables.datasets import load_dataset
 from trainables.datasets.image_stream import CropAndFlip
 from trainables.training import evaluation
 from trainables.training.evaluation import EvaluationSettings
@@ -164,3 +166,27 @@ def test_evaluations_of_lanes_share_their_curvature(double, monkeypatch):
         alone_row, lane_row = ({k: v for k, v in rows[0].items() if "hessian" in k} for rows in (mine, theirs))
         assert len(alone_row) == 16
         assert alone_row == pytest.approx(lane_row, rel=1e-9, abs=1e-12)
+
+
+SEEDS, EPOCHS = 24, 8
+METRICS = ("train_loss", "val_nll", "val_accuracy", "val_ece")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("loss", "architecture"),
+    [("cross_entropy", "mlp"), ({"name": "focal", "gamma": 3.0}, "mlp"), ("cross_entropy", "resnet8")],
+)
+def test_final_metrics_are_indistinguishable(loss, architecture):
+    """Paired by seed: no shift beyond chance (|t| < 3.5), and one that is small beside the scatter of the seeds."""
+    values = configuration(loss, architecture, batch_size=128)
+    _, _, alone, lanes = train_both(values, load_dataset("digits"), EPOCHS, seeds=range(SEEDS), max_epochs=EPOCHS)
+    for metric in METRICS:
+        one, other = (np.array([row[metric] for row in rows[-SEEDS:]]) for rows in (alone, lanes))
+        difference = other - one
+        scatter, error = one.std(ddof=1), difference.std(ddof=1) / np.sqrt(SEEDS)
+        print(
+            f"{metric}: {one.mean():.5f} ± {scatter:.5f} alone, lanes differ by {difference.mean():.2g} ± {error:.2g}"
+        )
+        assert abs(difference.mean()) <= 3.5 * error + 1e-9
+        assert abs(difference.mean()) < 0.1 * scatter
