@@ -73,12 +73,13 @@ def test_one_output_with_a_binary_cross_entropy_is_measured_as_torchmetrics_does
     import torch
     from torchmetrics.functional.classification import binary_calibration_error
 
+    from search_spaces import FOLDER
     from trainables.extensions.targets import look_in
     from trainables.training.evaluation import EvaluationSettings
     from trainables.training.own_loop import LoopReplicate, own_data
 
     (tmp_path / "binary_lightning.py").write_text(BINARY)
-    look_in([tmp_path, EXAMPLES])
+    look_in([tmp_path, FOLDER / "examples"])
     own = {part: {"name": "own"} for part in ("loss", "architecture", "optimizer")}
     trained = LoopReplicate("binary_lightning:Loop", own, seed=3, dataset=own_data(), max_epochs=4)
     row = trained.train_epoch()
