@@ -4,7 +4,8 @@ import lightning
 import torch
 from sklearn.datasets import load_wine
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.optim.lr_scheduler import CosineAnnealingLR
+from torch.utils.data import DataLoader, TensorDataset, random_split
 
 from trainables.losses import build_loss
 from trainables.training.lightning import LightningLoop
@@ -26,18 +27,29 @@ class Net(lightning.LightningModule):
 
     def configure_optimizers(self):
         optimizer = torch.optim.AdamW(self.parameters(), lr=self.lr)
-        return [optimizer], [torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.trainer.max_epochs)]
+        return [optimizer], [CosineAnnealingLR(optimizer, self.trainer.max_epochs)]
 
 
 class Wine(lightning.LightningDataModule):
     def setup(self, stage):
         inputs, targets = (torch.tensor(part) for part in load_wine(return_X_y=True))
         data = TensorDataset(((inputs - inputs.mean(0)) / inputs.std(0)).float(), targets)
-        # The split has its own seed, so that every trial and seed sees the same validation samples.
-        self.parts = torch.utils.data.random_split(data, [98, 40, 40], torch.Generator().manual_seed(0))
-        self.train_dataloader = lambda: DataLoader(self.parts[0], 16, shuffle=True)
-        self.val_dataloader, self.test_dataloader = (lambda n=n: DataLoader(self.parts[n], 64) for n in (1, 2))
+        # The split has its own seed: every trial sees the same validation samples.
+        self.train, self.val, self.test = random_split(data, [98, 40, 40], torch.Generator().manual_seed(0))
+
+    def train_dataloader(self):
+        return DataLoader(self.train, 16, shuffle=True)
+
+    def val_dataloader(self):
+        return DataLoader(self.val, 64)
+
+    def test_dataloader(self):
+        return DataLoader(self.test, 64)
 
 
 class Loop(LightningLoop):
-    module, data = (lambda self, configuration: Net(**configuration)), (lambda self, configuration: Wine())
+    def module(self, configuration):
+        return Net(**configuration)
+
+    def data(self, configuration):
+        return Wine()

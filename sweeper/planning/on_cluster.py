@@ -339,7 +339,7 @@ def _hours(
     """Return the (low, high) hours of training, and notes on the assumptions behind them."""
     if not trial["gpu"]:
         if planned.seconds is None:
-            return None, [f"No estimate of hours: {planned.note or 'nothing was measured'}"]
+            return None, [planned.note or "No estimate of hours: nothing was measured"]
         return (planned.seconds.low / 3600, planned.seconds.high / 3600), [planned.note] if planned.note else []
     if planned.estimate is None:
         return None, ["No estimate of hours: the data set's size is unknown without its files"]

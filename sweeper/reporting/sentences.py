@@ -88,8 +88,8 @@ def recommendation(answer: Answer) -> str:
 
 
 def name(line: Line) -> str:
-    """Return a finalist's name in a sentence, e.g. `cross_entropy on resnet8`."""
-    return f"{line.words} on {line.network}"
+    """Return a finalist's name in a sentence, e.g. `cross_entropy on resnet8`; without the network of an own loop."""
+    return line.words if line.network == OWN else f"{line.words} on {line.network}"
 
 
 def numbers(answer: Answer) -> str:
@@ -171,19 +171,18 @@ def between(answer: Answer) -> str:
 
 def between_two(one: str, other: str, before: Judgement, after: Judgement) -> str:
     """Return the difference in test ECE of two sides in words, before and after temperature scaling."""
-    first = {
-        HIGHER: f"{one} raises test ECE by {size(before):.3f}",
-        LOWER: f"{one} lowers test ECE by {size(before):.3f}",
-        NO_DIFFERENCE: f"{one} changes test ECE by no more than {bound(before)}",
-        OPEN: f"whether {one} changes test ECE is open ({interval(before)})",
-    }[before.code]
-    second = {
-        HIGHER: f"it is {size(after):.3f} higher",
-        LOWER: f"it is {size(after):.3f} lower",
-        NO_DIFFERENCE: f"no difference larger than {bound(after)}",
-        OPEN: f"open ({interval(after)})",
-    }[after.code]
-    return f"Against {other}, {first} before temperature scaling; after it {second}."
+    first, then = effect(before, "test ECE"), effect(after, "it")
+    return f"Against {other}, {one} {first} before temperature scaling and {then} after it."
+
+
+def effect(judgement: Judgement, quantity: str) -> str:
+    """Return what a side does to a quantity, e.g. `lowers test ECE by 0.036`."""
+    return {
+        HIGHER: f"raises {quantity} by {size(judgement):.3f}",
+        LOWER: f"lowers {quantity} by {size(judgement):.3f}",
+        NO_DIFFERENCE: f"changes {quantity} by no more than {bound(judgement)}",
+        OPEN: f"may raise or lower {quantity} ({interval(judgement)})",
+    }[judgement.code]
 
 
 def size(judgement: Judgement) -> float:

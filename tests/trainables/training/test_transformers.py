@@ -1,4 +1,4 @@
-"""A Hugging Face Trainer as a loop: the example is short, and its state is complete, weights under any names."""
+"""A Hugging Face Trainer as a loop: its state is complete, weights under any names."""
 
 from __future__ import annotations
 
