@@ -118,8 +118,8 @@ def test_two_losses() -> None:
     raised, alike = judgement(0.056, 0.020, HIGHER), judgement(0.019, 0.0197, NO_DIFFERENCE, 0.0069)
     open_one = judgement(0.02, 0.018, OPEN, limited_by=SEEDS, more_seeds=4)
     assert two(raised, alike) == (
-        "Against cross_entropy, focal γ 3 raises test ECE by 0.036 before temperature scaling and changes it by no more "
-        "than 0.007 after it."
+        "Against cross_entropy, focal γ 3 raises test ECE by 0.036 before temperature scaling and changes it by no "
+        "more than 0.007 after it."
     )
     assert "focal γ 3 may raise or lower test ECE (−0.002 … +0.006) before" in two(open_one, alike)
     assert two(alike, open_one).endswith("and may raise or lower it (−0.002 … +0.006) after it.")

@@ -62,7 +62,7 @@ import own_lightning
 
 class Net(own_lightning.Net):
     def __init__(self):
-        super().__init__(0.05)
+        super().__init__(0.05, {"name": "cross_entropy"})
         self.layers = nn.Linear(13, 1)
     def training_step(self, batch, _):
         return binary_cross_entropy_with_logits(self(batch[0])[:, 0], (batch[1] > 0).float())
