@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
@@ -32,6 +32,7 @@ from sweeper.core.errors import SweeperError
 
 if TYPE_CHECKING:
     from sweeper.results.comparison import Comparison
+    from sweeper.results.improvements import Improvement
     from sweeper.results.predictive import Conformal, EnsembleRow
     from sweeper.results.recalibrating import Recalibrated
     from sweeper.results.verdicts import Estimates
@@ -47,21 +48,27 @@ Method = Parameter(("--method", "-m"), completer=complete_method)
 
 def compare(
     name: arguments.Name,
-    first: str,
+    first: str | None = None,
     second: str | None = None,
+    more: arguments.Names = (),
     *,
+    by: Literal["posthoc"] | None = None,
     network: str | None = None,
     output: arguments.Output = None,
-) -> CommandResult[Comparison] | CommandResult[list[Estimates]]:
+) -> CommandResult[Comparison] | CommandResult[list[Estimates]] | CommandResult[list[Improvement]]:
     """Compare two losses or trials of a sweep, or two sweeps, by every estimator of calibration.
 
     Uses stored predictions, before and after each post-hoc method. Reports which is lower, whether they are equivalent,
     or how much more data would decide. Two sweeps are first compared by settings, versions, hardware, and metrics over
     paired trials.
 
+    With `by`, compare post-hoc methods: what each gains over doing nothing, averaged over sweeps of different data.
+
     Args:
         first: Another sweep; with `second`, a loss or a trial. A loss stands for its best finished configuration.
         second: Loss or trial to compare with. (default: compare two sweeps)
+        more: Further sweeps, with `by`.
+        by: Compare post-hoc methods (`posthoc`); the other names are further sweeps. (default: compare sides)
         network: Compare by estimators on this network only. (default: every one that both have)
 
     Returns:
@@ -78,7 +85,19 @@ def compare(
         ('mlp', ['c00001', 'c00000'])
         >>> [judgement.estimator for judgement in mlp.stages["uncalibrated"]][:2]
         ['ECE, 10 bins', 'ECE, 15 bins']
+        >>> [improvement.method for improvement in sweeper.compare("example", by="posthoc").value]
+        ['temperature']
     """
+    if by is not None:
+        from sweeper.results.improvements import improvements, view as table_of
+
+        rows = improvements([opened(sweep, output) for sweep in dict.fromkeys((name, first, second, *more)) if sweep])
+        return CommandResult(rows, table_of(rows))
+    if first is None or more:
+        raise SweeperError(
+            f"{name} is to be compared with {'nothing' if first is None else f'{2 + len(more)} names'}",
+            "name another sweep, two losses or two trials; or give --by posthoc",
+        )
     from sweeper.reporting.first_screen import screen_changes
     from sweeper.reporting.summary import compared
     from sweeper.results.comparison import compare as compare_sweeps, view

@@ -218,7 +218,7 @@ def estimates(
     Raises:
         SweeperError: no finished configuration matches a side, or there are no predictions of the same samples.
     """
-    chosen = [_finished(*side) for side in (first, second)]
+    chosen = [best_on_networks(*side) for side in (first, second)]
     names = [asked or results.name for results, asked in (first, second)]
     shared = [name for name in chosen[0] if name in chosen[1] and network in (None, name)]
     if not shared:
@@ -237,7 +237,7 @@ def estimates(
         require_same_samples([member for side in sides for member in side.all()])
         margin, stages, changes = margin_of(first[0]), dict[str, list[Judgement]](), dict[str, list[Judgement]]()
         before: list[Networks] = []
-        for method in _methods(first[0]):
+        for method in methods_of(first[0]):
             after = [side.after(row, method) for side, row in zip(sides, rows, strict=True)]
             words = "uncalibrated" if method == BEFORE else f"after {method_label(*method)}"
             before = before or after
@@ -262,8 +262,12 @@ def _by_every(first: Networks, second: Networks, margin: float) -> list[Judgemen
     return [one for one in every if one is not None]
 
 
-def _finished(results: Results, asked: str | None) -> dict[str, Row]:
-    """Return network → best finished configuration of the loss or trial `asked`; None means any configuration."""
+def best_on_networks(results: Results, asked: str | None = None) -> dict[str, Row]:
+    """Return network → best finished configuration of the loss or trial `asked`; None means any configuration.
+
+    Raises:
+        SweeperError: there is none.
+    """
     finished, best = leaderboard(results).finished, dict[str, Row]()
     for row in finished:
         if asked in (None, row["trial"], row["loss"]):
@@ -278,7 +282,7 @@ def _finished(results: Results, asked: str | None) -> dict[str, Row]:
     return best
 
 
-def _methods(results: Results) -> list[Method]:
+def methods_of(results: Results) -> list[Method]:
     """Return the methods to compare, with options: none, temperature scaling, and the sweep's methods fitted on `val`.
 
     A user's own method is left out, because its code may be missing on this machine.

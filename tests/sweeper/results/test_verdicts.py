@@ -18,7 +18,7 @@ from sweeper.reporting.summary import compared
 from sweeper.results import Results
 from sweeper.results.estimators import ESTIMATORS, SHOWN
 from sweeper.results.leaderboard import leaderboard
-from sweeper.results.verdicts import BEFORE, TEMPERATURE, _methods, calibration, estimates
+from sweeper.results.verdicts import BEFORE, TEMPERATURE, calibration, estimates, methods_of
 from tests.sweeper.inline_sweep import Inline
 from tests.sweeper.synthetic_sweep import write_sweep
 
@@ -70,7 +70,7 @@ def test_methods_with_a_label_count_once_and_those_fitted_on_other_data_do_not(t
         {"name": "vector", "fitted_on": "shifted"},
     ]
     file.write_text(yaml.safe_dump(space))
-    assert _methods(Results(folder)) == [BEFORE, TEMPERATURE, ("temperature", {"objective": "ece"})]
+    assert methods_of(Results(folder)) == [BEFORE, TEMPERATURE, ("temperature", {"objective": "ece"})]
 
 
 def _on(rows: Sequence[Row], network: str) -> list[str]:

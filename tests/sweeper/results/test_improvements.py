@@ -1,0 +1,98 @@
+"""Post-hoc improvement: gains of methods as evaluations measured them, their intervals' level, and their means."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import sweeper
+from sweeper.core.errors import SweeperError
+from sweeper.results import load
+from sweeper.results.estimators import Scored
+from sweeper.results.improvements import Gain, gain, mean_gain
+from trainables.metrics import softmax64
+
+
+def drawn(random: np.random.Generator, samples: int, sharpness: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return heavy-tailed logits [N, 3], `sharpness` times those of a calibrated network, and classes [N]."""
+    logits = 1.2 * random.standard_t(3, (samples, 3))
+    classes = (random.random((samples, 1)) > softmax64(logits).cumsum(axis=1)).sum(axis=1)
+    return logits * sharpness, classes
+
+
+def before_and_after(random: np.random.Generator, samples: int, sharpness: float) -> tuple[Scored, Scored]:
+    """Return the scores of a network, and of one whose logits a method divided by 1.5."""
+    logits, classes = drawn(random, samples, sharpness)
+    return Scored.of(softmax64(logits), classes), Scored.of(softmax64(logits / 1.5), classes)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with two sweeps of one overconfident network, and one of a calibrated network."""
+    folder, random = tmp_path_factory.mktemp("imported"), np.random.default_rng(0)
+    over, right = drawn(random, 2000, 2.0), drawn(random, 2000, 1.0)
+    for name, (logits, classes) in {"over": over, "again": over, "right": right}.items():
+        np.savez(folder / f"{name}.npz", logits=logits, labels=classes)
+        sweeper.import_(folder / f"{name}.npz", set={"evaluation.bootstrap": 0}, output=folder, mlflow=False)
+    return folder
+
+
+def test_a_gain_is_the_score_before_minus_the_score_after(place: Path) -> None:
+    rows = {row.method: row for row in sweeper.compare("over", by="posthoc", output=place).value}
+    assert rows.keys() == {"temperature", "vector", "isotonic"}
+    (measured,) = load("over", output=place).rows("SELECT * FROM evaluations WHERE split = 'test'")
+    for method, row in rows.items():
+        for score, column in (("Brier", "brier"), ("NLL", "nll"), ("ECE, 15 bins", "ece")):
+            difference = float(str(measured[column])) - float(str(measured[f"posthoc_{method}_{column}"]))
+            assert row.gains[score].value == pytest.approx(difference, abs=1e-6)
+    low, high = rows["temperature"].gains["Brier"].interval or (0.0, 0.0)
+    assert 0 < low < rows["temperature"].gains["Brier"].value < high
+
+
+def test_sweeps_of_different_data_are_averaged_and_those_of_one_data_set_count_once(place: Path) -> None:
+    assert {row.where for row in sweeper.compare("over", "again", by="posthoc", output=place).value} == {
+        "over, own", "again, own",
+    }  # fmt: skip
+    compared = sweeper.compare("over", "right", more=["again"], by="posthoc", output=place)
+    brier = {row.where: row.gains["Brier"] for row in compared.value if row.method == "temperature"}
+    mean = brier.pop("mean over data sets")
+    assert brier["over, own"] == brier["again, own"] and mean.n == 2
+    assert mean.value == pytest.approx((brier["over, own"].value + brier["right, own"].value) / 2)
+    assert "mean over data sets" in repr(compared) and "temperature" in repr(compared)
+
+
+def test_without_a_second_side_only_methods_can_be_compared(place: Path) -> None:
+    with pytest.raises(SweeperError, match="or give --by posthoc"):
+        sweeper.compare("over", output=place)
+
+
+def share(intervals: list[tuple[float, float]], value: float) -> float:
+    return float(np.mean([low <= value <= high for low, high in intervals]))
+
+
+def of(one: Gain | None) -> tuple[float, float]:
+    assert one is not None and one.interval is not None
+    return one.interval
+
+
+@pytest.mark.parametrize("score", ["Brier", "NLL"])
+def test_an_interval_of_one_network_covers_the_gain_on_all_samples(score: str) -> None:
+    random = np.random.default_rng(1)
+    whole = before_and_after(random, 1_000_000, 2.0)
+    expected = [float(getattr(scored, score.lower()).mean()) for scored in whole]
+    intervals = [of(gain(score, *({0: one} for one in before_and_after(random, 400, 2.0)))) for _ in range(300)]
+    assert 0.91 <= share(intervals, expected[0] - expected[1]) <= 0.98
+    assert share(intervals, 0.0) < 0.1, "it finds nearly every gain"
+
+
+def test_an_interval_over_few_heavy_tailed_data_sets_of_unequal_size_covers_their_mean() -> None:
+    random = np.random.default_rng(2)
+    intervals = []
+    for _ in range(500):
+        errors = 10 ** random.uniform(-3, -2, 8)
+        gains = 0.02 + 0.01 * random.standard_t(3, 8) + random.normal(0, errors)
+        intervals.append(of(mean_gain(gains[:, None].tolist())))
+    assert 0.93 <= share(intervals, 0.02) <= 0.99
+    assert share(intervals, 0.0) < 0.35
