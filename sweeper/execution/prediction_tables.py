@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
@@ -175,9 +176,11 @@ def _columns(table: pa.Table) -> pa.Table:
             values = np.stack([table[name].to_numpy() for name in taken], axis=1)
             return _append(table.drop_columns(taken), _scores(SCORES[kind], values))
     for name in (given or [name for name in names if name in SCORES])[:1]:  # a further one is a hyperparameter
-        column = table.schema.field(name).type
-        if pa.types.is_floating(column) or pa.types.is_integer(column):
-            return _append(table.drop_columns([name]), _scores(SCORES[name], table[name].to_numpy()))
+        column = table[name].combine_chunks()
+        if pa.types.is_list(column.type) and pc.unique(pc.list_value_length(column)).to_pylist() == [1]:
+            column = pc.list_flatten(column)  # from a network of one output
+        if pa.types.is_floating(column.type) or pa.types.is_integer(column.type):
+            return _append(table.drop_columns([name]), _scores(SCORES[name], column.to_numpy(zero_copy_only=False)))
     return table
 
 

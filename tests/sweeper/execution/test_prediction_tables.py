@@ -77,7 +77,9 @@ def test_one_number_a_sample_is_two_classes(tmp_path: Path) -> None:
     np.savez(tmp_path / "unnamed.npz", scores=1 / (1 + np.exp(-Z)), y=Y)
     in_csv(tmp_path / "z.csv", logit=Z, y=Y)
     in_csv(tmp_path / "p.csv", probability=1 / (1 + np.exp(-Z)), y=Y)
-    forms = [halves(tmp_path / name) for name in ("z.npz", "column.npz", "p.npz", "unnamed.npz", "z.csv", "p.csv")]
+    pq.write_table(pa.table({"logits": [[z] for z in Z], "target": Y}), tmp_path / "lists.parquet")
+    names = ("z.npz", "column.npz", "p.npz", "unnamed.npz", "z.csv", "p.csv", "lists.parquet")
+    forms = [halves(tmp_path / name) for name in names]
     for probabilities, targets in forms:
         np.testing.assert_allclose(probabilities, forms[0][0], atol=1e-6)
         np.testing.assert_array_equal(targets, forms[0][1])
