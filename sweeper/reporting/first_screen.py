@@ -479,4 +479,4 @@ def posthoc_effects(results: Results, board: Leaderboard) -> list[Effect]:
     kept = {row["trial"] for row in (board.finished or board.rows)}
     bins = int(results.specification.get("evaluation", {}).get("bins", 15))
     rows = [row for row in results.rows(posthoc_sql(results)) if row["trial"] in kept and row["bins"] == bins]
-    return effects(rows)
+    return effects(rows, results.manifest.get("dataset"))

@@ -144,7 +144,9 @@ def own_sql(columns: set[str], method: str, options: str, bins: int, prefix: str
         return f"{prefix + name if prefix + name in columns else missing} AS {name}"
 
     fitted = [name.removeprefix(prefix) for name in sorted(columns) if prefix and name.startswith(prefix)]
-    fitted = [name for name in fitted if name.startswith(("line_", "temperature_at_", "at_bound"))]
+    fitted = [
+        name for name in fitted if name.startswith(("line_", "temperature_at_", "at_bound", "steps", "filled_bins"))
+    ]
     pairs = ", ".join(f"'{name}', {prefix}{name}" for name in fitted)
     parameters = f"json_object({pairs})::VARCHAR" if fitted else "'{}'"
     unavailable = column("unavailable", "NULL::VARCHAR", scores) if prefix else "NULL::VARCHAR AS unavailable"

@@ -153,7 +153,8 @@ def effects_of(paths: SweepPaths, requests: Sequence[Request]) -> list[Effect]:
     )
     finished = [row for row in rows if row["status"] == COMPLETED] or rows
     order = {(request.method, request.options_text, request.bins): at for at, request in enumerate(requests)}
-    requested = [effect for effect in effects(finished) if effect.key in order]
+    measured = effects(finished, results.manifest.get("dataset"))
+    requested = [effect for effect in measured if effect.key in order]
     return sorted(requested, key=lambda effect: order[effect.key])
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import fmean
 from typing import Any
 
 from sweeper.core.cells import Row, Rows, grouped, int_of, measured_or_none, text_of
@@ -16,7 +18,8 @@ from sweeper.core.statistics.differences import PairedDifference, independent_un
 from sweeper.space.file import Document, apply_overrides
 from trainables.metrics import METRIC_NAMES
 from trainables.metrics.base import Metrics, further_metrics
-from trainables.registry import Component, column_label, hyperparameter_values
+from trainables.metrics.refinement import FOLDS
+from trainables.registry import FITTED_ON, Component, column_label, hyperparameter_values
 from trainables.registry.names import did_you_mean
 
 #: The method that leaves the network's probabilities unchanged; the others are compared with it.
@@ -266,6 +269,9 @@ class Effect:
         at_bound: number of fits that the validation data do not determine, because the search ended at an end of its
             range or a class had no sample.
         split: the split that was measured; methods were cross-fitted on `val`.
+        free: mean number of free parameters k of a fit; None if they cannot be counted, or data or fits are unknown.
+        samples: number of validation samples n.
+        gain: mean NLL that the method would save with unlimited validation data, estimated from n.
     """
 
     method: str
@@ -275,6 +281,9 @@ class Effect:
     fits: int = 0
     at_bound: int = 0
     split: str = "test"
+    free: float | None = None
+    samples: int = 0
+    gain: float = 0.0
 
     @property
     def key(self) -> tuple[str, str, int]:
@@ -293,7 +302,14 @@ class Effect:
 
     @property
     def warning(self) -> str:
-        """A warning if validation data do not determine some fits; else an empty string."""
+        """A warning if validation data do not determine some fits, or are too few; else an empty string."""
+        if self.too_few and not self.at_bound:
+            more = f"it needs about {self.needed:,.0f}" if self.needed < math.inf else "it shows no gain at all"
+            return (
+                f"{plural(self.samples, 'validation sample')} are too few for {self.words}: the error of its "
+                f"{plural(round(self.free or 0), 'parameter')} costs about {self.cost:.2g} of NLL, and it gains less; "
+                f"{more}"
+            )
         if not self.at_bound:
             return ""
         return (
@@ -301,24 +317,38 @@ class Effect:
             "ended at their bound (too few samples, all predicted right, or none of a class): do not rely on them"
         )
 
+    @property
+    def cost(self) -> float:
+        """The NLL that the error of the fitted parameters is expected to cost, k/(2n)."""
+        return (self.free or 0.0) / (2 * max(self.samples, 1))
+
+    @property
+    def needed(self) -> float:
+        """Number of validation samples at which the cost equals the gain; infinite without a gain."""
+        return (self.free or 0.0) / (2 * self.gain) if self.gain > 0 else math.inf
+
+    @property
+    def too_few(self) -> bool:
+        """Whether the method is expected to cost more NLL than it gains, so that new data are predicted worse."""
+        return self.free is not None and self.cost >= self.gain
+
     def sentence(self) -> str:
         """Return the method and its changes on the measured samples in one sentence."""
         where = "test data" if self.split == "test" else "cross-fitted"
         return f"{self.label}, {where}: {'; '.join(change.text() for change in self.changes)}."
 
 
-def effects(rows: Rows) -> list[Effect]:
+def effects(rows: Rows, dataset: Mapping[str, Any] | None = None) -> list[Effect]:
     """Return the effect of each method, in the order of the rows.
 
     Args:
         rows: one per trial, replicate (with its `seed`), split, method, options and bins, with METRICS and
             `parameters`; includes the uncalibrated ones. Test data are measured, without them `val`.
+        dataset: the manifest's `classes` and `samples` by split, to judge whether validation samples are too few.
     """
     split = measured_split(rows)
-    tested = grouped(
-        (row for row in rows if row["split"] == split),
-        lambda row: (text_of(row, "method"), text_of(row, "options"), int_of(row, "bins")),
-    )
+    by_split = grouped(rows, lambda row: row["split"])
+    tested, validated = ({**grouped(by_split.get(name, []), _request_of)} for name in (split, "val"))
     method_effects = []
     for (method, options, bins), after in tested.items():
         before = [] if method == UNCALIBRATED else tested.get((UNCALIBRATED, "{}", bins), [])
@@ -326,8 +356,31 @@ def effects(rows: Rows) -> list[Effect]:
         if any(changes):
             bounds = [at_bound(row) for row in after]
             known = [change for change in changes if change is not None]
-            method_effects.append(Effect(method, options, bins, known, len(bounds), sum(bounds), split))
+            effect = Effect(method, options, bins, known, len(bounds), sum(bounds), split)
+            sides = (validated.get((UNCALIBRATED, "{}", bins), []), validated.get(effect.key, []))
+            method_effects.append(_with_gain(effect, *sides, dataset or {}))
     return method_effects
+
+
+def _request_of(row: Row) -> tuple[str, str, int]:
+    return text_of(row, "method"), text_of(row, "options"), int_of(row, "bins")
+
+
+def _with_gain(effect: Effect, before: Rows, after: Rows, dataset: Mapping[str, Any]) -> Effect:
+    """Return an effect with its free parameters and its gain, from validation rows without and with the method."""
+    from trainables.posthoc import POSTHOC
+
+    count = None if POSTHOC.is_own(effect.method) else POSTHOC[effect.method].free
+    samples = dataset.get("samples", {}).get("val")
+    change = _over_units("nll", before, after)
+    if count is None or not samples or change is None or FITTED_ON in json.loads(effect.options):
+        return effect
+    free = fmean(
+        count(dataset["classes"], json.loads(str(row["parameters"]))) for row in after if not row["unavailable"]
+    )
+    # n samples show a gain that is k/(2n) too large to the fit, and k/(2n) too small to others; folds are 4/5 of them.
+    bias = free / (2 * samples) if effect.split == "test" else -free / (2 * samples) * FOLDS / (FOLDS - 1)
+    return replace(effect, free=free, samples=samples, gain=-change.difference.mean - bias)
 
 
 def measured_split(rows: Rows) -> str:

@@ -110,6 +110,9 @@ class PosthocMethod(Component):
         layer: function from a fitted calibrator to the torch module for an exported model; `None` if torch cannot
             compute the method.
         takes_gamma: whether the method, with these options, defaults to the training loss's γ.
+        free: function from the number of classes and the fitted `parameters` to the number of free parameters k of a
+            fit by the NLL. With n samples, its expected error is k/(2n) of NLL (Wilks 1938, Akaike 1974). `None` if
+            they cannot be counted, as under strong penalties.
     """
 
     columns: tuple[str, ...] = ()
@@ -117,6 +120,7 @@ class PosthocMethod(Component):
     label: str = ""
     layer: Callable[[Any], nn.Module] | None = None
     takes_gamma: Callable[[Options], bool] = lambda options: False
+    free: Callable[[int, Mapping[str, float]], float] | None = None
 
     @property
     def words(self) -> str:

@@ -52,7 +52,7 @@ class EnsembleTemperatureLayer(nn.Module):
         return scaled + plain + self.fitted["weight_uniform"] / self.classes
 
 
-@POSTHOC.add("ensemble_temperature", columns=PARAMETERS, layer=EnsembleTemperatureLayer)
+@POSTHOC.add("ensemble_temperature", columns=PARAMETERS, layer=EnsembleTemperatureLayer, free=lambda k, parameters: 3)
 def fit_ensemble_temperature(
     logits: ArrayLike, targets: ArrayLike, *, objective: Objective = "nll"
 ) -> EnsembleTemperatureCalibrator:

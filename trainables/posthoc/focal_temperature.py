@@ -126,7 +126,7 @@ def line_search(
     return best_temperatures(cells, objective)[0], line
 
 
-@POSTHOC.add("focal_temperature", columns=PARAMETERS, layer=FocalTemperatureLayer)
+@POSTHOC.add("focal_temperature", columns=PARAMETERS, layer=FocalTemperatureLayer, free=lambda k, parameters: 2)
 def fit_focal_temperature(
     logits: ArrayLike,
     targets: ArrayLike,

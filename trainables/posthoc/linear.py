@@ -115,7 +115,8 @@ def scaled_log_probabilities(logits: Floats, temperature: float) -> Floats:
     return log_softmax64(logits / temperature)
 
 
-@POSTHOC.add("vector", columns=VECTOR_PARAMETERS, layer=AffineLayer)
+# The softmax does not change if all classes get the same addend, so one of the K biases, and of W's rows, is not free.
+@POSTHOC.add("vector", columns=VECTOR_PARAMETERS, layer=AffineLayer, free=lambda k, parameters: 2 * k - 1)
 def fit_vector(logits: ArrayLike, targets: ArrayLike, *, max_iterations: Iterations = 200) -> AffineCalibrator:
     """Softmax(w∘z + b), a scale and a shift for each class, by NLL.
 
@@ -135,7 +136,7 @@ def fit_vector(logits: ArrayLike, targets: ArrayLike, *, max_iterations: Iterati
     return _fit("vector", raw, values, labels, start, max_iterations)
 
 
-@POSTHOC.add("matrix", columns=MATRIX_PARAMETERS, layer=AffineLayer)
+@POSTHOC.add("matrix", columns=MATRIX_PARAMETERS, layer=AffineLayer, free=lambda k, parameters: k**2 - 1)
 def fit_matrix(
     logits: ArrayLike,
     targets: ArrayLike,
@@ -169,7 +170,7 @@ def fit_matrix(
     return _fit("matrix", raw, values, labels, start, max_iterations, penalty)
 
 
-@POSTHOC.add("dirichlet", columns=MATRIX_PARAMETERS, layer=AffineLayer)
+@POSTHOC.add("dirichlet", columns=MATRIX_PARAMETERS, layer=AffineLayer, free=lambda k, parameters: k**2 - 1)
 def fit_dirichlet(
     logits: ArrayLike,
     targets: ArrayLike,

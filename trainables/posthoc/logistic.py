@@ -10,16 +10,17 @@ The features x of the log-odds s_k depend on the method:
 - natural cubic splines: spline calibration (Lucena 2018, Spline-based probability calibration, arXiv:1809.07751).
   Lucena has many knots and a cross-validated penalty; here five knots take the penalty's place.
 
-Each θ_k minimises the NLL of the class against the rest. Rows are then normalised. With two classes there is one map,
-whose probabilities sum to 1 already. If a class is separated from the rest, or has no sample, no θ_k is the best: it is
-fitted to Platt's targets, which add a sample of either label, and `at_bound` is 1. Platt scaling always has them.
+Each θ_k minimises the NLL of the class against the rest, with Platt's targets: (N₊ + 1)/(N₊ + 2) for the N₊ samples of
+the class and 1/(N₋ + 2) for the others, as if there were one more sample of either label. They bound θ_k if a class is
+separated from the rest or has no sample. Kull et al. and Lucena do without; with few samples their fits are worse, and
+infinitely so if a class is separated. Rows are then normalised. With two classes there is one map.
 
 Log-odds are computed from probabilities between 1e-13 and 1 − 1e-13, so that a probability of 0 stays finite.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -28,7 +29,6 @@ from numpy.typing import ArrayLike
 from trainables.metrics.base import Booleans, Floats, softmax64
 from trainables.metrics.binning import Bins
 from trainables.posthoc.base import POSTHOC, validation_data
-from trainables.posthoc.linear import SEPARATED
 from trainables.posthoc.one_vs_rest import (
     HISTOGRAM_PARAMETERS,
     HistogramCalibrator,
@@ -36,6 +36,7 @@ from trainables.posthoc.one_vs_rest import (
     OneVsRestCalibrator,
     binned,
     log_odds,
+    per_map,
     uniform_share,
 )
 
@@ -56,10 +57,12 @@ class LogisticCalibrator(OneVsRestCalibrator):
         weights: θ_k of each class, [F] each; of class 1 alone if there are two classes.
     """
 
-    def __init__(self, name: str, classes: int, fits: Sequence[tuple[Features, Floats, bool]]) -> None:
-        """Store the features and weights of each class, and whether the data did not determine them."""
-        self._features, self.weights = [features for features, _, _ in fits], [weights for _, weights, _ in fits]
-        super().__init__(name, {"at_bound": any(undetermined for _, _, undetermined in fits)}, classes)
+    def __init__(
+        self, name: str, classes: int, fits: Sequence[tuple[Features, Floats]], parameters: Mapping[str, float]
+    ) -> None:
+        """Store the features and weights of each class."""
+        super().__init__(name, parameters, classes)
+        self._features, self.weights = [features for features, _ in fits], [weights for _, weights in fits]
 
     def mapped(self, probabilities: Floats) -> Floats:
         """Return σ(θ_k · x(s_k)) of each class [N, K] at its probability [N, K]."""
@@ -98,13 +101,13 @@ def _extrapolated(spline: Callable[..., Floats], odds: Floats) -> Floats:
     return np.asarray(spline(inside) + (odds - inside)[:, None] * spline(inside, 1))
 
 
-@POSTHOC.add("platt", label="Platt scaling", columns=("at_bound",))
+@POSTHOC.add("platt", label="Platt scaling", columns=("at_bound",), free=per_map(2))
 def fit_platt(logits: ArrayLike, targets: ArrayLike) -> LogisticCalibrator:
     """A logistic regression of each class's log-odds, normalised.
 
     Fit Platt scaling of each class against the rest, σ(a s + b), on logits [N, K] and targets [N].
 
-    Targets are Platt's, (N₊ + 1)/(N₊ + 2) and 1/(N₋ + 2), as in scikit-learn's `method="sigmoid"`.
+    The map is that of scikit-learn's `method="sigmoid"` for the log-odds.
 
     Source: Platt 1999, section 2.2; Zadrozny & Elkan 2002 for many classes.
 
@@ -116,10 +119,10 @@ def fit_platt(logits: ArrayLike, targets: ArrayLike) -> LogisticCalibrator:
     Raises:
         PosthocUnavailable: unusable validation data.
     """
-    return _fit("platt", logits, targets, lambda odds, outcome: linear, smooth=True)
+    return _fit("platt", logits, targets, lambda odds, outcome: linear)
 
 
-@POSTHOC.add("beta", label="beta calibration", columns=("at_bound",))
+@POSTHOC.add("beta", label="beta calibration", columns=("at_bound",), free=per_map(3))
 def fit_beta(logits: ArrayLike, targets: ArrayLike) -> LogisticCalibrator:
     """A logistic regression of each class's log p and log(1 − p), normalised.
 
@@ -141,7 +144,7 @@ def fit_beta(logits: ArrayLike, targets: ArrayLike) -> LogisticCalibrator:
     )
 
 
-@POSTHOC.add("spline", label="spline calibration", columns=("at_bound",))
+@POSTHOC.add("spline", label="spline calibration", columns=("at_bound",), free=per_map(len(QUANTILES)))
 def fit_spline(logits: ArrayLike, targets: ArrayLike) -> LogisticCalibrator:
     """A logistic regression of natural cubic splines of each class's log-odds, normalised.
 
@@ -161,7 +164,7 @@ def fit_spline(logits: ArrayLike, targets: ArrayLike) -> LogisticCalibrator:
     return _fit("spline", logits, targets, natural_spline)
 
 
-@POSTHOC.add("scaling_binning", columns=HISTOGRAM_PARAMETERS)
+@POSTHOC.add("scaling_binning", columns=HISTOGRAM_PARAMETERS, free=per_map(2))
 def fit_scaling_binning(
     logits: ArrayLike, targets: ArrayLike, *, bins: Bins = 15, mix: Mix = True
 ) -> HistogramCalibrator:
@@ -200,24 +203,16 @@ def _fit(
     targets: ArrayLike,
     features_of: Callable[[Floats, Booleans], Features],
     bounds: Sequence[tuple[float | None, float | None]] | None = None,
-    smooth: bool = False,
 ) -> LogisticCalibrator:
     values, labels = validation_data(logits, targets)
-    classes, fits = values.shape[1], []
-    odds = log_odds(softmax64(values))
+    samples, classes = values.shape
+    odds, fits = log_odds(softmax64(values)), []
     for k in range(classes) if classes > 2 else [1]:
-        outcome = labels == k
-        features = features_of(odds[:, k], outcome)
-        design = features(odds[:, k])
-        weights = None if smooth else _least_nll(design, outcome.astype(np.float64), bounds)
-        # A fit with an intercept gives negatives as much probability as positives lack; separated ones lack none.
-        undetermined = weights is not None and float(_sigmoid(design @ weights)[~outcome].sum()) < SEPARATED
-        if weights is None or undetermined:
-            positive = int(outcome.sum())
-            platt = np.where(outcome, (positive + 1) / (positive + 2), 1 / (len(labels) - positive + 2))
-            weights = _least_nll(design, platt, bounds)
-        fits.append((features, weights, undetermined))
-    return LogisticCalibrator(name, classes, fits)
+        own = labels == k
+        features, positive = features_of(odds[:, k], own), int(own.sum())
+        targets = np.where(own, (positive + 1) / (positive + 2), 1 / (samples - positive + 2))
+        fits.append((features, _least_nll(features(odds[:, k]), targets, bounds)))
+    return LogisticCalibrator(name, classes, fits, {"at_bound": len(np.unique(labels)) < classes})
 
 
 def _sigmoid(scores: Floats) -> Floats:

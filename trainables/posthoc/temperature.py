@@ -319,6 +319,7 @@ def fit_temperatures(
     columns=("temperature", "converged", "at_bound"),
     layer=FocalTemperatureLayer,
     takes_gamma=lambda options: options.get("objective") == "focal",
+    free=lambda classes, parameters: 1,
 )
 def fit_temperature(
     logits: ArrayLike,

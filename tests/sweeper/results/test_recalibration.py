@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import pytest
 
 from sweeper.core.errors import SweeperError
 from sweeper.results.recalibration import effects, options_that_differ, signed
-from trainables.posthoc import POSTHOC
+from trainables.metrics import softmax64
+from trainables.posthoc import POSTHOC, fit_many
 
 
 def row(trial: str, method: str, ece: float | None, nll: float, *, replicate: int = 0, bins: int = 15) -> dict:
@@ -103,3 +107,60 @@ def test_an_option_that_a_damaged_file_names_is_refused() -> None:
     assert options_that_differ(method, {each.name: each.default for each in method.hyperparameters}) == {}
     with pytest.raises(SweeperError, match="histogram_binning has no option 'binz'"):
         options_that_differ(method, {"binz": 10})
+
+
+def fits(
+    after: float, method: str = "vector", parameters: str = "{}", splits: tuple[str, ...] = ("val", "test")
+) -> list:
+    """Rows of one trial, whose NLL was 1."""
+    both = [row("c0", name, 0.1, nll) for name, nll in (("none", 1.0), (method, after))]
+    return [
+        {**each, "split": split, "parameters": parameters, "unavailable": None} for each in both for split in splits
+    ]
+
+
+DATASET = {"classes": 3, "samples": {"val": 50, "test": 500}}
+
+
+def test_validation_samples_are_too_few_if_the_parameters_cost_more_than_the_method_gains() -> None:
+    """Vector scaling of three classes has 5 parameters, which cost 5/100 of NLL with 50 samples."""
+    (few,), (enough,) = effects(fits(0.93), DATASET), effects(fits(0.89), DATASET)
+    assert (few.free, few.samples, few.cost) == (5, 50, pytest.approx(0.05))
+    assert few.gain == pytest.approx(0.02) and few.needed == pytest.approx(125) and few.too_few
+    assert enough.gain == pytest.approx(0.06) and not enough.too_few and enough.warning == ""
+    assert "50 validation samples are too few for vector" in few.warning and "about 125" in few.warning
+    (harmful,) = effects(fits(1.2), DATASET)
+    assert harmful.needed == math.inf and harmful.too_few and "no gain" in harmful.warning
+    (crosswise,) = effects(fits(0.98, splits=("val",)), DATASET)  # measured on other samples than those of the fits
+    assert crosswise.gain == pytest.approx(0.02 + 5 / 80) and not crosswise.too_few
+
+
+def test_free_parameters_are_counted_in_the_fits_or_unknown() -> None:
+    assert effects(fits(0.9, "isotonic", '{"steps": 4.0}'), DATASET)[0].free == 12
+    two = {**DATASET, "classes": 2}
+    assert [effects(fits(0.9, name), two)[0].free for name in ("temperature", "platt", "vector", "matrix")] == [
+        1,
+        2,
+        3,
+        3,
+    ]
+    for unknown in (
+        effects(fits(0.9)),
+        effects(fits(0.9, "venn_abers"), DATASET),
+        effects(fits(0.9, "own:fit"), DATASET),
+    ):
+        assert unknown[0].free is None and not unknown[0].too_few
+
+
+def test_a_calibrated_network_is_warned_of_as_often_as_wilks_says() -> None:
+    """A temperature that is not needed gains χ²/(2n) on its samples, which is below 1/n with a probability of .843."""
+    warned, data = 0, []
+    for seed in range(300):
+        rng = np.random.default_rng(seed)
+        logits = rng.normal(size=(200, 3)) * 2
+        data.append((logits, (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)))
+    for (logits, targets), calibrator in zip(data, fit_many("temperature", data), strict=True):
+        losses = [-np.log(p[np.arange(200), targets]).mean() for p in (softmax64(logits), calibrator(logits))]
+        rows = [{**each, "nll": nll} for each, nll in zip(fits(0.0, "temperature"), np.repeat(losses, 2), strict=True)]
+        warned += effects(rows, {"classes": 3, "samples": {"val": 200}})[0].too_few
+    assert abs(warned / 300 - 0.843) < 4 * (0.843 * 0.157 / 300) ** 0.5

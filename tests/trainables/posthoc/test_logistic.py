@@ -28,9 +28,12 @@ def normalised(columns):
 
 
 def regression(design, outcome, unseen):
-    """Probabilities of scikit-learn's unpenalised logistic regression; `design` holds the constant."""
+    """Probabilities and weights of scikit-learn's regression, with one more sample of either label spread over all."""
     model = LogisticRegression(C=np.inf, fit_intercept=False, tol=1e-12, max_iter=10_000, solver="newton-cholesky")
-    return model.fit(design, outcome).predict_proba(unseen)[:, 1]
+    positive, negative = outcome.sum(), (~outcome).sum()
+    share = np.where(outcome, (positive + 1) / (positive + 2), 1 / (negative + 2))
+    model.fit(np.vstack([design, design]), np.repeat([1, 0], len(design)), sample_weight=np.r_[share, 1 - share])
+    return model.predict_proba(unseen)[:, 1], model.coef_[0]
 
 
 class LogOdds(LogisticRegression):
@@ -61,9 +64,8 @@ def beta_by_loop(odds, outcome, unseen):
     log_p, log_rest = -np.log1p(np.exp(-odds)), -np.log1p(np.exp(odds))
     new = np.stack([np.ones_like(unseen), -np.log1p(np.exp(-unseen)), np.log1p(np.exp(unseen))], axis=1)
     design = np.stack([np.ones_like(odds), log_p, -log_rest], axis=1)
-    model = LogisticRegression(C=np.inf, fit_intercept=False, tol=1e-12, max_iter=10_000, solver="newton-cholesky")
-    kept = model.fit(design, outcome).coef_[0] > np.array([-np.inf, 0, 0])
-    return regression(design[:, kept], outcome, new[:, kept]), kept.all()
+    kept = regression(design, outcome, new)[1] > np.array([-np.inf, 0, 0])
+    return regression(design[:, kept], outcome, new[:, kept])[0], kept.all()
 
 
 @pytest.mark.parametrize(("classes", "samples"), SIZES)
@@ -119,9 +121,8 @@ def test_spline_calibration_is_a_regression_on_truncated_powers(classes, samples
     for k in range(classes):
         sides = [odds[targets == k, k], odds[targets != k, k]]
         knots = np.quantile([np.quantile(side, q) for side in sides for q in np.linspace(0, 1, 101)], QUANTILES)
-        columns.append(
-            regression(truncated_powers(odds[:, k], knots), targets == k, truncated_powers(new[:, k], knots))
-        )
+        designs = truncated_powers(odds[:, k], knots), truncated_powers(new[:, k], knots)
+        columns.append(regression(designs[0], targets == k, designs[1])[0])
     np.testing.assert_allclose(fit("spline", logits, targets)(unseen), normalised(columns), atol=1e-5)
 
 
@@ -145,17 +146,15 @@ def test_two_classes_in_the_other_order_give_the_same_probabilities(name):
     np.testing.assert_allclose(fit(name, logits, targets)(logits), swapped, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["beta", "spline"])
-def test_separated_classes_are_fitted_to_platts_targets_and_flagged(name):
+@pytest.mark.parametrize("name", ["platt", "beta", "spline"])
+def test_separated_and_missing_classes_keep_their_probabilities_from_zero(name):
     logits = np.stack([np.zeros(40), np.r_[np.linspace(-3, -1, 20), np.linspace(1, 3, 20)]], axis=1)
     targets = np.repeat([0, 1], 20)
     found = fit(name, logits, targets)
-    assert found.parameters["at_bound"] == 1 and found(logits)[:, 1].sum() == pytest.approx(20, abs=1e-4)
-    assert 1e-3 < found(logits)[0, 1] < 0.1
-    targets[[0, 8, 15, 22, 30, 39]] = 1, 1, 1, 0, 0, 0
-    assert fit(name, logits, targets).parameters["at_bound"] == 0
-    three = np.column_stack([logits, np.zeros(40)])
-    assert fit(name, three, targets).parameters["at_bound"] == 1, "class 2 has no sample"
+    assert found.parameters["at_bound"] == 0 and found(logits)[:, 1].sum() == pytest.approx(20, abs=1e-4)
+    assert 1e-4 < found(logits)[0, 1] < 0.1
+    missing = fit(name, np.column_stack([logits, np.zeros(40)]), targets)
+    assert missing.parameters["at_bound"] == 1 and missing(np.zeros((1, 3))).min() > 1e-3
 
 
 @pytest.mark.parametrize("name", ["beta", "spline", "platt"])
