@@ -127,23 +127,22 @@ def evaluation_columns(
     from trainables.metrics.known_posterior import POSTERIOR_COLUMNS
     from trainables.metrics.out_of_distribution import OOD_COLUMNS, other_splits
     from trainables.metrics.refinement import REFINEMENT_COLUMNS
+    from trainables.metrics.weighted import WEIGHTED_COLUMNS
     from trainables.posthoc.base import parameter_names
     from trainables.posthoc.confidence_regions import REGION_COLUMNS
 
-    own = further_metric_names(metrics)
+    known, own = (*POSTERIOR_COLUMNS, *WEIGHTED_COLUMNS), further_metric_names(metrics)
     entries = [{"name": method} if isinstance(method, str) else method for method in posthoc_methods]
     posthoc = [
         f"posthoc_{entry_label(entry)}_{name}"
         for entry in entries
-        for name in dict.fromkeys(
-            (*parameter_names(entry["name"]), *RECALIBRATED, *POSTERIOR_COLUMNS, "unavailable", *own)
-        )
+        for name in dict.fromkeys((*parameter_names(entry["name"]), *RECALIBRATED, *known, "unavailable", *own))
     ]
     held_out = [f"{CROSS_FITTED}{label}_{name}" for label in cross_fitted for name in (*RECALIBRATED, "unavailable")]
     hessian = [f"hessian_{loss}_{field}" for loss in HESSIAN_LOSSES for field in CURVATURE_FIELDS]
     hessian += further_columns(curvature, entries)
     errors = [f"{metric}_se" for metric in BOOTSTRAPPED]
-    measured = (*METRIC_NAMES, *REFINEMENT_COLUMNS, *errors, *NETWORK_NORMS, *REGION_COLUMNS, *POSTERIOR_COLUMNS, *own)
+    measured = (*METRIC_NAMES, *REFINEMENT_COLUMNS, *errors, *NETWORK_NORMS, *REGION_COLUMNS, *known, *own)
     shifted = OOD_COLUMNS if other_splits(list(splits)) else ()
     return (*measured, *shifted, *posthoc, *held_out, *hessian, "hessian_unavailable", "spectrum_unavailable")
 

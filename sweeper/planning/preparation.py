@@ -15,7 +15,7 @@ from sweeper.planning.user_code_checks import data_stand_in, own_faults, try_loo
 from sweeper.space.components import variants
 from sweeper.space.configurations import EXAMPLES, configurations, first_examples
 from sweeper.space.evaluation import split_faults
-from sweeper.space.parts import Evaluation
+from sweeper.space.parts import Evaluation, Guard, Objective
 from sweeper.space.spec import SweepSpec
 from trainables.datasets import load_dataset
 from trainables.datasets.base import DATASETS, DataSet, Split, batch_fault
@@ -24,6 +24,7 @@ from trainables.datasets.sharing import content_key, node_copy
 from trainables.datasets.splits import build_split
 from trainables.extensions.targets import describe_error
 from trainables.metrics.base import bin_faults
+from trainables.metrics.weighted import WEIGHTED_COLUMNS
 from trainables.models import ARCHITECTURES, fit_fault, step_fault
 from trainables.registry import OWN
 from trainables.training.acceleration import acceleration_fault, compiler_fault
@@ -95,6 +96,7 @@ def _unsuited(spec: SweepSpec, drawn: Sequence[Configuration], dataset: DataSet)
         *_faults("space.architecture", networks, lambda network: fit_fault(dataset, network)),
         *_faults("space.optimizer.batch_size", sizes, lambda size: batch_fault(dataset, size)),
         *_faults("space.optimizer", mixed, lambda recipe: mixing_fault(recipe, dataset)),
+        *_unweighted(spec, dataset),
         *_faults("space.loss", recipes, lambda recipe: weighting_fault(recipe, dataset)),
         *_faults("replicates.packing", recipes, lambda recipe: packing.packing_fault(recipe, asked, training)),
         *_faults("training", names, lambda pair: acceleration_fault(pair, training)),
@@ -115,6 +117,15 @@ def _untrainable(drawn: Sequence[Configuration], dataset: DataSet) -> list[Fault
     # Pairs with a small last batch come first, because batch-norm fails on a last batch of one sample.
     pairs.sort(key=lambda pair: len(dataset.train) % pair[1] or pair[1])
     return _faults("space.architecture", pairs[:MOST_STEPS], lambda pair: step_fault(dataset, *pair))
+
+
+def _unweighted(spec: SweepSpec, dataset: DataSet) -> list[Fault]:
+    """Return a fault for each goal that is a weighted metric, if validation samples have no weights."""
+    goals: list[Objective | Guard] = [spec.objective, *spec.objectives, *spec.constraints]
+    columns = {f"val_{name}" for name in WEIGHTED_COLUMNS if dataset.val.weights is None}
+    rule = "needs weights of the samples, and the data have none; give dataset.weight, a column of a table"
+    unmeasured = dict.fromkeys(goal.metric for goal in goals if goal.metric in columns)
+    return [Fault("objective", f"{metric} {rule}") for metric in unmeasured]
 
 
 def bins_fault(dataset: DataSet, measured: Evaluation) -> str | None:

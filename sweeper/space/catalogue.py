@@ -30,6 +30,7 @@ from trainables.curvature.statistics.base import MEASUREMENTS
 from trainables.metrics import METRIC_NAMES
 from trainables.metrics.base import Metric, further_metrics
 from trainables.metrics.refinement import REFINEMENT_COLUMNS
+from trainables.metrics.weighted import WEIGHTED_COLUMNS
 from trainables.registry import Component, ExtensionError, Hyperparameter, Registry
 from trainables.registry.names import did_you_mean
 
@@ -108,7 +109,7 @@ def installed_registries() -> Registries:
     from trainables.training.recipe import OPTIMIZERS
 
     components = (LOSSES, ARCHITECTURES, OPTIMIZERS, DATASETS, POSTHOC)
-    metrics = (*METRIC_NAMES, *REFINEMENT_COLUMNS)
+    metrics = (*METRIC_NAMES, *REFINEMENT_COLUMNS, *WEIGHTED_COLUMNS)
     return Registries(*components, metrics, MEASUREMENTS, further_metrics(), EVALUATION_SPLITS, LOOPS)
 
 

@@ -457,7 +457,7 @@ def load_table(
         drop: columns that are not features.
         group: column of groups; rows with the same value are in the same split.
         split: column of `train`, `val` and `test`.
-        weight: column of the rows' weights in the training loss, numbers above 0.
+        weight: column of the rows' weights in the training loss and in weighted metrics, numbers above 0.
         validation_fraction: share of the rows for validation, if `split` is not given.
         test_fraction: share of the rows for testing, if `split` is not given.
         split_seed: seed of the division.

@@ -89,7 +89,7 @@ def evaluate_probabilities(
     rows = np.arange(len(labels))
     confidence = values[rows, prediction]
     correct = prediction == labels
-    metrics = _likelihood_metrics(values, labels, correct, logits)
+    metrics = means_of_samples(correct, *likelihoods(values, labels, logits))
     metrics |= confidence_metrics(confidence, correct, bins)
     metrics["cw_ece"] = classwise_calibration_error(values, labels, bins)
     if "cw_ada_ece" in names:
@@ -102,10 +102,8 @@ def evaluate_probabilities(
     return {name: metrics[name] if name in metrics else METRICS[name].build(values, labels) for name in names}
 
 
-def _likelihood_metrics(
-    values: Floats, labels: Integers, correct: Booleans, logits: ArrayLike | None
-) -> dict[str, float]:
-    """Return top5, nll, brier and entropies of `values` [N, K]."""
+def likelihoods(values: Floats, labels: Integers, logits: ArrayLike | None) -> tuple[Integers, Floats, Floats, Floats]:
+    """Return per sample [N] what `means_of_samples` takes: classes ahead of the true one, NLL, Brier score, entropy."""
     of_target = np.take_along_axis(values, labels[:, None], axis=1)
     nll = -np.log(np.maximum(of_target[:, 0], SMALLEST_PROBABILITY))
     # only underflowed rows are computed from logits: a second log softmax of all rows would cost as much as the rest
@@ -118,7 +116,7 @@ def _likelihood_metrics(
     entropy = -np.einsum("nk,nk->n", values, np.log(np.maximum(values, SMALLEST_PROBABILITY)))
     # Σ_k (p_k − 1[k=y])² = Σ_k p_k² − 2p_y + 1, without a one-hot matrix
     brier = np.einsum("nk,nk->n", values, values) - 2.0 * of_target[:, 0] + 1.0
-    return means_of_samples(correct, ahead.sum(axis=1), nll, brier, entropy)
+    return ahead.sum(axis=1), nll, brier, entropy
 
 
 def means_of_samples(

@@ -32,6 +32,7 @@ from trainables.metrics.evaluate import bootstrap_standard_error
 from trainables.metrics.known_posterior import posterior_metrics
 from trainables.metrics.out_of_distribution import ood_columns, other_splits
 from trainables.metrics.refinement import refinement_columns
+from trainables.metrics.weighted import weighted_metrics
 from trainables.posthoc import PosthocUnavailable, fit
 from trainables.posthoc.base import cross_fitted
 from trainables.posthoc.confidence_regions import region_columns
@@ -213,6 +214,8 @@ def evaluate(
         rows[name] = measuring.metrics_row(logits[name], probabilities, targets[name], settings.bootstrap)
         rows[name].update(region_columns(probabilities, measuring.trained_with))
         rows[name].update(posterior_metrics(_posterior(dataset, name), probabilities))
+        own = (_weights(dataset, name), probabilities, targets[name], settings.bins, logits[name])
+        rows[name].update(weighted_metrics(*own))
         diagram = reliability_bins(probabilities, targets[name], settings.bins)
         reliability += [{"split": name, **row} for row in diagram]
     for name in other_splits(settings.splits):
@@ -335,8 +338,9 @@ class _Measuring:
                 underflowed = calibrator.underflowed(logits, probabilities)
                 row.update(self.recalibrated_columns(prefix, probabilities, targets, underflowed))
                 row.update(further_metric_columns(self.settings.metrics, probabilities, targets, prefix))
-                distances = posterior_metrics(_posterior(self.dataset, name), probabilities)
-                row.update({prefix + metric: value for metric, value in distances.items()})
+                own = (_weights(self.dataset, name), probabilities, targets, self.settings.bins, underflowed)
+                further = posterior_metrics(_posterior(self.dataset, name), probabilities) | weighted_metrics(*own)
+                row.update({prefix + metric: value for metric, value in further.items()})
         return columns
 
     def cross_fitted_columns(self, logits: np.ndarray, targets: np.ndarray) -> Row:
@@ -365,6 +369,12 @@ class _Measuring:
 def _posterior(dataset: DataSet, split: str) -> np.ndarray | None:
     """Return the true class probabilities of the test split if the data set knows them, else `None`."""
     return dataset.posterior.cpu().numpy() if split == "test" and dataset.posterior is not None else None
+
+
+def _weights(dataset: DataSet, split: str) -> np.ndarray | None:
+    """Return the weights of a split's samples if it has any and belongs to the data set, else `None`."""
+    weights = dataset.splits[split].weights if split in dataset.splits else None
+    return None if weights is None else weights.cpu().numpy()
 
 
 def temperatures_of(row: Row, settings: EvaluationSettings) -> dict[str, float]:

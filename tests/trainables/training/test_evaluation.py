@@ -23,6 +23,7 @@ from trainables.metrics.base import softmax64
 from trainables.metrics.known_posterior import POSTERIOR_COLUMNS
 from trainables.metrics.out_of_distribution import OOD_COLUMNS
 from trainables.metrics.refinement import FOLDS, folds_of
+from trainables.metrics.weighted import WEIGHTED_COLUMNS
 from trainables.models import build_model
 from trainables.posthoc import POSTHOC, PosthocUnavailable, fit
 from trainables.training import evaluation as module
@@ -86,6 +87,9 @@ def test_smaller_subsets_with_rare_classes():
     assert targets.tolist().count(1) in (1, 2)
 
 
+ABSENT = (*POSTERIOR_COLUMNS, *WEIGHTED_COLUMNS)
+
+
 @pytest.mark.parametrize("methods", [[], ["temperature"], list(POSTHOC)])
 def test_columns_are_those_of_the_table(model, dataset, methods):
     settings = _settings(posthoc=methods)
@@ -93,7 +97,7 @@ def test_columns_are_those_of_the_table(model, dataset, methods):
     schema = table_schemas({}, 10, evaluation_columns(methods))["evaluations"]
     keyed = [{"trial": "c00000", "replicate": 0, "epoch": 1, **row} for row in rows.values()]
     assert record_batch("evaluations", schema, keyed).num_rows == 2
-    measured = {name for name in schema.names if not name.endswith(("_unavailable", REHEARSAL, *POSTERIOR_COLUMNS))}
+    measured = {name for name in schema.names if not name.endswith(("_unavailable", REHEARSAL, *ABSENT))}
     assert measured - set(keyed[0]) <= {name for name in measured if "posthoc" in name}
 
 

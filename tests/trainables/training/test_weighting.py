@@ -18,6 +18,7 @@ from trainables.curvature import CurvatureSettings
 from trainables.datasets import DataSet, load_dataset
 from trainables.datasets.base import Split, batches, epoch_order, hash_of_splits
 from trainables.losses import build_loss
+from trainables.metrics import softmax64
 from trainables.training.acceleration import PLAIN, TrainingSettings
 from trainables.training.evaluation import EvaluationSettings
 from trainables.training.lanes.cohort import Lanes
@@ -164,6 +165,29 @@ def test_curvature_is_that_of_the_weighted_loss(loss, gamma):
         assert row[f"{column}_lambda_max"] == pytest.approx(float(torch.linalg.eigvalsh(hessian)[-1]), rel=1e-4)
 
 
+def test_weights_change_the_loss_and_the_ece_that_is_computed_by_hand():
+    dataset = imbalanced()
+    plain, weighted = replicate(imbalanced(weights=False)), replicate(dataset, BALANCED)
+    rows = [trained.train_epoch() for trained in (plain, weighted) for _ in range(3)]
+    assert abs(rows[2]["train_loss"] - rows[5]["train_loss"]) > 0.1
+    settings = EvaluationSettings(bins=8, bootstrap=0, posthoc=({"name": "temperature"},))
+    unweighted, measured = (trained.evaluate(settings, "end") for trained in (plain, weighted))
+    assert not any("weighted" in column for row in unweighted.rows for column in row)
+    for row in measured.rows:
+        logits, targets = measured.logits[row["split"]], measured.targets[row["split"]]
+        own = dataset.splits[row["split"]].weights.numpy()
+        for temperature, prefix in [(1, ""), (row["posthoc_temperature_temperature"], "posthoc_temperature_")]:
+            p = softmax64(logits / temperature)
+            confidence, right = p.max(1), p.argmax(1) == targets
+            for weights, column in [(np.ones(len(own)), "ece"), (own, "weighted_ece")]:
+                bins = np.ceil(confidence * 8)
+                gaps = [abs(weights[bins == b] @ (confidence - right)[bins == b]) for b in range(1, 9)]
+                assert row[prefix + column] == pytest.approx(sum(gaps) / weights.sum())
+            expected = log_loss(targets, p, sample_weight=own, labels=[0, 1])
+            assert row[f"{prefix}weighted_nll"] == pytest.approx(expected)
+    assert abs(measured.rows[1]["ece"] - unweighted.rows[1]["ece"]) > 0.02
+
+
 def test_a_balanced_sampler_draws_every_class_equally_often():
     dataset = replicate(imbalanced(), TrainingSettings(sampler="balanced")).dataset
     generator = torch.Generator().manual_seed(0)
@@ -191,6 +215,7 @@ def test_lanes_and_losses_of_whole_batches_refuse_weights():
     ("changes", "paths"),
     [
         ({"training.class_weights": {"10": 2}}, ["training.class_weights"]),
+        ({"objective": {"metric": "val_weighted_ece"}}, ["objective"]),
         ({"space.loss": {"grid": ["focal", "mmce", "hessian_trace", "aurc"]}}, ["space.loss", "space.loss"]),
         ({"space.optimizer.mixup": 0.2}, ["space.loss"]),
         ({"replicates": {"count": 2, "packing": "fused"}}, ["replicates.packing"]),
