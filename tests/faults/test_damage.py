@@ -85,9 +85,7 @@ def test_a_damaged_record_is_named_and_nothing_is_run(
 
 
 @pytest.mark.integration
-def test_damaged_records_are_set_aside_when_asked_and_measured_again(
-    copy: SweepPaths, space: Path, tmp_path: Path, draw: random.Random
-) -> None:
+def test_damaged_records_are_measured_again(copy: SweepPaths, space: Path, tmp_path: Path, draw: random.Random) -> None:
     """The clock jumps back by an hour in between, too."""
     names = record_names(copy.journal)
     first = draw.randrange(1, len(names) - 2)
@@ -107,9 +105,7 @@ def test_damaged_records_are_set_aside_when_asked_and_measured_again(
     check_survived(copy, undisturbed(space), one_at_a_time=True)
 
 
-def test_damaged_tables_are_made_again_or_set_aside_aloud(
-    copy: SweepPaths, finished: Path, tmp_path: Path, draw: random.Random
-) -> None:
+def test_damaged_tables_are_made_again(copy: SweepPaths, finished: Path, tmp_path: Path, draw: random.Random) -> None:
     whole = load(SweepPaths(finished / "results" / "whole").root)
     for table in ("trials", "epochs", "evaluations", "decisions"):
         for part in (copy.tables / table).glob("*.parquet"):
@@ -131,9 +127,7 @@ def test_damaged_tables_are_made_again_or_set_aside_aloud(
 
 
 @pytest.mark.slow
-def test_a_damaged_checkpoint_is_set_aside_and_its_trial_goes_back(
-    space: Path, tmp_path: Path, draw: random.Random
-) -> None:
+def test_a_damaged_checkpoint_sets_its_trial_back(space: Path, tmp_path: Path, draw: random.Random) -> None:
     paths = SweepPaths(tmp_path / "results" / "s")
     with started("run", space, "--name", "s", "--no-mlflow", "--cpus", "1", cwd=tmp_path) as process:
         wait_for_records(paths, draw.randint(3, 6), process)
@@ -183,9 +177,7 @@ def test_a_full_disk_and_then_a_read_only_one(space: Path, tmp_path: Path, small
 
 @pytest.mark.integration
 @pytest.mark.parametrize("left", ["8k", *(pytest.param(left, marks=pytest.mark.slow) for left in ("4k", "16k"))])
-def test_a_disk_that_is_full_at_the_start_is_a_clear_error_and_takes_no_name(
-    space: Path, tmp_path: Path, left: str
-) -> None:
+def test_a_disk_that_is_full_at_the_start_takes_no_name(space: Path, tmp_path: Path, left: str) -> None:
     with SmallDisk(tmp_path / "disk", left) as disk:
         options = ["--no-mlflow", "--cpus", "1", "--name", "s", "--output", str(disk.folder)]
         full = disk.run(*command("run", space, *options), cwd=tmp_path)

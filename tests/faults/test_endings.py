@@ -23,9 +23,7 @@ def space(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_space(tmp_path_factory.mktemp("space"), SMALL % {"samples": 6})
 
 
-def test_a_trial_that_takes_too_long_ends_and_has_its_time_again_when_it_is_resumed(
-    space: Path, tmp_path: Path
-) -> None:
+def test_a_trial_that_takes_too_long_has_its_time_again_when_resumed(space: Path, tmp_path: Path) -> None:
     spec = load_spec(space)
     settings = TrialSettings(
         dataset=spec.dataset,

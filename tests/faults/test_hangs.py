@@ -42,7 +42,7 @@ def check_neighbours(paths: SweepPaths, space: Path, *, unhurt: bool = True) -> 
     ],
 )
 @pytest.mark.parametrize("executor", ["local", pytest.param("ray", marks=pytest.mark.slow)])
-def test_a_trial_that_hangs_inside_an_epoch_is_ended(
+def test_a_hanging_trial_is_ended(
     tmp_path: Path, executor: str, kind: str, retries: int, said: dict[str, object]
 ) -> None:
     text = SPACE.replace("retries: 100", f"retries: {retries}\nhang_timeout: 4")

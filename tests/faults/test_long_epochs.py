@@ -34,9 +34,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.mark.parametrize("victim", ["driver", "trial"])
-def test_a_sweep_killed_within_epochs_ends_as_the_undisturbed_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, victim: str
-) -> None:
+def test_kills_within_epochs_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, victim: str) -> None:
     monkeypatch.setenv("SWEEPER_DATA", str(tmp_path / "data"))
     folder = write_shards(tmp_path / "shards", "train", shards=2, samples=240)
     space = write_space(tmp_path, SPACE.replace("FOLDER", str(folder)))

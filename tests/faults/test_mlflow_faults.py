@@ -105,7 +105,7 @@ class Blows:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("backend", "blows"), [("sqlite", 20), ("postgresql", 20)])
-def test_a_server_killed_paused_and_restarted_under_real_sweeps(
+def test_a_server_is_killed_and_paused(
     space: Path, tmp_path: Path, draw: random.Random, backend: str, blows: int
 ) -> None:
     environment = {**os.environ, "MLFLOW_HTTP_REQUEST_TIMEOUT": "2"}

@@ -148,7 +148,7 @@ def test_killed_nodes(service: object, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("outages", [FULL])
-def test_a_store_that_is_away_for_a_minute(
+def test_a_store_goes_away(
     service: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outages: int
 ) -> None:
     nights = Nights(tmp_path, monkeypatch, "--cpus", "2")
@@ -163,7 +163,7 @@ def test_a_store_that_is_away_for_a_minute(
 
 
 @pytest.mark.parametrize("sweeps", [FULL])
-def test_a_store_that_refuses_one_request_in_three(
+def test_refused_requests(
     service: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sweeps: int
 ) -> None:
     nights = Nights(tmp_path, monkeypatch, "--cpus", "1")
@@ -179,9 +179,7 @@ def test_a_store_that_refuses_one_request_in_three(
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_a_node_whose_disk_is_full_beside_one_that_has_room(
-    service: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_beside_one_with_room(service: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Trials that meet it go to the other node, and none of their tries counts."""
     small = tmp_path / "small"
     small.mkdir()

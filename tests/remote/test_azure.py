@@ -16,7 +16,7 @@ from tests.remote.test_store import (  # noqa: F401  (collected here with this f
     test_a_sweep_goes_on_from_the_store_alone,
     test_a_trial_goes_on_from_checkpoints_in_the_store,
     test_an_object_is_created_once,
-    test_many_objects_become_one_and_read_the_same,
+    test_many_objects_become_one,
     test_objects_are_whole_listed_and_gone_when_deleted,
     test_one_driver_a_sweep,
     test_predictions_are_published_where_they_are,
@@ -42,9 +42,7 @@ def store(service: dict[str, str], request: pytest.FixtureRequest) -> Store:
     return Store(f"az://{BUCKET}/{request.node.name.replace('[', '-').rstrip(']')}")
 
 
-def test_what_is_wrong_with_a_container_is_one_sentence(
-    service: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_container_is_one_sentence(service: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(StoreError, match="its bucket does not exist"):
         Store("az://no-such-container/x").put("a", b"1")
     with pytest.raises(StoreError, match="its bucket does not exist"):

@@ -225,9 +225,7 @@ def test_records_are_in_the_store_before_they_count(store: Store, tmp_path: Path
     assert drivers.read() == [*range(69)] and len(store.entries("journal")) == 1
 
 
-def test_many_objects_become_one_and_read_the_same(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_objects_become_one(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sweeper.journal.segments.SEALED", 10)
     drivers = _Drivers(store, tmp_path)
     _, journal = drivers.take()
@@ -264,9 +262,7 @@ def test_a_driver_that_was_paused_changes_nothing_any_more(store: Store, tmp_pat
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_counts_is_what_was_acted_on(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
+def test_what_was_acted_on_counts(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """Drivers write, are paused, are replaced and wake up at random; a reader looks in between."""
     monkeypatch.setattr("sweeper.journal.segments.SEALED", 8)
     draw, drivers = random.Random(seed), _Drivers(store, tmp_path)
@@ -292,9 +288,7 @@ def test_what_counts_is_what_was_acted_on(
     assert drivers.read() == acted and len(living) > 2
 
 
-def test_an_unreachable_store_ends_the_sweep_with_a_remedy(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreachable_store_ends_the_sweep(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, journal = _Drivers(store, tmp_path).take()
     _append(journal, 0)
     gone = Store(f"s3://{BUCKET}/x?endpoint_override=http://127.0.0.1:1")

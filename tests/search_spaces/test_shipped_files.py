@@ -28,15 +28,9 @@ from trainables.worker.trial_settings import Assignment, TrialSettings
 def test_it_has_a_header_and_a_plan(name: str) -> None:
     spec = load_spec(packaged_files()[name])
     assert spec.header.question and spec.header.source and spec.header.cost and spec.header.command
+    assert set(spec.header.tables) <= set(published_tables()) and set(spec.header.claims) <= set(CLAIMS)
+    assert spec.header.paper or not spec.header.tables
     assert plan(spec).to_dict()
-
-
-@pytest.mark.parametrize("name", sorted(packaged_files()))
-def test_its_tables_are_published_and_its_claims_exist(name: str) -> None:
-    header = load_spec(packaged_files()[name]).header
-    assert set(header.tables) <= set(published_tables())
-    assert set(header.claims) <= set(CLAIMS)
-    assert header.paper or not header.tables
 
 
 def test_the_sweep_over_everything_is_of_clusters_scale() -> None:

@@ -102,9 +102,7 @@ def _rows_by_key(table: str, key: int) -> dict[tuple[str, ...], str]:
     return rows
 
 
-def test_a_sweep_waits_is_stopped_submitted_again_and_is_that_of_one_machine(
-    user: User, without_slurm: Callable[[str], User]
-) -> None:
+def test_a_sweep_stopped_and_submitted_again(user: User, without_slurm: Callable[[str], User]) -> None:
     shape = SHAPES["array"].replace("workers: 2", "workers: 1\ngpus: 1\ngpu_type: a100")
     exchange = user.submits(SMALL, f"{shape}\nsbatch: ['--hold']\nhead: {{sbatch: ['--hold']}}")
     said = user.says("status", "a").stdout
@@ -207,9 +205,7 @@ def test_a_full_file_system_is_one_sentence_and_leaves_nothing(
 
 
 @pytest.mark.slow
-def test_a_quota_that_fills_up_is_said_and_with_more_room_the_sweep_goes_on(
-    user: User, without_slurm: Callable[[str], User]
-) -> None:
+def test_a_sweep_goes_on_after_a_full_quota(user: User, without_slurm: Callable[[str], User]) -> None:
     with small_quota(user.folder / "results", "2M") as resize:
         exchange = user.submits(SPACE, SHAPES["array"])
         user.waits(exchange, lambda: user.slurm.ask("squeue", "--noheader") == "", 600)

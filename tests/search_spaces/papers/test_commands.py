@@ -57,9 +57,7 @@ def test_missing_data_is_named_before_anything_is_started(tmp_path: Path, monkey
     assert all(f"selective_tables_{name}" in str(raised.value) for name in ("cifar10", "cifar100", "tiny_imagenet"))
 
 
-def test_a_package_that_a_rehearsal_lacks_is_named_before_anything_is_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_package_is_named_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
     monkeypatch.setattr("sweeper.api.commands.run", lambda *_, **__: pytest.fail("something was started"))
     with pytest.raises(SweeperError, match="1 experiment lacks data or packages, nothing was started") as raised:

@@ -118,41 +118,6 @@ def test_values_are_what_is_printed_in_our_unit(table: str) -> None:
         assert number.value == pytest.approx(printed / 100 if percents else printed, abs=1e-12), number
 
 
-def _cell(table: str, *, metric: str, posthoc: str = "", **wanted: str) -> float:
-    found = [n for n in read_published(table) if n.metric == metric and n.posthoc == posthoc]
-    options = {key: value for key, value in wanted.items() if key in ("gamma", "variant", "coverage", "alpha")}
-    found = [
-        n
-        for n in found
-        if (n.dataset, n.architecture, n.loss) == (wanted["dataset"], wanted["architecture"], wanted["loss"])
-        and all(n.options.get(key) == value for key, value in options.items())
-    ]
-    assert len(found) == 1, found
-    return found[0].value
-
-
-def test_cells_read_off_the_papers_by_eye() -> None:
-    c100 = {"dataset": "cifar100", "architecture": "resnet50"}
-    flsd = {"loss": "focal_sample_dependent", "variant": "flsd_53"}
-    assert _cell("mukhoti-1", metric="ece", loss="cross_entropy", **c100) == 0.1752
-    assert _cell("mukhoti-1", metric="temperature", posthoc="temperature", loss="cross_entropy", **c100) == 2.1
-    tiny = {"dataset": "tiny_imagenet", "architecture": "resnet50"}
-    assert _cell("mukhoti-10", metric="nll", posthoc="temperature", **flsd, **tiny) == 2.0497
-    assert _cell("mukhoti-8", metric="top5", loss="label_smoothing", **tiny) == 0.7615
-    sst = {"dataset": "sst2", "architecture": "tree_lstm"}
-    assert _cell("mukhoti-11", metric="mce", loss="brier", **sst) == 0.9262
-    assert _cell("mukhoti-7", metric="accuracy", loss="focal", gamma="3", **sst) == 0.8781
-    focal7 = {"loss": "focal", "gamma": "7", "dataset": "cifar10", "architecture": "resnet50"}
-    assert _cell("properness-1", metric="ada_ece", posthoc="focal_temperature", **focal7) == 0.0061
-    assert _cell("properness-1", metric="gamma", posthoc="focal_temperature", **focal7) == 0.37
-    wide = {"dataset": "cifar100", "architecture": "wrn_28_10"}
-    assert _cell("selective-1", metric="ece", loss="selective_risk", **wide) == 0.0491
-    assert _cell("selective-2", metric="cw_ece", posthoc="temperature", loss="inverse_focal", **wide) == 0.00229
-    assert _cell("selective-a4", metric="accuracy", posthoc="metacal_acc", loss="dual_focal", **wide) == 0.38
-    swin = {"dataset": "tiny_imagenet", "architecture": "swin_tiny_patch4_window7_224"}
-    assert _cell("selective-a3", metric="coverage", loss="selective_risk", **swin) == 0.4
-
-
 TEMPERATURE_PAIRS = {
     "mukhoti-1": "mukhoti-1",
     "mukhoti-5": "mukhoti-5",

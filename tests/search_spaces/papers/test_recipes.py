@@ -102,9 +102,7 @@ def departed(output: Path, *overrides: str) -> PaperTable:
         ("header.tables=[selective-2]", "its header does not name selective-1"),
     ],
 )
-def test_a_sweep_of_another_recipe_stands_beside_and_says_how_it_departs(
-    tmp_path: Path, change: str, said: str
-) -> None:
+def test_a_sweep_of_another_recipe_says_how_it_departs(tmp_path: Path, change: str, said: str) -> None:
     table = departed(tmp_path, change)
     assert table.filled == 0
     beside = [cell.beside[0] for cell in table.cells if cell.beside]
@@ -245,9 +243,7 @@ def test_a_candidate_needs_its_seeds_and_one_that_diverged_was_tried(tmp_path: P
         (FIGURES_3, "mukhoti-fig4", "evaluation.trajectory.gradient_norms=[200]", "trajectory gradient_norms [200.0]"),
     ],
 )  # fmt: skip
-def test_how_numbers_are_measured_and_selected_belongs_to_the_recipe(
-    tmp_path: Path, space: str, table: str, change: str, said: str
-) -> None:
+def test_measuring_and_selecting_are_recipe(tmp_path: Path, space: str, table: str, change: str, said: str) -> None:
     spec = of_space(space, change)
     assert any(said in how for how in shipped_recipe(space).departures(spec.resolved(), table))
     filled = [cell for cell in paper_table(table, [ideal_sweep(tmp_path, space, spec)]).cells if cell.ours]

@@ -102,9 +102,7 @@ def test_rename_archive_delete(quickstart_folder: Path, tmp_path: Path) -> None:
     assert sweep_names(output) == []
 
 
-def test_a_sweep_that_never_left_slurm_s_queue_is_deleted_by_its_scripts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_queued_sweep_is_deleted_by_its_scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))  # a machine without Slurm
     scripts = tmp_path / "results" / ".slurm" / "a"
     scripts.mkdir(parents=True)

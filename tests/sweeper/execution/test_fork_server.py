@@ -75,9 +75,7 @@ def test_an_exception_is_told_before_the_end(server: ForkServer, tmp_path: Path)
     assert "Traceback" in (tmp_path / "log").read_text(), "the log gets the place"
 
 
-def test_trials_share_the_session_of_what_gives_way_to_them_but_not_the_group_of_ctrl_c(
-    server: ForkServer, tmp_path: Path
-) -> None:
+def test_trials_share_the_driver_s_session_but_not_its_group(server: ForkServer, tmp_path: Path) -> None:
     process = server.fork(_opening(tmp_path))
     assert os.getsid(process.pid) == os.getsid(0) and os.getpgid(process.pid) != os.getpgid(0)
     process.connection.close()

@@ -142,9 +142,7 @@ def test_a_sample_that_is_there_twice_is_in_no_two_halves(tmp_path: Path) -> Non
         ({"logits": LOGITS, "y": LABELS + 7}, None, "rows are not allowed"),
     ],
 )  # fmt: skip
-def test_what_does_not_belong_together_is_refused(
-    tmp_path: Path, arrays: dict, labels: dict | None, fault: str
-) -> None:
+def test_what_does_not_fit_is_refused(tmp_path: Path, arrays: dict, labels: dict | None, fault: str) -> None:
     np.savez(tmp_path / "x.npz", **arrays)
     if labels is not None:
         np.savez(tmp_path / "y.npz", **labels)

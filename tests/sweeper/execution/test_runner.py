@@ -45,7 +45,7 @@ def test_resume_tells_the_end(tmp_path: Path) -> None:
     assert len(record_names(paths.journal)) == len(records), "once is enough"
 
 
-def test_a_second_interruption_says_how_to_continue(
+def test_a_second_interruption(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(*_: object, **__: object) -> None:

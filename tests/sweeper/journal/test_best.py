@@ -152,9 +152,7 @@ def test_the_better_objective_wins_and_of_equals_the_first(mode: Any, best: int)
 
 @pytest.mark.parametrize("within", [(), ("architecture",)])
 @pytest.mark.parametrize("seed", range(10))
-def test_a_constraint_beside_the_best_is_judged_beside_all_that_are_complete(
-    seed: int, within: tuple[str, ...]
-) -> None:
+def test_a_relative_constraint_is_judged_beside_all_complete_trials(seed: int, within: tuple[str, ...]) -> None:
     """Trial 0 keeps to it until a more accurate one is complete, in whatever order they come."""
     rng = random.Random(seed)
     constraint = Constraint(Objective("val_accuracy", "max"), within=0.05)

@@ -137,12 +137,6 @@ def test_hours_are_operations_over_speed(tmp_path: Path) -> None:
     assert "estimate" in found.assumption and "2,470 images/s" in found.assumption
 
 
-def test_the_anchor_gives_itself_again() -> None:
-    """ResNet-50 at 224 × 224, 4.1 G multiply-adds, at 2,470 images a second on the A100."""
-    a100 = next(card for card in known_gpus()[0] if card.name == "A100")
-    assert a100.operations_per_second / (TRAINING_PASSES * 2 * 4.1e9) == pytest.approx(2470, rel=0.02)
-
-
 def test_curvature_and_trace_regularisation_cost_their_products(tmp_path: Path) -> None:
     plain = estimate(spec_of(tmp_path), 100, 10)
     curvature = ["evaluation.curvature={samples: 1000, lanczos_steps: 10, trace_probes: 5, losses: [cross_entropy]}"]

@@ -14,11 +14,11 @@ from sweeper.planning.costs import class_balance, measure_costs, measured_plan, 
 from sweeper.planning.plan import Cost, Range, architecture_shares, describe_resources, plan
 from sweeper.planning.preparation import prepare_dataset
 from sweeper.scheduling.asha import Halving
+from sweeper.scheduling.simulation import simulate_strata
 from sweeper.space.loading import build_spec, load_spec
 from sweeper.space.parts import Resources
 from tests.running import typed
 from tests.sweeper.searches import searched_spec
-from tests.sweeper.simulated_plans import simulate
 from tests.sweeper.small_registries import MINIMAL, REGISTRIES
 
 QUICKSTART_HALVING = Halving("val_nll", "min", 27, 3, 3)
@@ -26,6 +26,11 @@ QUICKSTART_HALVING = Halving("val_nll", "min", 27, 3, 3)
 
 def _spec(**changes):
     return build_spec({**MINIMAL, **changes}, REGISTRIES)
+
+
+def simulate(scheduler: Halving, trials: int, workers: int) -> np.ndarray:
+    """Return how many of `trials` reach each rung [repetitions, rungs]."""
+    return simulate_strata(scheduler, trials, workers, None, 0)[1].sum(axis=1)
 
 
 def test_forty_eight_trials_at_rungs_3_9_27():
@@ -67,10 +72,6 @@ def test_without_early_stopping_all_is_certain():
     assert found.evaluations == Range(18, 18, 18)
     assert found.seconds is not None
     assert found.seconds.mean == pytest.approx((72 * 2 + 18 * 1) / 2, abs=15)
-
-
-def test_a_single_trial_reaches_the_end():
-    assert plan(_spec(), workers=8).reaching == {rung: Range(1, 1, 1) for rung in (1, 3, 9)}
 
 
 def test_large_sweeps_are_scaled():

@@ -174,9 +174,7 @@ def test_what_was_not_trained_to_the_end_is_not_compared(tmp_path: Path) -> None
     assert answer.state == UNFINISHED and {line.standing for line in answer.lines} == {STOPPED}
 
 
-def test_without_predictions_nothing_is_said_of_temperature_scaling(
-    gammas: Results, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_predictions_no_change_is_shown(gammas: Results, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sweeper.results.verdicts.MOST_VALUES", 10)
     assert {line.change for line in screen(gammas).lines} == {None}
 

@@ -195,6 +195,7 @@ def test_paused_trials_are_counted_as_such_and_say_how_long_others_may_take():
     state = _state(*([paused] * 8), {"status": "running", "epochs": 3}, {"status": "waiting"})
     now = Tally(state, HALVING).snapshot(seconds=27.0, epochs_before=0)
     assert now.counts["paused"] == 8 and now.counts["waiting"] == 1 and now.counts["running"] == 1
+    assert now.rungs[3] == (1, 0), "what is paused at a rung has not passed it"
     assert now.epochs == 27 and now.epochs_expected == 27 + 3, "the one that waits is expected to pause, too"
     assert "8 paused" in progress_line(now, "val_nll")
 

@@ -22,9 +22,7 @@ from tests.sweeper.records import made_body, made_record
 QUICK = "import pathlib, sys; pathlib.Path(sys.argv[1], 'report.html').write_text('</html>')"
 
 
-def test_a_report_is_written_where_there_is_news_and_the_next_one_waits_longer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_report_follows_news_and_the_next_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sweeper.reporting.live.WRITE", QUICK)
     paths, now = SweepPaths(tmp_path), [0.0]
     with FreshReport(paths, clock=lambda: now[0]) as fresh:
@@ -107,9 +105,7 @@ CHATTER = ("a print", "a print on stderr", "descriptor one", "descriptor two", "
 
 
 @pytest.mark.parametrize(("how", "code", "after"), [("end", 0, 1), ("raise", 3, 0)])
-def test_chatter_goes_to_the_log_and_only_the_console_to_the_terminal(
-    tmp_path: Path, how: str, code: int, after: int
-) -> None:
+def test_chatter_goes_to_the_log(tmp_path: Path, how: str, code: int, after: int) -> None:
     log = tmp_path / "sweeper.log"
     log.write_text("an earlier run\n")
     command = [sys.executable, "-c", CHATTERING, str(log), how]

@@ -196,9 +196,7 @@ def test_formats_hold_the_same_values() -> None:
         format_table(table, "xml")
 
 
-def test_a_snapshot_asks_once_for_small_answers_and_each_time_for_large_tables(
-    quickstart_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_snapshot_asks_once_for_small_answers(quickstart_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     executed: list[str] = []
     execute = queries.execute
 
@@ -314,9 +312,7 @@ def test_a_query_reads_nothing_outside_of_the_sweep(quickstart_folder: Path, tmp
 
 
 @pytest.mark.parametrize("table", ["trials", "evaluations", "reliability", "spectra", "predictions"])
-def test_a_flipped_bit_is_named_by_every_query_of_its_table(
-    quickstart_folder: Path, tmp_path: Path, table: str
-) -> None:
+def test_a_flipped_bit_is_named_by_every_query(quickstart_folder: Path, tmp_path: Path, table: str) -> None:
     folder = shutil.copytree(quickstart_folder, tmp_path / "damaged", symlinks=True)
     results, draw = Results(folder), random.Random(7)
     other = "trials" if table == "decisions" else "decisions"
@@ -335,9 +331,7 @@ def test_a_flipped_bit_is_named_by_every_query_of_its_table(
 
 
 @pytest.mark.parametrize("odd", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
-def test_a_pipe_or_device_among_the_tables_is_refused_at_once(
-    quickstart_folder: Path, tmp_path: Path, odd: Callable[[Path], None]
-) -> None:
+def test_a_pipe_or_device_is_refused(quickstart_folder: Path, tmp_path: Path, odd: Callable[[Path], None]) -> None:
     folder = shutil.copytree(quickstart_folder, tmp_path / "odd", symlinks=True)
     odd((folder / "tables" / "predictions").resolve() / "c99999.parquet")
     with pytest.raises(QueryError, match="not a regular file"):

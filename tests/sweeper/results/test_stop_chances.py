@@ -75,9 +75,7 @@ def test_the_figure_shows_every_stop(quickstart_folder: Path) -> None:
     ],
     ids=json.dumps,
 )
-def test_where_nothing_can_be_said_it_is_null(
-    quickstart_folder: Path, tmp_path: Path, changed: dict[str, object]
-) -> None:
+def test_without_evidence_it_is_null(quickstart_folder: Path, tmp_path: Path, changed: dict[str, object]) -> None:
     folder = shutil.copytree(quickstart_folder, tmp_path / "quickstart", symlinks=True)
     written = yaml.safe_load((folder / "sweep.yaml").read_text("utf-8"))
     (folder / "sweep.yaml").write_text(yaml.safe_dump({**written, **changed}), "utf-8")

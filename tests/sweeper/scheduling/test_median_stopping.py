@@ -1,14 +1,11 @@
-"""The median stopping rule against its definition written out, and against Ray Tune's where the two coincide."""
+"""The median stopping rule against its definition written out."""
 
 from __future__ import annotations
 
-import itertools
 import statistics
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from ray.tune.schedulers import MedianStoppingRule, TrialScheduler
 
 from sweeper.journal.records import Decision
 from sweeper.results import load
@@ -16,7 +13,6 @@ from sweeper.scheduling.base import decide
 from sweeper.scheduling.median_stopping import MedianStopping
 from tests.running import in_process
 from tests.sweeper.scheduling.journals import MEDIAN, played
-from tests.sweeper.simulated_plans import simulate
 
 
 @pytest.mark.parametrize("mode", ["min", "max"])
@@ -48,23 +44,6 @@ def test_decisions_equal_the_definition_written_out(seed, mode):
     assert stopped
 
 
-@pytest.mark.parametrize("mode", ["min", "max"])
-@pytest.mark.parametrize("seed", range(0, 40, 2))
-def test_decisions_equal_ray_tunes_on_the_same_rungs(seed, mode):
-    """Without ties: Tune's averages are sums in another order."""
-    rule = MedianStopping("val_nll", mode, 12, 2, 3, 1 + seed % 4)
-    tunes = MedianStoppingRule(
-        time_attr="epoch", metric="val_nll", mode=mode, grace_period=2, min_samples_required=rule.min_competitors
-    )
-    tunes._on_insufficient_samples = lambda *_: TrialScheduler.CONTINUE  # else it asks which trials wait
-    trials = [SimpleNamespace(trial_id=str(number)) for number in range(15)]
-    hashable = [type("Trial", (), vars(trial))() for trial in trials]
-    for trial, rung, value, decision in played(rule, seed, 15):
-        action = tunes.on_trial_result(None, hashable[trial], {"epoch": rung, "val_nll": value})
-        if rung < rule.max_epochs:
-            assert (action == TrialScheduler.STOP) == (decision.kind == "stop"), decision
-
-
 def test_a_value_equal_to_the_median_continues_and_a_better_one_before_counts():
     state = MEDIAN.begin()
     for configuration, values in enumerate(((1.0, 3.0), (2.0, 4.0))):
@@ -82,13 +61,6 @@ def test_rungs_begin_with_the_grace_epochs_and_end_with_the_last():
     assert MedianStopping("val_nll", "min", 27, 9).rungs == (9, 18, 27), "as far apart as the first is from the start"
     assert MedianStopping("val_nll", "min", 5, 5).rungs == (5,)
     assert MedianStopping("val_nll", "min", 5, 9).rungs == (5,)
-
-
-def test_a_plan_follows_from_the_rule():
-    reached = simulate(MEDIAN, trials=40, workers=4, repetitions=20)
-    means = reached.mean(axis=0)
-    assert means.shape == (len(MEDIAN.rungs),) and means[0] == 40
-    assert all(a >= b for a, b in itertools.pairwise(means)) and means[-1] < 30
 
 
 SPACE = """\

@@ -83,9 +83,7 @@ def test_a_rehearsal_measures_less_of_what_needs_no_download() -> None:
     assert any("corrupted data of 100 samples" in sentence for sentence in spec.rehearsed)
 
 
-def test_a_plan_counts_shifts_of_finished_trials_and_names_a_large_share(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plan_names_a_large_share_of_shifts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SWEEPER_DATA", str(tmp_path))
     planned = measured_plan(spec_of("test", {"corrupted": {"kinds": [kind for kind in KINDS if kind != "frost"]}}))
     assert 0.3 < planned.shifted_share < 1 and not (tmp_path / "shared").exists()

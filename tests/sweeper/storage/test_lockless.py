@@ -103,9 +103,7 @@ def test_a_living_driver_is_named_and_a_killed_one_makes_room(tmp_path: Path) ->
             second.send_signal(signal.SIGKILL)
 
 
-def test_who_finds_a_silent_process_takes_its_right_and_it_stays_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silent_process_loses_its_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locks, "SILENCE_SECONDS", 0.4)
     monkeypatch.setattr(locks, "LOOK_SECONDS", 0.05)
     monkeypatch.setattr(locks, "BEAT_SECONDS", 0.3)

@@ -360,9 +360,7 @@ def test_a_copy_from_a_store_is_listed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [None, FORMAT - 1, FORMAT + 1])
-def test_a_folder_of_another_format_is_refused_with_the_version_that_wrote_it(
-    tmp_path: Path, number: int | None
-) -> None:
+def test_a_folder_of_another_format_names_the_version(tmp_path: Path, number: int | None) -> None:
     root = write_sweep(tmp_path / "results" / "old", configurations=2, samples=20)
     manifest = json.loads((root / "manifest.json").read_text())
     manifest["versions"]["calibration-sweeper"] = "0.3.0"

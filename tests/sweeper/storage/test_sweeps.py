@@ -264,7 +264,3 @@ def test_configurations_that_are_drawn_otherwise_are_named(sweep: Sweep) -> None
     check_trials(state, [None] * 10)
     with pytest.raises(SweeperError, match=r"1 configuration differs from the journal, e\.g\. c00009"):
         check_trials(state, [*hashes[:9], "another"])
-
-
-def test_an_attempt_without_a_space_is_written_as_before() -> None:
-    assert Attempt(1, "here", 1).to_json() == {"attempt": 1, "host": "here", "pid": 1, "code": None}

@@ -231,9 +231,7 @@ def test_files_that_trials_wrote_straight_into_the_tables_are_carried_over(rando
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "empty", "renamed"])
-def test_damaged_files_are_repaired_or_set_aside_with_a_warning(
-    damage: str, random_sweep: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_damaged_files_are_repaired(damage: str, random_sweep: Any, caplog: pytest.LogCaptureFixture) -> None:
     sweep = random_sweep(7)
     sink, journal = sweep.sink(), sweep.journal()
     for kind, body in sweep.events(sink.incoming):
@@ -253,9 +251,7 @@ def test_damaged_files_are_repaired_or_set_aside_with_a_warning(
     assert len(list((sweep.paths.generations / "damaged" / "predictions").iterdir())) == 1
 
 
-def test_merged_files_lose_the_evaluations_that_the_journal_lost(
-    random_sweep: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_merged_files_lose_what_the_journal_lost(random_sweep: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(large_tables, "SINGLE_PARTS", 0)
     sweep = random_sweep(8)
     sink, journal = sweep.sink(), sweep.journal()
@@ -434,9 +430,7 @@ def test_parts_grow_with_the_logarithm_of_the_sweeps_age(random_sweep: Any) -> N
     assert sink._interval == pytest.approx(36000 * writer.GROWTH, rel=1e-3)
 
 
-def test_a_folder_that_cannot_be_written_is_a_clear_error_and_nothing_is_lost(
-    random_sweep: Any, expected: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unwritable_folder_loses_nothing(random_sweep: Any, expected: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     sweep = random_sweep(13)
     sink, journal = sweep.sink(), sweep.journal()
     events = list(sweep.events(sink.incoming))
@@ -456,9 +450,7 @@ def test_a_folder_that_cannot_be_written_is_a_clear_error_and_nothing_is_lost(
     assert_equals_journal(sweep, expected)
 
 
-def test_a_file_that_shows_late_is_published_and_one_that_never_comes_is_named(
-    random_sweep: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_late_files_are_published_lost_ones_named(random_sweep: Any, caplog: pytest.LogCaptureFixture) -> None:
     sweep = random_sweep(14, count=2)
     sink, journal = sweep.sink(), sweep.journal()
     sink.append(journal.append(made_body("attempt", {"attempt": 1})))

@@ -168,7 +168,7 @@ def test_the_parent_carries_tables_report_and_reliability_diagram(random_sweep: 
     assert diagram.read_text().count("<rect") == 2 + 1
 
 
-def test_a_run_gets_its_diagram_with_its_last_points_however_many_passes_a_journal_takes(
+def test_a_diagram_comes_with_the_last_points(
     random_sweep: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sweep = random_sweep(2, count=3)
@@ -289,9 +289,7 @@ def test_a_killed_driver_leaves_no_run_that_seems_to_run_and_no_process(random_s
 
 
 @pytest.mark.integration
-def test_a_server_that_is_killed_paused_and_restarted_ends_up_complete(
-    server: Server, random_sweep: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_killed_and_paused(server: Server, random_sweep: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "2")
     sweep = random_sweep(5, name="restarted", count=6)
     sweep.write_spec()
@@ -316,9 +314,7 @@ def test_a_server_that_is_killed_paused_and_restarted_ends_up_complete(
 
 @pytest.mark.integration
 @pytest.mark.parametrize("listens", [True, False])
-def test_a_store_that_hangs_or_refuses_is_not_waited_for(
-    random_sweep: Any, monkeypatch: pytest.MonkeyPatch, listens: bool
-) -> None:
+def test_a_hanging_store_is_not_waited_for(random_sweep: Any, monkeypatch: pytest.MonkeyPatch, listens: bool) -> None:
     """A server that takes connections and never answers one; none at all."""
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "2")
     sweep = random_sweep(13, count=2)
@@ -424,9 +420,7 @@ def test_passwords_in_addresses_are_never_shown(random_sweep: Any, monkeypatch: 
 
 
 @pytest.mark.slow
-def test_a_postgresql_backed_server_equals_the_journal(
-    random_sweep: Any, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_a_postgresql_server_equals_the_journal(random_sweep: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("postgresql")
     with postgresql() as backend:
         served = Server(backend, folder)

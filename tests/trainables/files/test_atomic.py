@@ -111,9 +111,7 @@ def test_leftovers_are_removed_and_nothing_else(tmp_path: Path) -> None:
     assert clear_leftovers(tmp_path / "missing") == []
 
 
-def test_where_others_may_write_a_living_writers_file_is_spared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_living_writers_file_is_spared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as living:
         names = [f".tmp-{living.pid}-0a1b2c3d", f".tmp-{living.pid}-11111111", f".tmp-{os.getpid()}-0a1b2c3d"]
         for name in names:

@@ -178,9 +178,7 @@ def test_gradient_norms_are_right_where_probabilities_round_to_one() -> None:
 
 
 @pytest.mark.parametrize("architecture", ["mlp", "resnet8"])
-def test_one_pass_gives_the_logits_of_predict_and_norms_of_the_first_samples(
-    architecture: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_pass_gives_logits_and_norms(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prediction, "FEATURE_SAMPLES", 200)
     split = load_dataset("digits").val
     model = build_for(load_dataset("digits"), {"name": architecture})
@@ -295,7 +293,3 @@ def test_a_network_without_a_linear_layer_has_losses_but_no_norms_of_features() 
     row = trajectory_row(Fixed(), build_loss("cross_entropy"), dataset, settings, 1)
     assert "train_nll" in row and "test_logit_norm" in row
     assert not {"train_feature_norm", "last_layer_weight_norm", "gradient_norm_counts"} & set(row)
-
-
-def test_settings_without_a_trajectory_measure_none() -> None:
-    assert EvaluationSettings.from_mapping({}).trajectory is None

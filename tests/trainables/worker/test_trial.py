@@ -88,9 +88,7 @@ def _keep_every_checkpoint(monkeypatch):
 
 
 @pytest.mark.parametrize(("loss", "architecture"), CASES, ids=lambda part: part["name"])
-def test_resumed_at_every_epoch_a_trial_equals_the_uninterrupted_one(
-    tmp_path, monkeypatch, dataset, loss, architecture
-):
+def test_a_trial_resumed_at_every_epoch_is_the_same(tmp_path, monkeypatch, dataset, loss, architecture):
     """Reports after each epoch, so that there is a checkpoint after each; all are kept, and each is resumed from."""
     _keep_every_checkpoint(monkeypatch)
     settings = replace(SETTINGS, checkpoints=tmp_path, report_seconds=0.0)
@@ -110,9 +108,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize(("loss", "architecture"), CASES, ids=lambda part: part["name"])
-def test_killed_within_an_epoch_a_trial_continues_as_if_it_never_had_been(
-    tmp_path, monkeypatch, dataset, loss, architecture
-):
+def test_a_trial_killed_within_an_epoch_is_the_same(tmp_path, monkeypatch, dataset, loss, architecture):
     """Each step has a checkpoint; the process is gone after the fifth, ninth, … of its life, in either replicate."""
     settings = replace(SETTINGS, checkpoints=tmp_path, checkpoint_seconds=1e-9)
     assignment = _assignment(loss, architecture)
@@ -142,9 +138,7 @@ def test_killed_within_an_epoch_a_trial_continues_as_if_it_never_had_been(
 
 
 @pytest.mark.parametrize("damage", ["truncated", "absent"])
-def test_without_a_sound_checkpoint_within_the_epoch_it_continues_from_the_epochs(
-    tmp_path, monkeypatch, dataset, damage
-):
+def test_without_a_sound_checkpoint_it_continues_from_the_epoch(tmp_path, monkeypatch, dataset, damage):
     settings = replace(SETTINGS, checkpoints=tmp_path, checkpoint_seconds=1e-9)
     expected = [_timeless(each) for each in _finish(Trial(_assignment(), replace(settings, checkpoints=None), dataset))]
     write = Trial._after_step

@@ -113,9 +113,7 @@ def test_a_cohort_that_runs_out_of_memory_gives_all_back_and_is_halved(monkeypat
     )
 
 
-def test_memory_that_runs_out_while_lanes_are_filled_keeps_what_was_lost_before(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_memory_that_runs_out_while_lanes_are_filled(monkeypatch: pytest.MonkeyPatch) -> None:
     process, join = CohortWorker(_settings(lanes=8)), Trial.join
 
     def too_much(trial: Trial, cohort: Cohort) -> None:

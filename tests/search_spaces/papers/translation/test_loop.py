@@ -194,9 +194,7 @@ def test_a_checkpoint_continues_as_if_never_interrupted(dataset: Pairs) -> None:
         ({"posthoc": ({"name": "temperature", "objective": "ece", "fitted_on": "train"},)}, {}, "on a grid by val"),
     ],
 )
-def test_what_does_not_suit_translations_is_named(
-    dataset: Pairs, evaluation: dict[str, Any], parts: dict[str, Any], said: str
-) -> None:
+def test_unsuitable_settings(dataset: Pairs, evaluation: dict[str, Any], parts: dict[str, Any], said: str) -> None:
     with pytest.raises(LoopError, match=said):
         replicate(dataset, replace(SETTINGS, **evaluation), **parts)
 

@@ -101,9 +101,7 @@ def test_missing_and_unequal_files_are_named_with_the_remedy(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("load", [wmt14_en_de, number_words])
-def test_without_sentencepiece_the_remedy_is_to_install_it(
-    load: Callable[[], Pairs], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sentencepiece_is_to_be_installed(load: Callable[[], Pairs], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
     with pytest.raises(
         DataSetUnavailableError, match=r"not installed; pip install 'calibration-sweeper\[translation\]'"

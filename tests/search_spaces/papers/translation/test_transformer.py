@@ -213,9 +213,7 @@ def test_it_finds_what_a_plain_search_finds(
     assert len({tuple(each) for each in found}) > 1
 
 
-def test_a_beam_of_everything_finds_the_best_translation_of_all(
-    model: Transformer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_beam_of_everything_finds_the_best(model: Transformer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(searching, "LONGER", 1)
     source = torch.tensor([[[5, 3, 0], [4, 3, 0]]], dtype=torch.int32)  # a word: at most three tokens with the end
     tokens = [token for token in range(CLASSES) if token not in (0, 2, END)]

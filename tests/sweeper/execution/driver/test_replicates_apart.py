@@ -61,7 +61,7 @@ def _kept(sweep):
 
 
 @pytest.mark.parametrize("schedule", [HALVING, TO_THE_END, dataclasses.replace(HALVING, mode="max")])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_replicates_apart_end_as_they_do_together_through_kills_and_crashes(tmp_path, seed, schedule):
     together, apart = _together(tmp_path, schedule), _apart(tmp_path, schedule)
     apart.run(np.random.default_rng(seed), kills=30, trouble=0.05)
@@ -72,9 +72,7 @@ def test_replicates_apart_end_as_they_do_together_through_kills_and_crashes(tmp_
 
 @settings(max_examples=12, deadline=None)
 @given(st.integers(0, 2**32), st.integers(2, 7), st.sampled_from([HALVING, TO_THE_END]), st.integers(0, 15))
-def test_several_at_a_time_every_configuration_ends_once_and_no_row_is_lost(
-    tmp_path_factory, seed, slots, schedule, kills
-):
+def test_several_at_a_time_end_once_and_lose_no_row(tmp_path_factory, seed, slots, schedule, kills):
     sweep = _apart(tmp_path_factory.mktemp("sweep"), schedule, slots=slots)
     sweep.run(np.random.default_rng(seed), kills=kills, trouble=0.08)
     records = list(sweep.records())

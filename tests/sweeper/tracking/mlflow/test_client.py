@@ -102,9 +102,7 @@ def test_sync_logs_recalibrations_once(random_sweep: Any, tmp_path: Path) -> Non
     assert np.isfinite([value for points in logged.values() for _, value in points]).all()
 
 
-def test_the_sweeps_run_has_mlflows_system_metrics_where_its_own_switch_asks_for_them(
-    random_sweep: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_system_metrics_where_asked_for(random_sweep: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sweep = random_sweep(3, count=2)
     sweep.write_spec()
     journal = sweep.journal()

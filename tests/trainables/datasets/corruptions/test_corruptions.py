@@ -42,9 +42,7 @@ def photographs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("channels", [1, 3])
-def test_images_are_the_same_on_every_node_and_however_they_are_cut(
-    kind: str, channels: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_images_are_the_same_however_they_are_cut(kind: str, channels: int, monkeypatch: pytest.MonkeyPatch) -> None:
     images = pictures(5, channels=channels)
     whole = corrupted(images, kind, 3)
     monkeypatch.setattr(module, "CHUNK_VALUES", 2 * images[0].size)

@@ -70,9 +70,7 @@ def _timeless(report):
 
 
 @pytest.mark.parametrize(("loss", "architecture", "optimizer"), CASES, ids=lambda part: part.get("name"))
-def test_resumed_at_every_epoch_it_equals_the_uninterrupted_one(
-    tmp_path, monkeypatch, dataset, loss, architecture, optimizer
-):
+def test_resumed_at_every_epoch_it_is_the_same(tmp_path, monkeypatch, dataset, loss, architecture, optimizer):
     monkeypatch.setattr("trainables.worker.checkpoints.TrialFiles.keep_newest", lambda files, count: None)
     settings = replace(SETTINGS, checkpoints=tmp_path)
     assignment = _assignment(loss, architecture, optimizer)
