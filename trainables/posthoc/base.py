@@ -112,7 +112,7 @@ class PosthocMethod(Component):
         takes_gamma: whether the method, with these options, defaults to the training loss's γ.
         free: function from the number of classes and the fitted `parameters` to the number of free parameters k of a
             fit by the NLL. With n samples, its expected error is k/(2n) of NLL (Wilks 1938, Akaike 1974). `None` if
-            they cannot be counted, as under strong penalties.
+            they cannot be counted, as under strong penalties. Class-by-class maps state an effective number.
     """
 
     columns: tuple[str, ...] = ()

@@ -18,7 +18,7 @@ the guarantee.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import numpy as np
@@ -35,14 +35,6 @@ ISOTONIC_PARAMETERS = ("steps", "uniform", "at_bound")
 #: Reported: mean number of filled bins per class, share of the uniform distribution, and whether a class has no sample,
 #: so that its frequency is 0.
 HISTOGRAM_PARAMETERS = ("filled_bins", "uniform", "at_bound")
-
-
-def per_map(count: int | str) -> Callable[[int, Mapping[str, float]], float]:
-    """Return `PosthocMethod.free` for `count` parameters, or the fitted parameter of this name, in each class's map.
-
-    Two classes share a map.
-    """
-    return lambda k, parameters: (k if k > 2 else 1) * (parameters[count] if isinstance(count, str) else count)
 
 
 class OneVsRestCalibrator(Calibrator):
@@ -95,7 +87,7 @@ class HistogramCalibrator(OneVsRestCalibrator):
         return np.stack(columns, axis=1)
 
 
-@POSTHOC.add("isotonic", columns=ISOTONIC_PARAMETERS, free=per_map("steps"))
+@POSTHOC.add("isotonic", columns=ISOTONIC_PARAMETERS, free=lambda k, parameters: k * parameters["steps"])
 def fit_isotonic(logits: ArrayLike, targets: ArrayLike, *, mix: Mix = True) -> IsotonicCalibrator:
     """Isotonic regression of each class against the rest, normalised.
 
@@ -124,7 +116,9 @@ def fit_isotonic(logits: ArrayLike, targets: ArrayLike, *, mix: Mix = True) -> I
     return IsotonicCalibrator(levels, uniform_share(labels, mix))
 
 
-@POSTHOC.add("histogram_binning", columns=HISTOGRAM_PARAMETERS, free=per_map("filled_bins"))
+@POSTHOC.add(
+    "histogram_binning", columns=HISTOGRAM_PARAMETERS, free=lambda k, parameters: k * parameters["filled_bins"]
+)
 def fit_histogram_binning(
     logits: ArrayLike, targets: ArrayLike, *, bins: Bins = 15, scheme: Scheme = "equal_width", mix: Mix = True
 ) -> HistogramCalibrator:

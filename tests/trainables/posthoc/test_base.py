@@ -159,3 +159,28 @@ def test_a_sample_needs_a_logit_and_probabilities_are_not_logits():
         fit("temperature", np.where(np.arange(400)[:, None] == 3, -np.inf, logits), targets)
     with pytest.raises(PosthocUnavailable, match="the logits are probabilities"):
         fit("temperature", softmax64(logits), targets)
+
+
+def nll_of(probabilities, targets):
+    return -np.log(probabilities[np.arange(len(targets)), targets]).mean()
+
+
+@pytest.mark.parametrize(("classes", "samples"), [(2, 400), (6, 800)])
+@pytest.mark.parametrize("name", ["temperature", "platt", "beta", "spline", "vector"])
+def test_free_parameters_are_those_of_the_error_of_a_fit(name, classes, samples):
+    """A fit to a calibrated network is better on its n samples than on new ones by k/n of NLL (Akaike 1974)."""
+    rng = np.random.default_rng(0)
+
+    def draw(count):
+        logits = rng.normal(size=(count, classes)) * 2
+        return logits, (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+
+    new, gaps = draw(10_000), []
+    for _ in range(80):
+        known = draw(samples)
+        calibrator = fit(name, *known)
+        gains = [nll_of(softmax64(z), y) - nll_of(calibrator(z), y) for z, y in (known, new)]
+        gaps.append(samples * (gains[0] - gains[1]))
+    free = POSTHOC[name].free(classes, calibrator.parameters)
+    error = np.std(gaps) / 80**0.5
+    assert abs(np.mean(gaps) - free) < 0.2 * free + 3 * error, (np.mean(gaps), free, error)
