@@ -1,7 +1,5 @@
 """Whether processes run, and waiting for their ends."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable
 

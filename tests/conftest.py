@@ -1,7 +1,5 @@
 """How the suite runs: the longest files first, the same draws in every run, one thread a process."""
 
-from __future__ import annotations
-
 import os
 import random
 from pathlib import Path

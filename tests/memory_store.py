@@ -1,7 +1,5 @@
 """A store in this process's memory, in place of S3: as fast as a dictionary, and with obstore's own rules."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import obstore.store

@@ -1,7 +1,5 @@
 """Real MLflow servers and databases of a test's own, and what a store must hold of a journal, the plain way."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os

@@ -1,7 +1,5 @@
 """Replicates as a group that trains in one of the two ways that are compared."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from trainables.training.lanes.cohort import Lanes

@@ -3,8 +3,6 @@
 A limit only ends what hangs. What a test waits for never depends on it, so a generous one costs nothing.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import time

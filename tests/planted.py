@@ -1,7 +1,5 @@
 """Secrets planted where a user keeps them, and a search through every byte that a sweep left behind."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import io

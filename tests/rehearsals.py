@@ -6,8 +6,6 @@ Prints a row a file: minutes, rows of every table, verdicts that were formed, an
 rehearsal failed or left a table empty.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """Running real sweeps from tests: the command line in a process of its own, watched through its journal."""
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import functools

@@ -1,7 +1,5 @@
 """Seeds of tests that draw: the same in every run of the default suite, another each time where that is asked for."""
 
-from __future__ import annotations
-
 import os
 import random
 

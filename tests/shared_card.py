@@ -1,7 +1,5 @@
 """A small sweep whose trials share one card, one of them hungry: who ran beside whom, on which share."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

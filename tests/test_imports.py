@@ -3,8 +3,6 @@
 Every import counts, those inside functions too; only what type checkers alone see is left out.
 """
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys

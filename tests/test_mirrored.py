@@ -3,8 +3,6 @@
 A package's `__init__` is part of what its modules' tests import, and needs neither.
 """
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 

@@ -4,8 +4,6 @@ A test fails when a name is gone, when the program takes another one, or when `p
 release. Then look for a public way first.
 """
 
-from __future__ import annotations
-
 import importlib
 import re
 import tomllib

@@ -1,7 +1,5 @@
 """Short rehearsals of shipped files, really run: every table filled, every mark in place. `make rehearse` runs all."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import subprocess

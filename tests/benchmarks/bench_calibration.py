@@ -5,8 +5,6 @@ table in Markdown of processor seconds, the median of the rounds after one that 
 their defaults.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import time

@@ -8,8 +8,6 @@ said beside it where it is more than a tenth. What no time is left for (`--budge
 `--device cpu --smoke` runs the same code on tiny networks without a card; its figures mean nothing.
 """
 
-from __future__ import annotations
-
 import argparse
 import multiprocessing
 import statistics

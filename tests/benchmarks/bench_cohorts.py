@@ -11,8 +11,6 @@ matrices fill a core, more lanes gain nothing more.
     python -m tests.benchmarks.bench_cohorts --only widths
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import resource

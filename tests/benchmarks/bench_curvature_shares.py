@@ -10,8 +10,6 @@ rounds, in turns: on a machine that others use, it varies least. What a measurem
 network, three looks at its structure, about 10 ms) is all of a digits epoch of an mlp.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Callable

@@ -4,8 +4,6 @@
 `python -m tests.benchmarks.bench_oracles [--cases 20]` does so with what is installed, and names what is missing.
 """
 
-from __future__ import annotations
-
 import argparse
 import logging
 import warnings

@@ -7,8 +7,6 @@ with worker start (from Ray's start to the last report journaled) and steady (fr
 counting the trials that ended in between). Loop and sweep alternate in one run; the median counts.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import statistics

@@ -18,8 +18,6 @@ counted, and it is resumed as its documentation says (`Tuner.restore`, a study's
 resume`). There all save checkpoints at rungs, in the timed runs only this tool does.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -8,8 +8,6 @@ they stand where other programs disturb the wall clock. Validation is one batch,
 is timed. Nothing of this is about quality: lanes end where the same seeds end alone, which tests hold.
 """
 
-from __future__ import annotations
-
 import argparse
 import multiprocessing
 import os

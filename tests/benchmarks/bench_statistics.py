@@ -15,8 +15,6 @@ Every row has its number of draws; a rate has a simulation error of √(rate (1 
 second simulation in which three quarters of the configurations are worse by three spreads of a seed.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import multiprocessing

@@ -13,8 +13,6 @@ at all processes fifty times a second. What waits for a core counts as busy, as 
 while trials train. `TIMELINE.md` has such a table.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

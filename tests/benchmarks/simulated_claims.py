@@ -8,8 +8,6 @@ or skewed (log-normal), with equal spreads or with one side three times as wide.
 deviations between configurations.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ Rows of a table are drawn with unequal spreads, common test samples and common s
 code, after it left out the seeds that ended far from the others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Everything that can be said against a Kubernetes resource without a cluster: schemas, options, references."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import os

@@ -1,7 +1,5 @@
 """What `kustomize build` makes of the overlays here: only the features that they use, and an error for any other."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A metadata service of both clouds, as their documentation has it: strict about headers, silent until it warns."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import http.server

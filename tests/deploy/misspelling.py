@@ -1,7 +1,5 @@
 """Misspelling one field name of a document, at random: what every check of a manifest must notice."""
 
-from __future__ import annotations
-
 import copy
 import random
 from collections.abc import Callable, Iterator

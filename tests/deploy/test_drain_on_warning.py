@@ -1,7 +1,5 @@
 """Warnings of both clouds, and a pod's end, become drains of the machine's own Ray node, once."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import json

@@ -1,7 +1,5 @@
 """The Dockerfiles, linted, and the compose file, against its specification; what they name must be there."""
 
-from __future__ import annotations
-
 import http.server
 import json
 import random

@@ -1,7 +1,5 @@
 """The Kubernetes files, checked without a cluster; every field name matters, which misspelling them shows."""
 
-from __future__ import annotations
-
 import random
 import shutil
 import subprocess

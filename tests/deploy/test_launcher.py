@@ -1,7 +1,5 @@
 """Ray's launcher files, checked with Ray's own schema and code, and node settings with the cloud's own shapes."""
 
-from __future__ import annotations
-
 import functools
 import json
 import random

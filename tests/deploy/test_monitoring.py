@@ -1,7 +1,5 @@
 """Dashboard and alerts ask only for what a sweep publishes, in PromQL that parses."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -5,8 +5,6 @@ workers of one core each, prints the address, and writes a line of `timeline.jso
 ends; then it ends every process that it started, found by the name of its temporary folder.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

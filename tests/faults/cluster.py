@@ -5,8 +5,6 @@ and then takes `kill N` (SIGKILL a node's raylet; N counts from 0, `head` is the
 its temporary files there), and the end of its input, which ends every process it started.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

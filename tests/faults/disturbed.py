@@ -1,7 +1,5 @@
 """Sweeps that are disturbed at random moments, drawn by progress, and compared with the undisturbed one."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import random

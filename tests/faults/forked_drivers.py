@@ -4,8 +4,6 @@ A process that has imported everything forks each driver, and the driver forks t
 the program itself starts Python anew. Nothing else differs: a SIGKILL ends driver, server and trials as in the field.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

@@ -1,7 +1,5 @@
 """The undisturbed sweep, in a plain loop without Ray, journal or sinks; and what must hold of a disturbed one."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Sequence

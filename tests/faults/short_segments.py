@@ -1,7 +1,5 @@
 """`python -m tests.faults.short_segments …` is `sweeper …` with five records a segment: small sweeps have many."""
 
-from __future__ import annotations
-
 from sweeper.api.main import main
 from sweeper.journal import segments
 

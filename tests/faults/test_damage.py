@@ -3,8 +3,6 @@
 Each is real: a small tmpfs, a truncated file, a flipped bit. The answer is a clear error or a clean recovery.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

@@ -1,7 +1,5 @@
 """A trial that takes too long or whose loss is not finite ends as failed, with kind and sentence."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from pathlib import Path

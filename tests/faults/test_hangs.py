@@ -1,7 +1,5 @@
 """Trials that hang, or take all memory, in processes of a real cluster: ended with their reason, neighbours unhurt."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

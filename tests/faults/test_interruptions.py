@@ -1,7 +1,5 @@
 """Two drivers on one name, and one that is asked to stop."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import time

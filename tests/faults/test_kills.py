@@ -6,8 +6,6 @@ throughout. A kill of a driver and of trial processes runs by default; the full 
 servers, nodes and heads as well, by `make test-faults`. By default a node is lost in `tests.remote`.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Iterator

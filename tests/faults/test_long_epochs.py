@@ -1,7 +1,5 @@
 """A sweep on streamed images that is killed in the midst of its epochs ends as the undisturbed one."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

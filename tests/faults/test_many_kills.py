@@ -4,8 +4,6 @@ Kills come by progress (`tests.faults.processes.Moments`), several in a sweep, e
 them have fallen on a kind. `make test-kills KILLS=100` is the whole test; each kind gets three by default.
 """
 
-from __future__ import annotations
-
 import os
 import random
 from collections import Counter

@@ -4,8 +4,6 @@ Servers are real, on SQLite and on PostgreSQL. All of this runs by `make test-fa
 `tests.sweeper.tracking.test_sync` kills, pauses and restarts a real server under a follower.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os

@@ -1,7 +1,5 @@
 """What cannot be printed is replaced, and a run's success does not depend on its summary."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Mapping

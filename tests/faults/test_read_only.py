@@ -1,7 +1,5 @@
 """Somebody else's folder and a read-only disk: commands that write say so in a sentence, those that read go on."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -4,8 +4,6 @@ Each driver works on a machine of its own, where nothing of the sweep is; each s
 the undisturbed one, and its decisions are recomputed.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import random

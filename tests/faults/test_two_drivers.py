@@ -1,7 +1,5 @@
 """Two drivers of a sweep in a store: one is stopped for longer than its lease, another takes over, the first wakes."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

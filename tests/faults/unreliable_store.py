@@ -1,7 +1,5 @@
 """An object store that is away for a while, or too busy for some requests: a proxy before the real server."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import random

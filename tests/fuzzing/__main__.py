@@ -7,8 +7,6 @@ An input counts as handled if it is accepted (and then planned, or read) or refu
 hypothesis, which shrinks what it finds.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import signal

@@ -1,7 +1,5 @@
 """What disks, networks and editors do to the bytes of a file."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

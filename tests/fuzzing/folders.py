@@ -1,7 +1,5 @@
 """Results folders whose files were damaged, and what must hold of everything that reads them."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

@@ -3,8 +3,6 @@
 libFuzzer ends the process itself, so the counts are written with the last input.
 """
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from pathlib import Path

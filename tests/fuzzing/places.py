@@ -1,7 +1,5 @@
 """Results folders with odd things in the places of their files, and what must hold of every command that meets them."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import multiprocessing

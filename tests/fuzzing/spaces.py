@@ -1,7 +1,5 @@
 """Search spaces that nobody meant to write: shipped files with their structure or bytes changed, and what must hold."""
 
-from __future__ import annotations
-
 import copy
 import math
 import zlib

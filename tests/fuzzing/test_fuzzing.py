@@ -1,7 +1,5 @@
 """A few hundred inputs of `make fuzz`; and the fuzzing itself finds faults and hangs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -3,8 +3,6 @@
 Run with `make check-gpu`. The logic of each is tested without a card beside its module.
 """
 
-from __future__ import annotations
-
 import gc
 
 import numpy as np

@@ -3,8 +3,6 @@
 Run with `make check-gpu`.
 """
 
-from __future__ import annotations
-
 import json
 
 import pytest

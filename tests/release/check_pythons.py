@@ -7,8 +7,6 @@ its results and report, and the fast numerical tests. An index that has torch's 
 the CUDA build for the others: several gigabytes each. Environments are removed afterwards, unless `--keep` is given.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -6,8 +6,6 @@ Without `dist` only the sources are looked at, which the default tests do, too. 
 version's. Exit status 1 with one line for each fault.
 """
 
-from __future__ import annotations
-
 import email
 import json
 import re

@@ -6,8 +6,6 @@ The environment stays, for `make sbom` and `make notices` to look at; an older o
 says that it holds the wheel already.
 """
 
-from __future__ import annotations
-
 import shutil
 import sys
 import tempfile

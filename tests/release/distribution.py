@@ -1,7 +1,5 @@
 """Building what is released, from a copy of the project, and installing it away from the checkout."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

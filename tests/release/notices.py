@@ -1,7 +1,5 @@
 """`make notices`: what an installation brings along, and under which licence, as Markdown on stdout."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

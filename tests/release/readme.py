@@ -1,7 +1,5 @@
 """The commands of README and guides: taken out of their `sh` blocks, and what each needs to be run."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from dataclasses import dataclass

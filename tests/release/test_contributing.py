@@ -1,7 +1,5 @@
 """CONTRIBUTING.md is true: its folders, targets and files are there, and changes made as it says need nothing else."""
 
-from __future__ import annotations
-
 import filecmp
 import json
 import os

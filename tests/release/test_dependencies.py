@@ -1,7 +1,5 @@
 """Whatever an installation brings is pinned at a tested version and named in the notices; each need has its reason."""
 
-from __future__ import annotations
-
 import re
 from importlib import metadata
 

@@ -1,7 +1,5 @@
 """The documentation's pages: their search spaces are valid, commands and options exist, links lead somewhere."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from functools import partial

@@ -1,7 +1,5 @@
 """README and guides: commands and options that they name exist; commands run, in a fresh clone with an empty home."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import time

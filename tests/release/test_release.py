@@ -1,7 +1,5 @@
 """What a release says of itself agrees, and what GitHub reads of the project is what GitHub takes."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

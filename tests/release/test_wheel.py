@@ -1,7 +1,5 @@
 """The wheel and the source distribution: whole, and at work where there is no checkout."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import subprocess

@@ -1,7 +1,5 @@
 """What a sweep on a cluster needs, for real, on this machine: an S3 server, and Ray nodes at addresses of their own."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import hmac

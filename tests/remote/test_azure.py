@@ -1,7 +1,5 @@
 """The same behaviour in Azure as in S3, against Azurite."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

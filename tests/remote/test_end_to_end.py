@@ -4,8 +4,6 @@ Every part is real: Ray nodes with token authentication, MLflow's server on Post
 the cluster as a user does, through the command line.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """A sweep whose results lie in a store goes home, too: its checkpoints are fetched, or its trial is trained again."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -4,8 +4,6 @@ The files lie in a folder that the cluster's processes, in a mount namespace of 
 it is resumed they are deleted. One loss is a package that is really installed, with an entry point, below that folder.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

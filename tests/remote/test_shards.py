@@ -1,7 +1,5 @@
 """Shards of images in an S3 server: copied to this machine, and nowhere else."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

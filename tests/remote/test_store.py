@@ -1,7 +1,5 @@
 """Sweeps in an object store, against a real S3 server: port, mirror, resuming elsewhere, and what goes wrong."""
 
-from __future__ import annotations
-
 import _thread
 import concurrent.futures
 import contextlib

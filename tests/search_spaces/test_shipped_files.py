@@ -1,7 +1,5 @@
 """Every search space that ships can be read and planned, and the families of losses all train."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

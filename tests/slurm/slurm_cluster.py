@@ -1,7 +1,5 @@
 """A real Slurm of two nodes on this machine, as root and without systemd, in a folder and on ports of its own."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """File systems in which little room is left: by their size, or by a quota."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator

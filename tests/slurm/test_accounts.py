@@ -1,7 +1,5 @@
 """A real Slurm that knows who may submit to what: an account without rights is one sentence, in its own words."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Sweeps on a real Slurm of two nodes: both shapes, preemption, limits, deaths, and what it refuses."""
 
-from __future__ import annotations
-
 import functools
 import math
 import random

@@ -1,7 +1,5 @@
 """Somebody on a login node of the tests' Slurm."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import time

@@ -1,7 +1,5 @@
 """Tables of a finished sweep, changed by a known amount."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

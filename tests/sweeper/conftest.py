@@ -1,7 +1,5 @@
 """Synthetic results folders, written once a run of the tests and only read afterwards."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

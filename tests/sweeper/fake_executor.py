@@ -5,8 +5,6 @@
 of the loop: whatever the driver had in memory is gone, what it journaled and what workers wrote stays.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

@@ -4,8 +4,6 @@
 through, the journal must tell the same of it in the end.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

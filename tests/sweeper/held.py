@@ -1,7 +1,5 @@
 """Results folders that no test changes, read once a process."""
 
-from __future__ import annotations
-
 import atexit
 import functools
 from contextlib import ExitStack

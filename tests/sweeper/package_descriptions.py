@@ -4,8 +4,6 @@ Packages of one source are in one split: their descriptions resemble each other.
 texts; the network has learnt to tell the other sections apart before, as a pretrained one has seen other texts.
 """
 
-from __future__ import annotations
-
 import hashlib
 import subprocess
 from collections import Counter

@@ -1,7 +1,5 @@
 """Random sweeps as a driver journals them, with crashes, repeated reports and resumes, and naive expectations."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import math

@@ -1,7 +1,5 @@
 """Records made of the fields that matter to a test, and records as the plain values that lie on disk."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A space to search, and histories of sweeps that search it, for tests of searchers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Small registries, so that the reader of search space files is tested apart from the components that exist."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A results folder's tables as pandas alone reads them: no code of the project."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """A real sweep on a real Ray, from the command line to tables, MLflow and report."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import subprocess

@@ -1,7 +1,5 @@
 """Low-rank adapters on the descriptions of Debian's packages: a sweep over γ and rank, its report, and its program."""
 
-from __future__ import annotations
-
 import os
 import shutil
 

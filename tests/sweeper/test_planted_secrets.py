@@ -1,7 +1,5 @@
 """A real sweep among planted secrets: none shows in any byte of what it writes, prints, or leaves with Ray."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import os

@@ -1,7 +1,5 @@
 """Independent packages that a test compares with, where they are installed and can be imported."""
 
-from __future__ import annotations
-
 from types import ModuleType
 
 import pytest

@@ -1,7 +1,5 @@
 """Small data sets cut from the digits, so that a whole trial takes a fraction of a second."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

@@ -1,7 +1,5 @@
 """Trials of three epochs on digits, and their reports compared but for the time that they took."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.running import same

@@ -1,7 +1,5 @@
 """Small shards and folders of images for tests of data sets that are decoded as they are read."""
 
-from __future__ import annotations
-
 import io
 import tarfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The Python names that users' scripts rely on: each is imported from where it is documented, and does its work."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

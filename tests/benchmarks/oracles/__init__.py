@@ -1,7 +1,5 @@
 """Comparisons with independent packages, one generator for each: (measure, difference) of one seeded case."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import sys

@@ -3,8 +3,6 @@
 Differences are relative to the oracle's largest eigenvalue or trace; a probed trace's are in its own standard errors.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial

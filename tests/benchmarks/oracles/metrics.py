@@ -1,7 +1,5 @@
 """Metrics and refinement beside torchmetrics, netcal, scikit-learn, torch-uncertainty, relplot and others."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

@@ -5,8 +5,6 @@ with finite differences of gradients; (λ_max, v) with such a difference along v
 ⟨H_z, J_i J_iᵀ⟩ from a backward pass for each logit; a probed trace with probes of finite differences.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable, Iterator

@@ -4,8 +4,6 @@ Methods without a closed form are compared by the NLL that they reach and by the
 error in these is about the root of that in the NLL.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import numpy as np

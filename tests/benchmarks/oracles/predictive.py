@@ -1,7 +1,5 @@
 """Conformal sets, ensembles and corruptions beside torchcp, MAPIE, torch-uncertainty, scikit-learn and others."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

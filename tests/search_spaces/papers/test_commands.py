@@ -1,7 +1,5 @@
 """One command for a paper: what will be run, missing data before anything starts, and a page of what there is."""
 
-from __future__ import annotations
-
 import html
 import sys
 from pathlib import Path

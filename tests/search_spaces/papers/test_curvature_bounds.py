@@ -1,7 +1,5 @@
 """The curvature paper's theorems on finite sets of networks: what they say holds, and pictures say how loosely."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

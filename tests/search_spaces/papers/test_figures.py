@@ -1,7 +1,5 @@
 """Each figure's quantity on rows whose answer is known."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`sweeper paper FIGURE`: rows, remarks, a picture, and clear errors."""
 
-from __future__ import annotations
-
 import csv
 import io
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every item of every paper has a counterpart that exists, or a sentence that says why it has none."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections import Counter

@@ -1,7 +1,5 @@
 """The papers' figures of losses against the losses that are trained, the focal map's formulas and plain searches."""
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 

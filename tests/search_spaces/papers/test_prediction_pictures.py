@@ -1,7 +1,5 @@
 """Pictures from stored predictions: what is drawn is what the networks said, after methods fitted on their own data."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

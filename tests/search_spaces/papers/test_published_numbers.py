@@ -1,7 +1,5 @@
 """The published numbers: cells name what exists, tables are whole, and papers' contradictions are marked."""
 
-from __future__ import annotations
-
 import csv
 from collections import Counter
 

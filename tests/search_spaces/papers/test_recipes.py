@@ -1,7 +1,5 @@
 """Every printed number has a recipe, and an ideal finished sweep of it, and of nothing else, fills its cell."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A paper's table filled in from sweeps: the right rows, the right selection, nothing from rehearsals."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """Pictures of mukhoti's Figs. 1, 5 and 8 from the tables of sweeps, and why cells stay empty."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

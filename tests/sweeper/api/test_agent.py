@@ -1,7 +1,5 @@
 """An agent's session by a real client: what it reads, what it is refused, and a sweep that it starts."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """A command is one function: its signature gives options, types and defaults, its docstring the help."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 

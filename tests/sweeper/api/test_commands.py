@@ -1,7 +1,5 @@
 """The commands as functions: light to import, the same results and sentences as the command line, readable objects."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the TAB key offers."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Taking results home from the command line and from Python, and answers of commands that have ended."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The commands for files and folders, as they are typed."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

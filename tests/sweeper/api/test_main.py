@@ -1,7 +1,5 @@
 """The list of commands and their help: complete and consistent."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

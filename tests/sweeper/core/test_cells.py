@@ -1,7 +1,5 @@
 """Cells of tables are read as the type that their column has, and anything else is refused."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from datetime import UTC, datetime

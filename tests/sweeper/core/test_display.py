@@ -1,7 +1,5 @@
 """What a terminal is shown of texts that somebody else wrote, without markup, control characters and secrets."""
 
-from __future__ import annotations
-
 import io
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Names of metrics and configurations as people read them."""
 
-from __future__ import annotations
-
 import pytest
 
 from sweeper.core.labels import duration, label

@@ -1,7 +1,5 @@
 """A folder from somebody else is the working directory: nothing that lies in it is imported by any process."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Schemas of the tables and rows made to fit them."""
 
-from __future__ import annotations
-
 import math
 
 import pyarrow as pa

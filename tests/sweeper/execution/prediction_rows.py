@@ -1,7 +1,5 @@
 """A file of predictions from elsewhere for tests of its import."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq

@@ -1,7 +1,5 @@
 """The loop over cohorts with processes that train nothing: what they had in hand is never lost, nor punished."""
 
-from __future__ import annotations
-
 import collections
 from typing import Any
 

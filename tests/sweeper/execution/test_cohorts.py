@@ -1,7 +1,5 @@
 """Sweeps whose trials train together: refilled as trials end, halved where memory ends, resumed, searched, promoted."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

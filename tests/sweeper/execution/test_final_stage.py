@@ -1,7 +1,5 @@
 """Seeds that join a sweep after its trials have ended give what a sweep with so many seeds would have given."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

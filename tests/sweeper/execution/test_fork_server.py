@@ -1,7 +1,5 @@
 """Forked trial processes: what they report, how they die, and that none outlives its server."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Sweeps carried out by forked processes of this machine."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A resume with nothing to do, one whose journal is damaged or lost, and what a driver says of repeatability."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Which executor a run takes, and a driver that dies between the last report and the end."""
 
-from __future__ import annotations
-
 import shutil
 import socket
 import sys

@@ -1,7 +1,5 @@
 """Small sweeps whose networks go home, and the probabilities that their stored logits give."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

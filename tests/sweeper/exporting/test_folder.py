@@ -1,7 +1,5 @@
 """A trained network goes home: its program gives the sweep's probabilities, here and where torch is all there is."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """An exported model takes tensors, pixels, images and files, and says which it cannot take."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

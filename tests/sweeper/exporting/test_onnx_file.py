@@ -1,7 +1,5 @@
 """The ONNX file gives the program's probabilities without torch; what ONNX cannot express is said in a sentence."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

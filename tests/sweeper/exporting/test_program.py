@@ -1,7 +1,5 @@
 """Post-hoc methods in torch equal their calibrators in numpy, also at the ends of the numbers' range."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

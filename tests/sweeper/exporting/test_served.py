@@ -1,7 +1,5 @@
 """An exported model is one of MLflow's; trained ones answer over HTTP with the sweep's own probabilities."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

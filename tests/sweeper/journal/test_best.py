@@ -1,7 +1,5 @@
 """One answer to which trial is the best, given by all who name it."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -1,7 +1,5 @@
 """Records that somebody forged, with valid checksums: refused by record and field, whatever stands in a field."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import json

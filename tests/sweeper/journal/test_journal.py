@@ -1,7 +1,5 @@
 """A record is whole or absent; damage and gaps are named; killing the writer at any moment loses nothing recorded."""
 
-from __future__ import annotations
-
 import os
 import random
 import resource

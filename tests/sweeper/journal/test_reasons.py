@@ -1,7 +1,5 @@
 """How decisions are said in words: one sentence for each rule."""
 
-from __future__ import annotations
-
 import pytest
 
 from sweeper.journal.reasons import REASONS, REMARKS, RULES, decision_text, ordinal, reason_text

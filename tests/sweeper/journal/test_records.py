@@ -1,7 +1,5 @@
 """Every kind of record is read and written as release 0.1 wrote it, byte for byte; what is older is upgraded."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Segments: every record is readable at every moment, in order and once, whatever is joined, killed or damaged."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

@@ -1,7 +1,5 @@
 """The state of a sweep is a fold of its journal."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """A plan says which trials train together."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a sweep asks of a cluster: read from the files that ship, computed as by hand, refused in words."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A plan counts what the scheduler will do, and its time follows from measured costs."""
 
-from __future__ import annotations
-
 import io
 import json
 

@@ -1,7 +1,5 @@
 """What cannot be trained as asked is refused before any trial starts, with every reason."""
 
-from __future__ import annotations
-
 import pytest
 
 from sweeper.core.errors import InvalidSearchSpace

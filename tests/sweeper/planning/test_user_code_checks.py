@@ -1,7 +1,5 @@
 """Before a sweep: a training loop of the user's own whose state is not complete is refused, and the part is named."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Drives Debian's Chromium, headless and without a network, over its own debugging protocol."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import shutil

@@ -1,7 +1,5 @@
 """The report in a real browser with the network off: every plot draws and reacts, nothing complains."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

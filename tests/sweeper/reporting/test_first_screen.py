@@ -1,7 +1,5 @@
 """The first screen's data, on sweeps with a known truth."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """What a sweep's progress shows follows from its state alone."""
 
-from __future__ import annotations
-
 import collections
 import io
 import re

@@ -1,7 +1,5 @@
 """What a running sweep writes beside its records: the report, chatter in its log, and how long each phase took."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

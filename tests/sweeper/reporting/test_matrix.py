@@ -1,7 +1,5 @@
 """The matrix of losses and networks, recomputed from the Parquet files with pandas alone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd

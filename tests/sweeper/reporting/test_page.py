@@ -1,7 +1,5 @@
 """The report's page: complete, self-contained, and every number sampled here found again in the tables."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import json

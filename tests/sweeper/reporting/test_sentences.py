@@ -1,7 +1,5 @@
 """The first screen in words and in terminals of different widths: one test a sentence."""
 
-from __future__ import annotations
-
 import io
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """An onlooker's view of a sweep that another process drives, from the growing journal alone."""
 
-from __future__ import annotations
-
 import io
 import shutil
 

@@ -1,7 +1,5 @@
 """Leaderboard and summary against plain recomputation."""
 
-from __future__ import annotations
-
 import io
 import shutil
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """The paper's table: the leaderboard's numbers, one best a column, daggers beyond chance alone."""
 
-from __future__ import annotations
-
 import csv
 import io
 import shutil

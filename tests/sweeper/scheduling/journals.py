@@ -1,7 +1,5 @@
 """Sweeps played through a scheduler's decisions, trials in a random order of arrival, and the journals of these."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Decisions equal those of Ray Tune's own ASHA."""
 
-from __future__ import annotations
-
 import dataclasses
 from types import SimpleNamespace
 

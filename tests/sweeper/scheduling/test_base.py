@@ -1,7 +1,5 @@
 """What holds for every scheduler: its decisions follow from the journal, wherever it was interrupted."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

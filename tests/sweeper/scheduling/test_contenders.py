@@ -1,7 +1,5 @@
 """Seeds that join a sweep: which configurations get which."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """The median stopping rule against its definition written out."""
 
-from __future__ import annotations
-
 import statistics
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Several objectives: decisions equal Syne Tune's MOASHA where definitions coincide."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

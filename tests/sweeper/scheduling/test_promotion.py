@@ -1,7 +1,5 @@
 """Promotion follows Li et al.'s algorithm 2."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Non-dominated sorting beyond standard errors, ε-nets, constraints and hypervolumes, against plain loops."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

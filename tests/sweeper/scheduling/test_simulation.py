@@ -1,7 +1,5 @@
 """Predicted chances against what other seeds and orders did, on drawn sweeps; cases with one answer."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Within a stratum decisions are those of one pool; between strata nothing is compared."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

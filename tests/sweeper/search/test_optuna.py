@@ -1,7 +1,5 @@
 """Optuna: what it is told, and that the journal's fold and a number are all it depends on."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

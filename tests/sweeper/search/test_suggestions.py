@@ -1,7 +1,5 @@
 """A driver whose searcher learns: one configuration for each number, whatever is killed whenever, and nothing lost."""
 
-from __future__ import annotations
-
 import collections
 import json
 

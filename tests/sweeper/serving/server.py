@@ -1,7 +1,5 @@
 """The server as users start it, and a client that sends what it is told, however odd."""
 
-from __future__ import annotations
-
 import http.client
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The pages of a server that users start: what they say and refuse, when they are drawn, and results far away."""
 
-from __future__ import annotations
-
 import asyncio
 import csv
 import shutil

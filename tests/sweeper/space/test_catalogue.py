@@ -1,7 +1,5 @@
 """What `sweeper spaces` shows is complete and readable; search spaces from flags are valid."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

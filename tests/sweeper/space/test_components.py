@@ -1,7 +1,5 @@
 """Options of the data set as part of the space: columns, strata, data, rehearsals, faults."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Configuration i is a function of (space, seed, i) alone; grids are complete; draws stay in their domains."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

@@ -1,7 +1,5 @@
 """A finite space is drawn without repeats; more samples than it has are refused, and repeats that remain are said."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The splits that an evaluation asks for: named by the data set, checked before anything starts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

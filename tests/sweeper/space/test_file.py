@@ -1,7 +1,5 @@
 """Any bytes as a search space file give a mapping or faults, never another exception."""
 
-from __future__ import annotations
-
 import copy
 import math
 import os

@@ -1,7 +1,5 @@
 """A search space file gives a spec with every default filled in, or all of its faults at once."""
 
-from __future__ import annotations
-
 import copy
 import json
 import pickle

@@ -1,7 +1,5 @@
 """An objective is something that the sweep's trials measure, or the file is refused with the remedy."""
 
-from __future__ import annotations
-
 import pytest
 
 from sweeper.core.errors import InvalidSearchSpace

@@ -1,7 +1,5 @@
 """Search spaces with a training loop of the user's own: free hyperparameters, signatures, and what is declined."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

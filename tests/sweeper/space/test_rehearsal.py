@@ -1,7 +1,5 @@
 """Rehearsals: what is scaled, what a file may change, and that no rehearsal passes for the real thing."""
 
-from __future__ import annotations
-
 import textwrap
 from pathlib import Path
 from typing import Any

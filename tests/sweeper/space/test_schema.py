@@ -1,7 +1,5 @@
 """The JSON schema takes what the checks take, and refuses hyperparameters that they refuse."""
 
-from __future__ import annotations
-
 import copy
 import json
 import random

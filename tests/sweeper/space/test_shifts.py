@@ -1,7 +1,5 @@
 """Entries of `evaluation.splits` beyond the data set's own: as the file has them, resolved, and what they break."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

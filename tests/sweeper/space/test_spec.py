@@ -1,7 +1,5 @@
 """Short forms are written out before the structure is checked, and `--set` knows the same ones."""
 
-from __future__ import annotations
-
 import pytest
 
 from sweeper.core.errors import InvalidSearchSpace

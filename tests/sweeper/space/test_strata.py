@@ -1,7 +1,5 @@
 """Paths that divide trials are checked against the space, and strata against what their scheduler takes."""
 
-from __future__ import annotations
-
 import pytest
 
 from sweeper.core.errors import InvalidSearchSpace

@@ -1,7 +1,5 @@
 """A process that sees none of the user's files trains with all five kinds of components from the archive alone."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import shutil

@@ -1,7 +1,5 @@
 """One driver a sweep, for as long as it lives and no longer."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

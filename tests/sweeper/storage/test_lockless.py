@@ -3,8 +3,6 @@
 `flock` is made to fail as such a file system has it fail, by a library that is loaded before the system's.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

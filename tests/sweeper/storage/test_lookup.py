@@ -1,7 +1,5 @@
 """What a sweep is, which one is the latest, and how one is found: one answer, whoever asks."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

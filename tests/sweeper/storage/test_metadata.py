@@ -1,7 +1,5 @@
 """What a sweep wrote of itself: read, absent, or refused with a reason."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import os

@@ -1,7 +1,5 @@
 """The driver and the mirror's thread work at the same time, and drivers one after the other."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor

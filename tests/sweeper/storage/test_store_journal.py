@@ -1,7 +1,5 @@
 """Terms of drivers and what counts of their records, against drivers that are simulated one record at a time."""
 
-from __future__ import annotations
-
 import itertools
 import random
 

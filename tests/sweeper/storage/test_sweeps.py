@@ -1,7 +1,5 @@
 """A sweep's name is claimed once, its space is written down whole, and opening it gives the same sweep."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

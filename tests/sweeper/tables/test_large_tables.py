@@ -1,7 +1,5 @@
 """The tables that trials write themselves: which file is waited for, and which counts as lost."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Rows of the tables: what any decision of a scheduler becomes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

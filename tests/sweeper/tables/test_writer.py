@@ -1,7 +1,5 @@
 """The Parquet projection: equal to the naive one, readable at every moment, whole after every crash."""
 
-from __future__ import annotations
-
 import math
 import shutil
 import subprocess

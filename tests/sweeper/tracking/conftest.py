@@ -1,7 +1,5 @@
 """A tracking store in each test's folder, empty, as MLflow makes it: copied, since making one takes it seconds."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

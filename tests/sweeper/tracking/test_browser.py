@@ -1,7 +1,5 @@
 """MLflow's own pages in a real browser: a sweep's tree, three runs compared, a trial's reliability diagram."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

@@ -1,7 +1,5 @@
 """What MLflow is told about a sweep, without MLflow."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path

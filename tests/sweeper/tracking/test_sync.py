@@ -1,7 +1,5 @@
 """The MLflow projection against real stores: complete and never doubled, whatever is killed."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import json

@@ -1,7 +1,5 @@
 """Event files against the journal, as TensorBoard itself reads them; and which tracker an address means."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Offline files of Weights & Biases against the journal, read record by record."""
 
-from __future__ import annotations
-
 import json
 import struct
 from collections.abc import Iterator

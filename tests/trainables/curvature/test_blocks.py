@@ -1,7 +1,5 @@
 """Blocks against the diagonal blocks of dense Hessians; their traces sum to the whole's."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

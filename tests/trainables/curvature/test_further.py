@@ -3,8 +3,6 @@
 SAM's and ASAM's sharpness at small radii and under rescaling, and the Fisher trace against per-sample gradients.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 

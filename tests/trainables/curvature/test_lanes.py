@@ -1,7 +1,5 @@
 """Lanes measured together beside the same networks one by one."""
 
-from __future__ import annotations
-
 import copy
 import math
 

@@ -1,7 +1,5 @@
 """One measurement: exact against the dense Hessian, of the mean over all samples, and without side effects."""
 
-from __future__ import annotations
-
 import copy
 import math
 from dataclasses import replace

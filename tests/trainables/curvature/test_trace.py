@@ -1,7 +1,5 @@
 """Estimated traces: unbiased, with intervals that cover and standard errors that match the spread."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from functools import partial

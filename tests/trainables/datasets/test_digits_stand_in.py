@@ -1,7 +1,5 @@
 """Digits in other shapes: the same images in every form, learnable in each."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What is decoded follows from the request alone: in this process or in workers, from the first batch or from any."""
 
-from __future__ import annotations
-
 import io
 import os
 

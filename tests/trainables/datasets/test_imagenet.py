@@ -1,7 +1,5 @@
 """ImageNet is read in each layout that its users have, with its classes' names, its halves drawn by Guo et al. 2017."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

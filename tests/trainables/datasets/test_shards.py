@@ -1,7 +1,5 @@
 """An index of shards finds every image's bytes and class; what is broken is named."""
 
-from __future__ import annotations
-
 import os
 import tarfile
 

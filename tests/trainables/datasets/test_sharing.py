@@ -1,7 +1,5 @@
 """One copy of the data a node: the same bits, held once, made anew when damaged, refused when others."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import time

@@ -1,7 +1,5 @@
 """Batches that come from the host are the batches of data on the device; what fails in the thread fails here."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Tables as other programs write them: encodings, delimiters, missing values, numbers in text."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 import pyarrow.parquet
 import pytest

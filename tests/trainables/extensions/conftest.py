@@ -1,7 +1,5 @@
 """A folder of a user's own, looked in for import paths and forgotten afterwards."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The archive of users' code: what is in it, when it differs, and that a process imports from it alone."""
 
-from __future__ import annotations
-
 import io
 import subprocess
 import sys

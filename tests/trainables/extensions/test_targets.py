@@ -1,7 +1,5 @@
 """Where import paths are looked up, and that the module search path is left as it was found."""
 
-from __future__ import annotations
-
 import importlib
 import io
 import sys

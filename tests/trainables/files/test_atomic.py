@@ -1,7 +1,5 @@
 """A file is whole or absent, whatever becomes of its writer; what a dead writer leaves is known by its name."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

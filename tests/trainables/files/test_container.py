@@ -1,7 +1,5 @@
 """A container's own limits are what counts, in both versions of cgroups and at any level."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

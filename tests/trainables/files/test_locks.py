@@ -1,7 +1,5 @@
 """One process at a time has a lock, several a shared one, and none outlives its process."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Only regular files are opened: nothing waits at a pipe, follows a link or reads a folder."""
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Temporary folders go with their process: at its end, or, where it was killed, when the next such folder is made."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Sealed Parquet files: every flipped bit shows, and every reader reads them as before."""
 
-from __future__ import annotations
-
 import os
 import random
 import struct

@@ -1,7 +1,5 @@
 """Networks and data sets that do not go together are found before anything runs; epochs of recipes; shortcuts."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import replace

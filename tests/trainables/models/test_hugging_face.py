@@ -1,7 +1,5 @@
 """Networks of transformers from local folders: weights, adapters, padding, layers, and what a folder may lack."""
 
-from __future__ import annotations
-
 import io
 import json
 import shutil

@@ -1,7 +1,5 @@
 """A tiny BERT from scratch with a tokenizer trained on given texts, as the hub has them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A checkpoint is whole or absent, holds no code, and a damaged one is never taken for a sound one."""
 
-from __future__ import annotations
-
 import errno
 import io
 import os

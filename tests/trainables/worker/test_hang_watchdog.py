@@ -1,7 +1,5 @@
 """A process that waits for what never comes is ended; one that works is left alone, however long it takes."""
 
-from __future__ import annotations
-
 import queue
 import signal
 import subprocess

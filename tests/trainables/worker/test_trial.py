@@ -1,7 +1,5 @@
 """A trial reports at rungs, resumes from any of its checkpoints bit for bit, and repeats a report that may be lost."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

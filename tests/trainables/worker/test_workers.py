@@ -1,7 +1,5 @@
 """A process of a cohort: its room, what it repeats after a restart, what it gives back when memory runs out."""
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import pickle

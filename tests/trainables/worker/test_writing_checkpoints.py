@@ -1,7 +1,5 @@
 """Checkpoints are written from a copy, one at a time, no more often than asked for; what fails is raised later."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import replace
 from pathlib import Path

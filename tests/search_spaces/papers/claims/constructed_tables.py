@@ -1,7 +1,5 @@
 """Rows of `final` whose answers are known, for the judges of claims."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 

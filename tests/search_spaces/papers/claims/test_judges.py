@@ -1,7 +1,5 @@
 """Every judge on tables whose answer is known: where the claim is true, where it is false, and where none can tell."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

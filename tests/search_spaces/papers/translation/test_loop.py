@@ -1,7 +1,5 @@
 """Training and measuring translations: against all logits flattened, and the rules for what cannot be measured."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Mapping

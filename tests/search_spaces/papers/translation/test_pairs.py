@@ -3,8 +3,6 @@
 Sentences as word pieces.
 """
 
-from __future__ import annotations
-
 import random
 import sys
 from collections.abc import Callable

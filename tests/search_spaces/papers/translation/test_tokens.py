@@ -1,7 +1,5 @@
 """Metrics of what is kept of a token against those of all its probabilities."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

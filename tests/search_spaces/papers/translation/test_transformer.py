@@ -1,7 +1,5 @@
 """The Transformer against torch's own layers, its parameter count by hand, and writing a token at a time."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

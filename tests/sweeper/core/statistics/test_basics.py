@@ -1,7 +1,5 @@
 """Statistics against scipy, numpy and plain references."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.stats

@@ -1,7 +1,5 @@
 """The best set against tables, brute force and what is known of the winner; coverage is in test_coverage."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st

@@ -3,8 +3,6 @@
 A share of REPETITIONS that is truly .95 varies by a standard error of .005; what is asked for is within four of them.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Means of few values: intervals that cover where spreads differ and values are skewed, and p that agree with them."""
 
-from __future__ import annotations
-
 import itertools
 import tracemalloc
 

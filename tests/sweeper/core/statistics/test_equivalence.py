@@ -1,7 +1,5 @@
 """Verdicts on differences: their variance against a bootstrap, errors and promises by simulation."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy import stats

@@ -1,7 +1,5 @@
 """Seeds that went astray: found by all trainings together, never the best seed, and rarely among clean ones."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Rounds of fresh seeds: who gets the next one, what is decided, and how often that is wrong."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st

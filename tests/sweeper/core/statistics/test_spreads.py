@@ -1,7 +1,5 @@
 """Moderated spreads against plain integration, and what is known of limits: equal spreads, ties, shared seeds."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

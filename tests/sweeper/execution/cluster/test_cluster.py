@@ -1,7 +1,5 @@
 """A remote sweep's progress, from what its driver has printed."""
 
-from __future__ import annotations
-
 from sweeper.core.labels import PROGRESS
 from sweeper.execution.cluster.cluster import last_progress
 

@@ -1,7 +1,5 @@
 """What is submitted to a cluster is a command line that the driver understands as it was meant."""
 
-from __future__ import annotations
-
 import inspect
 import random
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """How many trials fit, what a sweep says while it waits, and when it gives up."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any

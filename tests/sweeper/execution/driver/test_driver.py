@@ -1,7 +1,5 @@
 """Whatever is killed whenever: every configuration ends once, every row is journaled once, every decision stands."""
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import math

@@ -1,7 +1,5 @@
 """From measured bytes to a share of a card, and to a larger one after memory ran out."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

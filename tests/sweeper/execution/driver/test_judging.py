@@ -1,7 +1,5 @@
 """When another try follows a failure, and how long it waits; whose full disk ends the sweep."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

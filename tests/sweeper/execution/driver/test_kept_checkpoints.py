@@ -1,7 +1,5 @@
 """Checkpoints of the best trials are there whenever one of them is asked for, however constraints change the order."""
 
-from __future__ import annotations
-
 import math
 import random
 

@@ -1,7 +1,5 @@
 """Replicates in processes of their own: the journal tells what one process for all of them would have told."""
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import json

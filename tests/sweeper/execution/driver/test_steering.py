@@ -1,7 +1,5 @@
 """What several controllers ask for, and presses of Ctrl-C."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

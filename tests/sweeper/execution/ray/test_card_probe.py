@@ -1,7 +1,5 @@
 """Trials with shares of a card on a real Ray, which counts a card that is not there; processes never touch CUDA."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Cohorts on Ray: the numbers and decisions of the local executor, and as many processes as lanes need."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Every death of a process that Ray tells of has a kind, and only what is somebody's fault counts."""
 
-from __future__ import annotations
-
 import pytest
 
 from sweeper.execution.ray.executor import process_death

@@ -1,7 +1,5 @@
 """A cluster that cannot be joined or started: one sentence, at once, and a sweep that can be resumed."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The batch scripts: shell that Bash reads, with everything that was asked for, and no more workers than trials."""
 
-from __future__ import annotations
-
 import shlex
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a site asks of Slurm: found, read whole, and every fault of it said at once."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Workers and heads of a Slurm sweep: where a node listens, what jobs say to each other, and when both give up."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

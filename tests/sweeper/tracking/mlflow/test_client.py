@@ -1,7 +1,5 @@
 """A real MLflow store: recalibrations on the trials' runs, never doubled; data sets; the machine's system metrics."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

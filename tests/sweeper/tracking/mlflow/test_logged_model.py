@@ -1,7 +1,5 @@
 """An exported model in MLflow: it loads from the registry, its metrics belong to it, its data set and its run."""
 
-from __future__ import annotations
-
 import json
 import signal
 

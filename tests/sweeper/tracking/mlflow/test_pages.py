@@ -1,7 +1,5 @@
 """The view that a link opens: MLflow's own form of it, within the length of its tags, whatever the space is."""
 
-from __future__ import annotations
-
 import base64
 import json
 import random

@@ -1,7 +1,5 @@
 """Every corruption against its definition, one image at a time with plain loops and SciPy's own routines."""
 
-from __future__ import annotations
-
 import colorsys
 import math
 from pathlib import Path

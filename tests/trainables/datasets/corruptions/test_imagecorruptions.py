@@ -6,8 +6,6 @@ It is of 2019, wants another scikit-image and NumPy and brings OpenCV: install i
     PYTHONPATH=$PWD:DIR pytest -m slow tests/trainables/datasets/corruptions
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import importlib.util

@@ -1,7 +1,5 @@
 """Corrupted and other data beside a data set: computed once a node, read from CIFAR-10-C's files, checked before."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

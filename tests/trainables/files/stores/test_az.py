@@ -1,7 +1,5 @@
 """Azure's containers: the account comes from the address or the environment."""
 
-from __future__ import annotations
-
 import pytest
 
 from trainables.files.stores.base import StoreError

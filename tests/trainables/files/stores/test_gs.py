@@ -1,7 +1,5 @@
 """Google's buckets: accounts from the environment, none for a server of one's own."""
 
-from __future__ import annotations
-
 from trainables.files.stores.base import KINDS, client_settings
 
 

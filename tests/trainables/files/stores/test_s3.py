@@ -1,7 +1,5 @@
 """Where S3's credentials and region come from: the environment, else the user's AWS files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
