@@ -6,7 +6,6 @@ executor knows its resources, the driver is built with its searcher, tables, sin
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import time
@@ -22,7 +21,7 @@ from sweeper.execution import resuming
 from sweeper.execution.driver.context import DriverSettings, Sink
 from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.executor import Executor, Job, Session
-from sweeper.execution.driver.steering import BudgetWatch, Interrupts, WorkingTime, answered, price_from
+from sweeper.execution.driver.steering import BudgetWatch, Interrupts, WorkingTime, answered
 from sweeper.execution.options import Outcome, RunOptions, mark_settled, retriable
 from sweeper.journal.best import Spending
 from sweeper.journal.journal import read_journal
@@ -242,7 +241,7 @@ class Attempt:
 
     def _budget(self, resources: Mapping[str, float]) -> BudgetWatch:
         limits = self.sweep.spec.budget or Budget()
-        return BudgetWatch(limits, self._spending, self._worked, resources, os.environ)
+        return BudgetWatch(limits, self._spending, self._worked, resources)
 
     def _searcher(self) -> Searcher | None:
         """Return the searcher, replayed from the journal; `None` if configurations follow from the space alone."""
@@ -255,7 +254,6 @@ class Attempt:
         return searcher
 
     def _metrics(self, publish: Publish, resources: Mapping[str, float]) -> MetricsSink:
-        price = self.sweep.spec.budget.gpu_hour_price if self.sweep.spec.budget else None
         return MetricsSink(
             self.sweep.name,
             self.state,
@@ -264,7 +262,6 @@ class Attempt:
             spending=self._spending,
             samples_per_epoch=len(self._dataset.train) * self.sweep.spec.replicates.count,
             gpu=resources["gpu"],
-            gpu_hour_price=price_from(os.environ) if price is None else price,
         )
 
     def _additions(self, state: SweepState) -> Sequence[Added]:

@@ -326,7 +326,6 @@ class MetricsSink:
         spending: Spending,
         samples_per_epoch: int,
         gpu: float,
-        gpu_hour_price: float | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
@@ -340,13 +339,11 @@ class MetricsSink:
             spending: spending of the trials, kept up to date by the driver.
             samples_per_epoch: samples that all replicates of a trial train on in an epoch.
             gpu: number of GPUs (or fraction of one) for a trial whose reports name none.
-            gpu_hour_price: price of one whole GPU per hour, in any currency.
             clock: returns seconds, to decide when to publish.
             wall_clock: returns Unix seconds. Before the first report, the start counts as the time of the last report.
         """
         self._sweep, self._state, self._schedule, self._publish = sweep, state, schedule, publish
-        self._samples_per_epoch, self._gpu, self._price = samples_per_epoch, gpu, gpu_hour_price
-        self._spending = spending
+        self._samples_per_epoch, self._gpu, self._spending = samples_per_epoch, gpu, spending
         self._clock = clock
         self._published = -math.inf
         self._last_report = wall_clock()
@@ -377,13 +374,10 @@ class MetricsSink:
         for rung, (passed, stopped) in now.rungs.items():
             yield "sweeper_rung_trials", {"rung": str(rung), "outcome": "passed"}, passed
             yield "sweeper_rung_trials", {"rung": str(rung), "outcome": "stopped"}, stopped
-        hours, gpu_hours = self._spending.hours(), self._spending.gpu_hours(self._gpu)
         yield "sweeper_epochs", {}, now.epochs
         yield "sweeper_samples", {}, now.epochs * self._samples_per_epoch
-        yield "sweeper_trial_hours", {}, hours
-        yield "sweeper_gpu_hours", {}, gpu_hours
-        if self._price is not None:
-            yield "sweeper_cost", {}, gpu_hours * self._price
+        yield "sweeper_trial_hours", {}, self._spending.hours()
+        yield "sweeper_gpu_hours", {}, self._spending.gpu_hours(self._gpu)
         if now.best is not None and now.best.objective is not None:
             yield "sweeper_best_objective", {"metric": self._schedule.metric}, now.best.objective
         yield "sweeper_last_report_time_seconds", {}, self._last_report

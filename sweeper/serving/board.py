@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import os
 import subprocess
 import sys
 import time
@@ -24,7 +23,6 @@ from sweeper.core.errors import SweeperError
 from sweeper.core.ids import RECALIBRATIONS, SweepPaths, cache_folder, is_sweep_name, trial_name
 from sweeper.core.labels import duration
 from sweeper.core.processes import python_environment, set_niceness
-from sweeper.execution.driver.steering import BudgetWatch, WorkingTime
 from sweeper.journal.best import Spending
 from sweeper.journal.reasons import decision_text, reason_text
 from sweeper.journal.records import Failed, Judged, Record, Reported
@@ -34,7 +32,6 @@ from sweeper.reporting.snapshot import Snapshot, left_text, speed_text
 from sweeper.reporting.status import FAR_LOOK_SECONDS, LOOK_SECONDS, SweepWatch, running
 from sweeper.results.leaderboard import leaderboard
 from sweeper.results.results import load
-from sweeper.space.spec import Budget
 from sweeper.storage.lookup import changed_at, sweep_names
 from sweeper.storage.metadata import read_manifest
 from sweeper.storage.places import READING, place_of
@@ -190,7 +187,7 @@ class SweepView:
         driver: host and process of the driver; None if none runs.
         who: user who started it, and time: `ada@host, 2026-11-23 22:57`.
         left: text with speed and time left.
-        spent: text with hours and price.
+        spent: text with the hours of trials and of GPUs.
         metric: the objective.
         leaders: (name, value, epochs, configuration) of the best trials.
         stopped: (name, reason) of the latest stopped or failed trials, newest first.
@@ -224,25 +221,22 @@ class FollowedSweep:
 
     def __init__(self, name: str, output: str) -> None:
         """Open the sweep. Raises SweeperError, or StoreError."""
-        self._spending, self._worked = Spending(), WorkingTime()
+        self._spending = Spending()
         self._stopped: deque[tuple[str, str]] = deque(maxlen=STOPPED)
-        self.watch = SweepWatch(name, output, folds=(self._spending.apply, self._worked.apply, self._note))
+        self.watch = SweepWatch(name, output, folds=(self._spending.apply, self._note))
         spec, manifest = self.watch.sweep.spec, read_manifest(self.watch.sweep.paths.manifest, unknown_if_damaged=True)
         began = str(manifest.get("created", ""))[:16].replace("T", " ")
         self._who = ", ".join(filter(None, (str(manifest.get("submitter", "")), began)))
-        of_trial = spec.resources.of_trial(gpus=manifest.get("hardware", {}).get("gpus"))
-        budget = (spec.budget or Budget()).model_copy(update={"cost": None})  # the driver enforces limits
-        self._budget = BudgetWatch(budget, self._spending, self._worked, of_trial, os.environ)
+        self._gpu = spec.resources.of_trial(gpus=manifest.get("hardware", {}).get("gpus"))["gpu"]
 
     def look(self) -> SweepView:
         """Read new records and return the sweep's view. Raises what `SweepWatch.read` raises."""
         watch, spec = self.watch, self.watch.sweep.spec
         now, driver = watch.read()
         left = " · ".join(filter(None, (speed_text(now), left_text(now)))) if driver else ""
-        spent = self._budget.spent()
         costs = [f"{duration(self._spending.hours() * 3600)} in trials"]
-        costs += [f"{spent['gpu_hours']:.3g} GPU-hours"] if spent["gpu_hours"] else []
-        costs += [f"cost {spent['cost']:.2f}"] if spent["cost"] else []
+        gpu_hours = self._spending.gpu_hours(self._gpu)
+        costs += [f"{gpu_hours:.3g} GPU-hours"] if gpu_hours else []
         leaders = [
             (trial_name(at := leader.configuration), f"{leader.objective:.4f}", leader.epochs, watch.sweep.describe(at))
             for leader in now.leaders

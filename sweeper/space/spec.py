@@ -69,16 +69,10 @@ class Budget(Part):
     Attributes:
         gpu_hours: GPU-hours of all trials, the sum of a trial's hours times its share of GPUs.
         wall_hours: hours that drivers run, without the pauses between them.
-        cost: total price of GPU-hours and core-hours.
-        gpu_hour_price: price of one GPU-hour; `null` takes the environment's `SWEEPER_GPU_HOUR_PRICE`.
-        cpu_hour_price: price of one core-hour.
     """
 
     gpu_hours: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     wall_hours: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    cost: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    gpu_hour_price: float | None = Field(default=None, ge=0, allow_inf_nan=False)
-    cpu_hour_price: float | None = Field(default=None, ge=0, allow_inf_nan=False)
 
 
 class Tracking(Part):

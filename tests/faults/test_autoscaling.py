@@ -45,7 +45,7 @@ def check_a_sweep_scales(version: int, folder: Path) -> None:
         done = subprocess.run(
             command("run", write_space(folder, SPACE), "--ray", cluster.address, "--no-mlflow"),
             cwd=folder,
-            env={**cluster.environment, "SWEEPER_GPU_HOUR_PRICE": "1.5"},
+            env=cluster.environment,
             capture_output=True,
             text=True,
             timeout=patient(400),
@@ -114,7 +114,6 @@ def check_what_was_scraped(families: Mapping[str, Mapping[tuple[tuple[str, str],
     at_once = zip(*(values for _, values in sorted(trials.items())), strict=False)
     assert all(sum(moment) == 5 for moment in at_once), trials
     assert max(families[PREFIX + "sweeper_running"][("sweep", "small"),]) == 1
-    assert max(families[PREFIX + "sweeper_cost"][("sweep", "small"),]) == 0, "no GPU, no cost"
 
 
 def write_timeline(timeline: Sequence[Mapping[str, float]], ended: float, folder: Path, title: str) -> Path:

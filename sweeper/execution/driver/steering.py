@@ -23,7 +23,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from sweeper.core.errors import SweeperError
 from sweeper.journal.best import Spending
 from sweeper.journal.records import Attempt, Record
 from sweeper.space.spec import Budget
@@ -144,15 +143,6 @@ class Interrupts:
             raise KeyboardInterrupt
 
 
-def price_from(environment: Mapping[str, str]) -> float | None:
-    """Return the price of a GPU-hour from `SWEEPER_GPU_HOUR_PRICE`; `None` if it is unset or not a number."""
-    try:
-        price = float(environment.get("SWEEPER_GPU_HOUR_PRICE", ""))
-    except ValueError:
-        return None
-    return price if math.isfinite(price) and price >= 0 else None
-
-
 #: Seconds between two checks of the budget.
 LOOK_SECONDS = 1.0
 
@@ -181,14 +171,11 @@ class WorkingTime:
 class BudgetWatch:
     """Asks the driver to wind down when the budget is reached.
 
-    Raises SweeperError if costs are limited but no price is set.
-
     Attributes:
         budget: Limits of spending.
         spending: Spending of all trials, updated by the driver.
         worked: Working time of all drivers, updated by this one.
         resources: Resources of one trial, `{"cpu": …, "gpu": …}`; the GPU share applies to reports that contain none.
-        environment: Environment variables, for the price of a GPU-hour if the budget has none.
         clock: Clock in Unix seconds.
     """
 
@@ -196,23 +183,8 @@ class BudgetWatch:
     spending: Spending
     worked: WorkingTime
     resources: Mapping[str, float]
-    environment: Mapping[str, str]
     clock: Callable[[], float] = time.time
     _looked: float = field(default=0.0, init=False)
-
-    def __post_init__(self) -> None:
-        """Read the prices."""
-        price, cpu_price = self.budget.gpu_hour_price, self.budget.cpu_hour_price
-        self._gpu_price = (price_from(self.environment) if price is None else price) or 0.0
-        self._cpu_price = cpu_price or 0.0
-        if (
-            self.budget.cost is not None
-            and not self.resources["gpu"] * self._gpu_price + self.resources["cpu"] * self._cpu_price
-        ):
-            raise SweeperError(
-                f"budget.cost = {self.budget.cost:g}, but no price per hour is set",
-                "set budget.gpu_hour_price or budget.cpu_hour_price, or SWEEPER_GPU_HOUR_PRICE in the environment",
-            )
 
     def tick(self, steering: Steering) -> None:
         """Check at intervals whether the budget is exhausted."""
@@ -224,9 +196,7 @@ class BudgetWatch:
     def spent(self) -> dict[str, float]:
         """Return the spending by kind; trials count up to their last reports."""
         gpu_hours = self.spending.gpu_hours(self.resources["gpu"])
-        wall = self.worked.seconds(self.clock()) / 3600
-        cost = gpu_hours * self._gpu_price + self.spending.hours() * self.resources["cpu"] * self._cpu_price
-        return {"gpu_hours": gpu_hours, "wall_hours": wall, "cost": cost}
+        return {"gpu_hours": gpu_hours, "wall_hours": self.worked.seconds(self.clock()) / 3600}
 
     def reached(self) -> Reason | None:
         """Return the first exhausted limit of the budget, or `None`."""

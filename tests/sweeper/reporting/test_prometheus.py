@@ -6,7 +6,6 @@ import random
 
 import pytest
 
-from sweeper.execution.driver.steering import price_from
 from sweeper.journal.best import Spending
 from sweeper.journal.records import Decision
 from sweeper.journal.state import COMPLETED, EARLY_STOPPED, FAILED, RUNNING, WAITING, SweepState
@@ -52,9 +51,7 @@ def test_numbers_are_those_of_the_trials(seed: int) -> None:
     spending = Spending()
     for number, trial in state.trials.items():
         spending.apply(made_record(0, "report", 0.0, {"configuration": number, "wall_seconds": trial.wall_seconds}))
-    sink = MetricsSink(
-        "s", state, HALVING, published, spending=spending, samples_per_epoch=700, gpu=0.25, gpu_hour_price=2.0
-    )
+    sink = MetricsSink("s", state, HALVING, published, spending=spending, samples_per_epoch=700, gpu=0.25)
     sink.publish(running=True)
     trials = list(state.trials.values())
     for status in (WAITING, RUNNING, COMPLETED, EARLY_STOPPED, FAILED):
@@ -69,7 +66,6 @@ def test_numbers_are_those_of_the_trials(seed: int) -> None:
         published.of("sweeper_samples") == 700 * published.of("sweeper_epochs") == 700 * sum(t.epochs for t in trials)
     )
     assert published.of("sweeper_gpu_hours") == pytest.approx(hours / 4)
-    assert published.of("sweeper_cost") == pytest.approx(hours / 2)
     sound = [t for t in trials if t.objective is not None and t.status != FAILED]
     judged = [t.objective for t in sound if t.status == COMPLETED] or [t.objective for t in sound]
     assert bool(judged) == (("sweeper_best_objective", (("metric", "val_nll"),)) in published.values)
@@ -100,12 +96,3 @@ def test_they_are_renewed_now_and_then_and_end_with_not_running() -> None:
     sink.publish(running=False)
     assert published.of("sweeper_last_report_time_seconds") == 2000.0
     assert published.of("sweeper_running") == 0
-    assert ("sweeper_cost", ()) not in published.values, "no price, no cost"
-
-
-@pytest.mark.parametrize(
-    ("text", "price"), [("1.5", 1.5), ("0", 0.0), ("", None), ("x", None), ("-1", None), ("nan", None)]
-)
-def test_a_price_is_a_number_of_at_least_nought(text: str, price: float | None) -> None:
-    assert price_from({"SWEEPER_GPU_HOUR_PRICE": text}) == price
-    assert price_from({}) is None

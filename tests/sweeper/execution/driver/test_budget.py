@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from sweeper.core.errors import InvalidSearchSpace, SweeperError
+from sweeper.core.errors import InvalidSearchSpace
 from sweeper.core.ids import SweepPaths
 from sweeper.execution.driver.steering import BudgetWatch, Steering, WorkingTime
 from sweeper.journal.best import Spending
@@ -42,23 +42,14 @@ def test_only_the_time_that_drivers_work_counts(attempts):
 
 
 @pytest.mark.parametrize(
-    ("budget", "spent"),
-    [
-        (Budget(gpu_hours=1), {"gpu_hours": 0.5}),
-        (Budget(wall_hours=1), {"wall_hours": 2.0}),
-        (Budget(cost=4, gpu_hour_price=8), {"cost": 4.0}),
-        (Budget(cost=4, gpu_hour_price=0, cpu_hour_price=0.5), {"cost": 1.0}),
-        (Budget(cost=4), {"cost": 1.5}),
-    ],
+    ("budget", "spent"), [(Budget(gpu_hours=1), {"gpu_hours": 0.5}), (Budget(wall_hours=1), {"wall_hours": 2.0})]
 )
 def test_what_has_been_spent(budget, spent):
     spending, worked = Spending(), WorkingTime()
     worked.apply(record("attempt", 0.0))
     for configuration in range(2):
         spending.apply(record("report", 0.0, configuration=configuration, wall_seconds=1800.0))
-    watch = BudgetWatch(
-        budget, spending, worked, {"cpu": 2, "gpu": 0.5}, {"SWEEPER_GPU_HOUR_PRICE": "3"}, clock=lambda: 7200.0
-    )
+    watch = BudgetWatch(budget, spending, worked, {"cpu": 2, "gpu": 0.5}, clock=lambda: 7200.0)
     ((name, value),) = spent.items()
     assert watch.spent()[name] == pytest.approx(value)
     assert (watch.reached() is not None) == (value >= getattr(budget, name))
@@ -66,7 +57,7 @@ def test_what_has_been_spent(budget, spent):
 
 def test_a_budget_that_is_reached_is_asked_for_until_the_end():
     spending, now = Spending(), [100.0]
-    watch = BudgetWatch(Budget(gpu_hours=1), spending, WorkingTime(), {"cpu": 1, "gpu": 1}, {}, clock=lambda: now[0])
+    watch = BudgetWatch(Budget(gpu_hours=1), spending, WorkingTime(), {"cpu": 1, "gpu": 1}, clock=lambda: now[0])
     steering = Steering([watch], Path("none"), lambda: now[0])
     steering.follow()
     assert steering.closing is None
@@ -78,11 +69,6 @@ def test_a_budget_that_is_reached_is_asked_for_until_the_end():
         steering.follow()
         values = {"name": "gpu_hours", "spent": 1.0, "limit": 1.0, "twice": 2.0}
         assert steering.winding_down == Reason("budget", values)
-
-
-def test_a_cost_without_a_price_is_refused():
-    with pytest.raises(SweeperError, match=r"budget.cost = 5, but no price per hour is set"):
-        BudgetWatch(Budget(cost=5), Spending(), WorkingTime(), {"cpu": 1, "gpu": 1}, {})
 
 
 class _SpentAt:
