@@ -22,6 +22,7 @@ from sweeper.api.finished import FinishedRun, Submitted
 from sweeper.core.display import CommandResult, format_table
 from sweeper.core.errors import SweeperError
 from sweeper.core.labels import REHEARSAL_SUFFIX
+from sweeper.space.loading import load_spec
 from sweeper.storage.lookup import sweep_names
 from trainables.registry.names import nearest
 
@@ -111,7 +112,6 @@ def _has_ended(results: Results) -> bool:
 def missing_data(plan: Sequence[Step], *, rehearse: bool = False) -> dict[str, str]:
     """Return the data faults of experiments that will be run: search space → path, rule and remedy."""
     from sweeper.planning.preparation import data_of_loop, prepare_dataset
-    from sweeper.space.loading import load_spec
 
     faults: dict[str, str] = {}
     for recipe in (step.recipe for step in plan if step.state != FINISHED):

@@ -29,6 +29,7 @@ from sweeper.api.arguments import (
 )
 from sweeper.core.display import CommandResult
 from sweeper.core.errors import SweeperError
+from sweeper.storage.places import publish, split_name
 
 if TYPE_CHECKING:
     from sweeper.results.comparison import Comparison
@@ -153,7 +154,6 @@ def recalibrate(
         (['none', 'isotonic'], 4)
     """
     from sweeper.results.recalibrating import recalibrate_sweep
-    from sweeper.storage.places import publish, split_name
 
     place, counts = output_folder(output), [bins] if isinstance(bins, int) else list(bins)
     done = recalibrate_sweep(

@@ -23,7 +23,9 @@ from search_spaces import packaged_files
 from sweeper.core.domains import Values
 from sweeper.core.errors import SweeperError
 from sweeper.reporting.live import NotebookProgress, Progress, in_notebook
+from sweeper.space.catalogue import keys_of, values_of
 from sweeper.storage.lookup import sweep_names
+from sweeper.storage.places import DRIVING, local_copy, place_of
 from sweeper.tracking.base import default_address, kind_of
 from trainables.files.stores.base import is_store_address
 
@@ -83,8 +85,6 @@ def complete_method(context: CompletionContext) -> list[str]:
 
 def complete_setting(context: CompletionContext) -> list[str]:
     """Return `key=` for each key of the search space; after the `=`, the names of components."""
-    from sweeper.space.catalogue import keys_of, values_of
-
     key, equals, _ = context.incomplete.partition("=")
     if equals:
         return [f"{key}={value}" for value in values_of(key)]
@@ -234,8 +234,6 @@ def remote_output(name: str, output: str, address: str | None) -> tuple[str, str
 
 def local_sweep(name: str, output: str, *, tables: bool = True) -> tuple[str, Path]:
     """Return a sweep's name and local folder; fetch the sweep first if it is in a store."""
-    from sweeper.storage.places import local_copy
-
     return local_copy(name, output, tables=tables)
 
 
@@ -264,8 +262,6 @@ def tracking_address(address: str | None, output: str, name: str | None = None) 
 
     A sweep in a store has no default tracker.
     """
-    from sweeper.storage.places import DRIVING, place_of
-
     address = address or os.environ.get("MLFLOW_TRACKING_URI")
     place = place_of(output, DRIVING)
     if place.store is not None and address is not None and kind_of(address).beside_sweep(address):

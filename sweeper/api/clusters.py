@@ -15,6 +15,8 @@ from sweeper.api.arguments import connect, output_folder, overrides
 from sweeper.api.finished import Submitted
 from sweeper.core.display import CommandResult, printable
 from sweeper.core.errors import SweeperError
+from sweeper.execution.cluster.submission import Request, submit as submit_sweep, submit_resume
+from sweeper.reporting.status import local_log
 from sweeper.storage.metadata import user_and_host
 from trainables.files.regular import read_text
 
@@ -72,8 +74,6 @@ def submit(
         sweeper.core.errors.SweeperError: no cluster was named
           give address, e.g. http://head:8265, or set SWEEPER_ADDRESS; --slurm submits to the Slurm of this machine
     """
-    from sweeper.execution.cluster.submission import Request, submit as submit_sweep
-
     address = address or os.environ.get("SWEEPER_ADDRESS")
     if isinstance(space, Mapping):
         raise SweeperError("a remote cluster needs the search space as a file", "write it to a file, or run it here")
@@ -130,7 +130,6 @@ def logs(
     """
     if address is None:
         from sweeper.execution.slurm.submission import job_logs
-        from sweeper.reporting.status import local_log
 
         place = output_folder(output)
         for file in (jobs := job_logs(place, name)):
@@ -189,8 +188,6 @@ def resume_remotely(
     name: str, address: str, failed: bool, settings: list[str], wait_for_nodes: float, trust: bool
 ) -> Submitted:
     """Submit a driver that resumes a sweep, with the output and tracker of its first submission."""
-    from sweeper.execution.cluster.submission import Request, submit_resume
-
     cluster = connect(address)
     sweep = cluster.sweep(name)
     if not sweep.ended:

@@ -26,9 +26,23 @@ from sweeper.api.finished import FinishedRun
 from sweeper.core.display import CommandResult, SafeConsole, printable
 from sweeper.core.errors import SweeperError
 from sweeper.execution.fork_server import early_server
+from sweeper.execution.options import RunOptions, settled
 from sweeper.reporting.live import Timings
+from sweeper.reporting.status import (
+    FAR_LOOK_SECONDS,
+    LOOK_SECONDS,
+    SweepWatch,
+    WatchUpdate,
+    audit_sweep,
+    look_at_all,
+    status_of,
+    statuses_table,
+    watch,
+)
+from sweeper.space.loading import load_spec
 from sweeper.storage.lookup import entries, find_sweep
 from sweeper.storage.metadata import UNTRACKED, read_manifest
+from sweeper.storage.places import local_copies, split_name
 from trainables.files.stores.base import StoreError, is_store_address
 
 if TYPE_CHECKING:
@@ -92,7 +106,6 @@ def run(
     address = address or os.environ.get("RAY_ADDRESS")
     # The fork server imports torch in a process of its own while this one imports the driver.
     with early_server(executor, address) as server:
-        from sweeper.execution.options import RunOptions
         from sweeper.execution.runner import run_sweep
 
         place = output_folder(output)
@@ -159,20 +172,16 @@ def resume(
     settings = overrides(set) + ([f"trials={trials}"] if trials else [])
     if address is not None and address.startswith("http"):
         return resume_remotely(name, address, failed, settings, wait_for_nodes, trust)
-    from sweeper.storage.places import split_name
 
     name, place = split_name(name, output_folder(output))
     tracked = mlflow and (tracking_uri is not None or not _untracked(name, place))
     uri = arguments.tracking_address(tracking_uri, place, name) if tracked else None
     # A complete sweep needs no driver: this saves importing torch and Ray.
     if not (settings or discard_damaged or is_store_address(place)):
-        from sweeper.execution.options import settled
-
         outcome = settled(name, place, failed_too=failed, tracker=uri)
         if outcome is not None:
             return FinishedRun(outcome, place, Timings())
     with early_server(executor, address) as server:
-        from sweeper.execution.options import RunOptions
         from sweeper.execution.runner import resume_sweep
 
         options = RunOptions(
@@ -232,7 +241,6 @@ def import_(
         sweeper.core.errors.SweeperError: missing.parquet cannot be read
     """
     from sweeper.execution.importing import import_predictions
-    from sweeper.execution.options import RunOptions
 
     place = output_folder(output)
     uri = arguments.tracking_address(tracking_uri, place) if mlflow else None
@@ -273,7 +281,6 @@ def plan(
         (2, 2, 4.0)
     """
     from sweeper.planning.costs import measured_plan
-    from sweeper.space.loading import load_spec
 
     if slurm_file is not None and not slurm:
         raise SweeperError("--slurm-file goes with --slurm", "add --slurm, or omit it")
@@ -366,9 +373,6 @@ def status(
         >>> sweeper.status("example", audit=True).value
         []
     """
-    from sweeper.reporting.status import audit_sweep, status_of, statuses_table
-    from sweeper.storage.places import local_copies
-
     place = output_folder(output)
     if watch and audit:
         raise SweeperError(
@@ -407,7 +411,6 @@ def status(
 def _watched(name: str | None, output: str, address: str | None) -> CommandResult[WatchUpdate | None]:
     """Show one sweep, or all, until they end or Ctrl-C is pressed; return the last display."""
     from sweeper.execution.slurm.submission import jobs_lines
-    from sweeper.reporting.status import FAR_LOOK_SECONDS, LOOK_SECONDS, WatchUpdate, look_at_all, watch
 
     look: Callable[[], WatchUpdate]
     # squeue loads Slurm's controller. The argument counts half minutes, so the cache calls squeue at most twice a
@@ -435,8 +438,6 @@ def _watched(name: str | None, output: str, address: str | None) -> CommandResul
 
 def _watch_of(name: str, output: str, address: str | None) -> SweepWatch | None:
     """Return a watch on a sweep's journal; `None` if only the cluster knows the sweep."""
-    from sweeper.reporting.status import SweepWatch
-
     try:
         return SweepWatch(*arguments.remote_output(name, output, address))
     except (SweeperError, StoreError):
@@ -448,7 +449,6 @@ def _watch_of(name: str, output: str, address: str | None) -> SweepWatch | None:
 def _remote_look(cluster: Cluster, name: str | None) -> WatchUpdate:
     """Return the state of one or all sweeps of a cluster, from its Jobs API; `over` once all drivers have ended."""
     from sweeper.execution.cluster.cluster import progress_of, sweeps_table
-    from sweeper.reporting.status import WatchUpdate
 
     sweeps = cluster.sweeps() if name is None else [cluster.sweep(name)]
     lines = [f"{sweep.name} · {sweep.state} · {progress_of(sweep, cluster.logs)}" for sweep in sweeps]

@@ -17,6 +17,7 @@ from sweeper.core.display import CommandResult, format_table
 from sweeper.core.errors import SweeperError, writing_to
 from sweeper.core.labels import plural
 from sweeper.storage.lookup import find_sweep
+from sweeper.storage.places import READING, place_of, publish, split_name
 from sweeper.tracking.mlflow import pages
 from trainables.files.atomic import write_text
 
@@ -170,7 +171,6 @@ def report(
         'example.html'
     """
     from sweeper.reporting.page import write_report, write_several
-    from sweeper.storage.places import publish
 
     place = output_folder(output)
     if name is None:
@@ -237,8 +237,6 @@ def ui(
     Example:
         >>> sweeper.ui("quickstart", say=print)  # doctest: +SKIP
     """
-    from sweeper.storage.places import READING, place_of
-
     say("search filters for an MLflow experiment:")
     for line in pages.as_lines(pages.questions()):
         say(f"  {line}")
@@ -370,7 +368,6 @@ def export(
         torch.Size([1, 10])
     """
     from sweeper.exporting.folder import export_model
-    from sweeper.storage.places import READING, place_of, split_name
     from sweeper.tracking.mlflow.logged_model import log_model
 
     place = output_folder(output)

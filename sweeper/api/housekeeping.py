@@ -24,7 +24,10 @@ from sweeper.api.arguments import HANDED, AtLeastOne, local_tracking, output_fol
 from sweeper.core.display import CommandResult
 from sweeper.core.errors import InvalidSearchSpace, SweeperError, writing_to
 from sweeper.core.labels import plural, short
+from sweeper.space.catalogue import installed_registries, template
 from sweeper.space.configurations import configurations, varying_columns
+from sweeper.space.loading import load_spec
+from sweeper.space.schema import FILE, FIRST_LINE, json_schema
 from sweeper.storage import lookup
 from sweeper.tracking.mlflow.pages import delete_runs
 from trainables.extensions.targets import NAME, entry_points
@@ -73,9 +76,6 @@ def init(
     """
     if tutorial:
         return _tutorial(Path(file))
-    from sweeper.space.catalogue import installed_registries, template
-    from sweeper.space.loading import load_spec
-    from sweeper.space.schema import FILE, FIRST_LINE, json_schema
 
     file = Path(file)
     if file.exists():
@@ -130,7 +130,6 @@ def validate(
         (2, 1)
     """
     from sweeper.planning.preparation import describe_data_file, prepare_dataset
-    from sweeper.space.loading import load_spec
 
     spec = load_spec(space, overrides(set), rehearse=rehearse)
     count = spec.samples if spec.searcher.learns else len(configurations(spec))
@@ -394,8 +393,6 @@ def _disk() -> Check:
 
 def _own_components() -> Check:
     """Import the components that installed packages add, as a sweep that names them would."""
-    from sweeper.space.catalogue import installed_registries
-
     registries = installed_registries()
     kinds = (*registries.space.values(), registries.datasets, registries.posthoc, registries.further_metrics)
     components, faults = [], []

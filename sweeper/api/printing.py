@@ -23,6 +23,7 @@ from sweeper.core.ids import SweepPaths
 from sweeper.core.labels import near_path, plural
 from sweeper.journal.journal import read_journal
 from sweeper.reporting.live import process_began
+from sweeper.storage.places import DRIVING, place_of
 
 #: Exit statuses: done; failed trials, or stopped; bad input.
 DONE, INCOMPLETE, BAD_INPUT = 0, 1, 2
@@ -118,7 +119,6 @@ def discard_output() -> None:
 
 def _print_run(done: FinishedRun) -> None:
     from sweeper.reporting.summary import summary
-    from sweeper.storage.places import DRIVING, place_of
 
     show(summary(done.results))
     store = place_of(done.output, DRIVING).store

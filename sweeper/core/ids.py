@@ -32,6 +32,30 @@ TABLES = ("trials", "epochs", "evaluations", "reliability", "predictions", "spec
 #: The table made from `predictions` afterwards, by `sweeper recalibrate`; readers find it next to the others.
 RECALIBRATIONS = "recalibrations"
 
+#: The table whose files stay in a store.
+KEPT = "predictions"
+
+_FILE = re.compile(rf"tables/{KEPT}/(c\d{{5,}}[A-Za-z0-9_.-]{{0,199}}\.parquet)")
+_ONE_EVALUATION = re.compile(r"c\d{5,}-r\d+-e\d{5,}\.parquet")
+_TABLE_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}\.parquet")
+
+
+def kept_file(name: str) -> str | None:
+    """Return the file name of an object that is a published file of `KEPT`; `None` for any other object."""
+    match = _FILE.fullmatch(name)
+    return match[1] if match else None
+
+
+def trial_of(file: str) -> str | None:
+    """Return the trial of a file with one evaluation; `None` if it has several."""
+    return file.partition("-")[0] if _ONE_EVALUATION.fullmatch(file) else None
+
+
+def is_table_file(table: str, name: str) -> bool:
+    """Return whether `name` can be a file of the table `table`."""
+    # The journal may be someone else's, and a name such as `../x` would be downloaded outside the folder.
+    return table in (*TABLES, RECALIBRATIONS) and _TABLE_FILE.fullmatch(name) is not None
+
 
 def trial_name(configuration: int) -> str:
     """Return the name of a configuration's trial, e.g. `c00007`."""

@@ -7,14 +7,10 @@ column, so all files of a table can be read together.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import pyarrow as pa
 
-from trainables.curvature.statistics import CURVATURE_FIELDS
-from trainables.curvature.statistics.base import LOSS_WORDS, further_columns, statistic_of
-from trainables.registry import entry_label
-from trainables.registry.names import CROSS_FITTED
+from trainables.curvature.statistics.base import statistic_of
 from trainables.worker.trial_tables import (
     COUNT,
     CURVATURE_SCHEMAS,
@@ -32,9 +28,6 @@ REHEARSAL = "rehearsal"
 #: The column of `trials` with the arithmetic of training steps, e.g. `bfloat16, channels_last`. It is constant, except
 #: that a trial on a CPU says float32 where TF32 is requested.
 ARITHMETIC = "arithmetic"
-
-#: The losses whose Hessian an evaluation measures: cross-entropy, to compare trials, and the training loss.
-HESSIAN_LOSSES = tuple(LOSS_WORDS)
 
 TRIAL_COLUMNS = {
     "sweep": TEXT, "trial": TEXT, "replicate": COUNT, "seed": COUNT, "config_hash": TEXT, "status": TEXT,
@@ -55,9 +48,6 @@ DECISIONS_SCHEMA = pa.schema({
     "place": COUNT, "count": COUNT, "quota": COUNT, "cutoff": NUMBER, "kept_by": TEXT, "left_out": COUNT,
     "stratum": TEXT, "decided_at": pa.timestamp("us"),
 })  # fmt: skip
-
-#: Norms of the network itself (Mukhoti et al. 2020, Figs. 3–4).
-NETWORK_NORMS = ("last_layer_weight_norm", "feature_norm")
 
 _CONSTANT = b"constant"
 
@@ -81,8 +71,8 @@ def table_schemas(
     Args:
         configuration_types: hyperparameter column (`config_…`) → bool, int, float or str.
         classes: number of classes of the data set, the length of a row of logits.
-        evaluation_columns: result of the function `evaluation_columns` for the sweep.
-        epoch_columns: result of the function `epoch_columns` for the sweep's trajectory.
+        evaluation_columns: result of `sweeper.core.columns.evaluation_columns` for the sweep.
+        epoch_columns: result of `sweeper.core.columns.epoch_columns` for the sweep's trajectory.
         rehearsal: whether the sweep is a rehearsal; stored in every row of the tables that the driver writes.
         arithmetic: arithmetic of training steps, in words; stored in every row of `trials`.
     """
@@ -100,60 +90,6 @@ def table_schemas(
         **CURVATURE_SCHEMAS,
         "decisions": DECISIONS_SCHEMA.append(mark),
     }
-
-
-def evaluation_columns(
-    posthoc_methods: Sequence[str | Mapping[str, Any]],
-    metrics: Sequence[str] = (),
-    cross_fitted: Sequence[str] = (),
-    splits: Sequence[str] = (),
-    curvature: object = None,
-) -> tuple[str, ...]:
-    """Return the columns that an evaluation measures, without its keys (trial, epoch, split …).
-
-    The measuring modules declare their columns, so a new metric is a new column without a change here. A column ending
-    in `_unavailable` holds the reason why a group of columns is empty.
-
-    Args:
-        posthoc_methods: methods under `evaluation` of a search space; a name alone is a method without a label.
-        metrics: names of further metrics.
-        cross_fitted: labels of the methods that the objectives need on validation data.
-        splits: splits that are evaluated.
-        curvature: settings of `evaluation.curvature`.
-    """
-    # These import torch, which a process that only reads tables does not need.
-    from trainables.metrics import BOOTSTRAPPED, METRIC_NAMES, RECALIBRATED
-    from trainables.metrics.base import further_metric_names
-    from trainables.metrics.known_posterior import POSTERIOR_COLUMNS
-    from trainables.metrics.out_of_distribution import OOD_COLUMNS, other_splits
-    from trainables.metrics.refinement import REFINEMENT_COLUMNS
-    from trainables.metrics.weighted import WEIGHTED_COLUMNS
-    from trainables.posthoc.base import parameter_names
-    from trainables.posthoc.confidence_regions import REGION_COLUMNS
-
-    known, own = (*POSTERIOR_COLUMNS, *WEIGHTED_COLUMNS), further_metric_names(metrics)
-    entries = [{"name": method} if isinstance(method, str) else method for method in posthoc_methods]
-    posthoc = [
-        f"posthoc_{entry_label(entry)}_{name}"
-        for entry in entries
-        for name in dict.fromkeys((*parameter_names(entry["name"]), *RECALIBRATED, *known, "unavailable", *own))
-    ]
-    held_out = [f"{CROSS_FITTED}{label}_{name}" for label in cross_fitted for name in (*RECALIBRATED, "unavailable")]
-    hessian = [f"hessian_{loss}_{field}" for loss in HESSIAN_LOSSES for field in CURVATURE_FIELDS]
-    hessian += further_columns(curvature, entries)
-    errors = [f"{metric}_se" for metric in BOOTSTRAPPED]
-    measured = (*METRIC_NAMES, *REFINEMENT_COLUMNS, *errors, *NETWORK_NORMS, *REGION_COLUMNS, *known, *own)
-    shifted = OOD_COLUMNS if other_splits(list(splits)) else ()
-    return (*measured, *shifted, *posthoc, *held_out, *hessian, "hessian_unavailable", "spectrum_unavailable")
-
-
-def epoch_columns(trajectory: Mapping[str, object] | None) -> dict[str, type]:
-    """Return the columns that a sweep's `evaluation.trajectory` adds to the `epochs` table, with their types."""
-    if trajectory is None:
-        return {}
-    from trainables.training.prediction import trajectory_columns  # imports torch
-
-    return trajectory_columns(trajectory)
 
 
 def record_batch(table: str, schema: pa.Schema, rows: Sequence[Mapping[str, object]]) -> pa.RecordBatch:

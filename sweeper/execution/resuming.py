@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 
+from sweeper.core.columns import epoch_columns, evaluation_columns
 from sweeper.core.errors import InvalidSearchSpace, SweeperError
 from sweeper.core.ids import SweepPaths, trial_name
 from sweeper.core.labels import plural
-from sweeper.core.schemas import epoch_columns, evaluation_columns, table_schemas
+from sweeper.core.schemas import table_schemas
 from sweeper.execution.driver.context import Fold
 from sweeper.journal.journal import read_journal, set_aside_damaged
 from sweeper.journal.records import Record

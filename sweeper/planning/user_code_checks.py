@@ -25,9 +25,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sweeper.core.columns import evaluation_columns
 from sweeper.core.domains import join_path
 from sweeper.core.errors import Fault, InvalidSearchSpace
-from sweeper.core.schemas import EPOCHS_SCHEMA, EVALUATION_KEYS, evaluation_columns
+from sweeper.core.schemas import EPOCHS_SCHEMA, EVALUATION_KEYS
 from sweeper.space.components import WORD
 from sweeper.space.configurations import examples
 from sweeper.space.spec import SweepSpec

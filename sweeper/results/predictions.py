@@ -14,13 +14,12 @@ import pyarrow.parquet as pq
 
 from sweeper.core.cells import text_of
 from sweeper.core.errors import SweeperError
-from sweeper.core.ids import SweepPaths
+from sweeper.core.ids import SweepPaths, trial_of
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
 from sweeper.results.queries import current_generation
 from sweeper.storage.places import bring_predictions
 from sweeper.tables.generations import INCOMING
-from sweeper.tables.large_tables import trial_of
 from trainables.files.sealed import require_sound
 from trainables.metrics.base import Floats, softmax64
 from trainables.posthoc import fit

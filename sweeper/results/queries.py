@@ -19,6 +19,7 @@ import pyarrow as pa
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import RECALIBRATIONS, TABLES, SweepPaths
 from sweeper.core.schemas import table_schemas
+from sweeper.storage.places import bring_predictions
 from sweeper.tables.generations import RECALIBRATIONS_SCHEMA
 from trainables.files.sealed import require_sound
 from trainables.registry.names import measured_as, nearest
@@ -264,8 +265,6 @@ def fetch_needed_predictions(paths: SweepPaths, query: str, trials: Collection[s
         trials: trials whose predictions are fetched; all by default.
     """
     if "predictions" in tables_of(query):  # predictions take gigabytes, so they stay in the store until needed
-        from sweeper.storage.places import bring_predictions
-
         bring_predictions(paths, trials)
 
 

@@ -41,6 +41,7 @@ from sweeper.scheduling.simulation import Chances, chances
 from sweeper.space.parts import SchedulerSettings
 from sweeper.storage.lookup import find_sweep
 from sweeper.storage.metadata import read_manifest, read_specification
+from sweeper.storage.places import local_copy
 from trainables.files.stores.base import is_store_address
 from trainables.registry.names import nearest
 
@@ -223,9 +224,6 @@ def load(name_or_path: str | Path, output: str | Path = "results", *, table: str
         4
     """
     if is_store_address(name_or_path) or is_store_address(output):
-        # Imported here because it also imports the checks of search spaces, which reading local tables does not need.
-        from sweeper.storage.places import local_copy
-
         name_or_path, output = local_copy(str(name_or_path), output)
     results = Results(find_sweep(name_or_path, output).root)
     return results if table is None else results.table(table)

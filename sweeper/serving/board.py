@@ -26,11 +26,14 @@ from sweeper.core.processes import python_environment, set_niceness
 from sweeper.journal.best import Spending
 from sweeper.journal.reasons import decision_text, reason_text
 from sweeper.journal.records import Failed, Judged, Record, Reported
+from sweeper.reporting.first_screen import FirstScreen
 from sweeper.reporting.html import page_text, write_page
 from sweeper.reporting.live import WATCH
+from sweeper.reporting.page import report
+from sweeper.reporting.sentences import sentences
 from sweeper.reporting.snapshot import Snapshot, left_text, speed_text
 from sweeper.reporting.status import FAR_LOOK_SECONDS, LOOK_SECONDS, SweepWatch, running
-from sweeper.results.leaderboard import leaderboard
+from sweeper.results.leaderboard import interval_text, leaderboard, selected
 from sweeper.results.results import load
 from sweeper.storage.lookup import changed_at, sweep_names
 from sweeper.storage.metadata import read_manifest
@@ -90,12 +93,6 @@ def make_page(name: str, output: str, key: str) -> None:
     Raises:
         SweeperError: the sweep cannot be read, or the cache cannot be written.
     """
-    # Imported here, because this function runs in a separate process and the server itself draws no reports.
-    from sweeper.reporting.first_screen import FirstScreen
-    from sweeper.reporting.page import report
-    from sweeper.reporting.sentences import sentences
-    from sweeper.results.leaderboard import interval_text, selected
-
     with load(name, output).snapshot() as frozen:
         shown, winner = report(frozen), selected(frozen, leaderboard(frozen))
         best = interval_text(winner[1]) if winner is not None and winner[1].is_bounded else ""

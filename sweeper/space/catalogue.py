@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from importlib import resources
 from typing import TYPE_CHECKING, get_args
 
-import jinja2
 from pydantic import BaseModel
 from rich.table import Column, Table
 from rich.text import Text
@@ -302,6 +301,8 @@ def template(
         remedy = "list the names with `sweeper spaces --losses`, `--architectures` and `--datasets`"
         raise SweeperError("\n".join(faults), remedy)
     text = resources.files("sweeper.space").joinpath("template.yaml").read_text("utf-8")
+    import jinja2  # only `sweeper init` needs it
+
     filled = jinja2.Template(text, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
     shown = {"objective": objective, "epochs": epochs, "replicates": replicates, "tried": bool(values)}
     return str(filled.render(shown, named=named, values={**USUAL_RECIPE, **values}, component=_as_yaml, others=_others))

@@ -12,13 +12,12 @@ from dataclasses import replace
 
 from sweeper.core.domains import Plain, Values, join_path, listed, mappings, part_of, repeats
 from sweeper.core.errors import Fault, InvalidSearchSpace
-from sweeper.core.schemas import EVALUATION_KEYS, HESSIAN_LOSSES, TRIAL_COLUMNS, evaluation_columns
 from sweeper.scheduling import DEFAULT, Scheduler
 from sweeper.space.catalogue import Registries
 from sweeper.space.components import resolve_components, resolve_plain_component
 from sweeper.space.parts import SchedulerSettings
 from trainables.curvature.statistics import CURVATURE_FIELDS
-from trainables.curvature.statistics.base import TEMPERED, further_columns, temperature_labels
+from trainables.curvature.statistics.base import LOSS_LABELS, TEMPERED, further_columns, temperature_labels
 from trainables.metrics import RECALIBRATED
 from trainables.metrics.base import larger_is_better, metric_of
 from trainables.registry import FITTED_ON as POSTHOC_SPLIT, LABEL, column_label, entry_label
@@ -125,7 +124,9 @@ def further_metric_labels(evaluation: object) -> list[str]:
 
 def _column_faults(evaluation: Values) -> list[Fault]:
     """Return a fault for each further metric whose column already exists in every sweep."""
-    taken = {*evaluation_columns(()), *EVALUATION_KEYS, *TRIAL_COLUMNS}
+    from sweeper.core.columns import usual_columns  # brings torch along
+
+    taken = usual_columns()
     return [
         Fault(
             join_path("evaluation.metrics", index),
@@ -387,7 +388,7 @@ def _curvature_metrics(evaluation: Mapping[str, object], metric: str) -> list[st
     curvature = evaluation.get("curvature")
     if not metric.startswith(HESSIAN) or not isinstance(curvature, Mapping):
         return []
-    losses = curvature.get("losses", HESSIAN_LOSSES)
-    named = losses if isinstance(losses, (list, tuple)) else HESSIAN_LOSSES
+    losses = curvature.get("losses", LOSS_LABELS)
+    named = losses if isinstance(losses, (list, tuple)) else LOSS_LABELS
     always = [f"{HESSIAN}{loss}_{field}" for loss in named for field in CURVATURE_FIELDS]
     return always + further_columns(curvature, mappings(evaluation.get("posthoc")))

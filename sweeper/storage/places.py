@@ -23,12 +23,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sweeper.core.errors import SweeperError
-from sweeper.core.ids import RECALIBRATIONS, SweepPaths, cache_folder, is_sweep_name
+from sweeper.core.ids import (
+    KEPT,
+    RECALIBRATIONS,
+    SweepPaths,
+    cache_folder,
+    is_sweep_name,
+    is_table_file,
+    kept_file,
+    trial_of,
+)
 from sweeper.storage.lease import LEASE
 from sweeper.storage.lookup import find_sweep
 from sweeper.storage.store_journal import fetch_journal, read_terms
-from sweeper.tables.generations import link_recalibrations
-from sweeper.tables.large_tables import KEPT, is_table_file, kept_file, trial_of
 from trainables.files.atomic import write_text
 from trainables.files.regular import read_text
 from trainables.files.stores.base import Entry, StoreError, is_store_address
@@ -183,6 +190,8 @@ def fetch(store: Store, root: Path, *, tables: bool = True) -> Mapping[str, Entr
     paths.root.mkdir(parents=True, exist_ok=True)
     entries = _fetch_records(store, paths)
     if tables and not paths.tables.is_symlink() and any(name.startswith("tables/") for name in entries):
+        from sweeper.tables.generations import link_recalibrations  # brings pyarrow along
+
         generation = paths.generations / FIRST_GENERATION
         generation.mkdir(parents=True, exist_ok=True)
         link_recalibrations(paths, generation)

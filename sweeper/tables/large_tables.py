@@ -6,7 +6,6 @@ In a shared folder, trials write them to `incoming`; from a store, `StoreArrival
 from __future__ import annotations
 
 import logging
-import re
 import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sweeper.core.errors import SweeperError
-from sweeper.core.ids import RECALIBRATIONS, TABLES
+from sweeper.core.ids import KEPT, is_table_file, kept_file, trial_of
 from sweeper.tables.generations import INCOMING, Generations, carry
 from sweeper.tables.rows import FINAL
 from trainables.files.atomic import own_temporary_names
@@ -46,33 +45,8 @@ LOOKS = 3
 #: Key of the Parquet metadata in which a merged file lists the files it was made of.
 MERGED_KEY = b"evaluations"
 
-
-#: The table whose files stay in a store.
-KEPT = "predictions"
-
-_FILE = re.compile(rf"tables/{KEPT}/(c\d{{5,}}[A-Za-z0-9_.-]{{0,199}}\.parquet)")
-_ONE_EVALUATION = re.compile(r"c\d{5,}-r\d+-e\d{5,}\.parquet")
-_TABLE_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}\.parquet")
-
 #: A table and the name of one of its files.
 _Name = tuple[str, str]
-
-
-def kept_file(name: str) -> str | None:
-    """Return the file name of an object that is a published file of `KEPT`; `None` for any other object."""
-    match = _FILE.fullmatch(name)
-    return match[1] if match else None
-
-
-def trial_of(file: str) -> str | None:
-    """Return the trial of a file with one evaluation; `None` if it has several."""
-    return file.partition("-")[0] if _ONE_EVALUATION.fullmatch(file) else None
-
-
-def is_table_file(table: str, name: str) -> bool:
-    """Return whether `name` can be a file of the table `table`."""
-    # The journal may be someone else's, and a name such as `../x` would be downloaded outside the folder.
-    return table in (*TABLES, RECALIBRATIONS) and _TABLE_FILE.fullmatch(name) is not None
 
 
 class StoreArrivals:

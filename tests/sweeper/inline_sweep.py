@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
+from sweeper.core.columns import evaluation_columns
 from sweeper.core.ids import ReplicateSeeds
-from sweeper.core.schemas import evaluation_columns, table_schemas
+from sweeper.core.schemas import table_schemas
 from sweeper.execution.driver.context import DriverSettings
 from sweeper.execution.driver.driver import Driver
 from sweeper.journal.journal import Journal

@@ -16,8 +16,9 @@ import numpy as np
 import pyarrow as pa
 import yaml
 
+from sweeper.core.columns import evaluation_columns
 from sweeper.core.ids import TABLES, SweepPaths, config_hash, flatten_configuration, replicate_seed, trial_name
-from sweeper.core.schemas import evaluation_columns, record_batch, table_schemas
+from sweeper.core.schemas import record_batch, table_schemas
 from sweeper.journal.records import Decision
 from sweeper.storage.metadata import FORMAT
 from tests.sweeper.synthetic_metrics import BINS, CLASSES, best_temperature, bins_of, metrics, softmax, spectrum

@@ -30,6 +30,7 @@ from torch.nn import functional
 
 from trainables.datasets.cache import DataSetUnavailableError
 from trainables.datasets.image_files import StoredImages
+from trainables.extensions.libraries import register_missing_operators
 
 PIXEL_MAXIMUM = 255
 
@@ -294,8 +295,6 @@ class View:
 
 def libraries() -> Any:
     """Import the libraries that decode and change images, which takes seconds, and return torchvision's transforms."""
-    from trainables.extensions.libraries import register_missing_operators
-
     register_missing_operators()
     import PIL.JpegImagePlugin  # noqa: F401  # otherwise Pillow imports it at the first image, in every worker
     from torchvision.transforms import v2

@@ -17,7 +17,6 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated
 
-import jinja2
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -175,6 +174,8 @@ def scripts(settings: SlurmSettings, name: str, folder: Path, command: Sequence[
         folder: Shared folder of the jobs, on a file system of all nodes.
         command: Command line of the driver, without Python.
     """
+    import jinja2  # only a submission needs it
+
     python = _python(settings, folder)
     text = resources.files("sweeper.execution.slurm").joinpath("job.sh").read_text("utf-8")
     script = functools.partial(

@@ -15,8 +15,9 @@ import pyarrow.parquet as pq
 
 from search_spaces.papers.recipes import shipped_recipe
 from search_spaces.papers.translation.loop import measured_columns
+from sweeper.core.columns import epoch_columns, evaluation_columns
 from sweeper.core.ids import config_hash, flatten_configuration, trial_name
-from sweeper.core.schemas import epoch_columns, evaluation_columns, record_batch, table_schemas
+from sweeper.core.schemas import record_batch, table_schemas
 from sweeper.results import Results
 from sweeper.space.configurations import column_types, configurations
 from sweeper.space.spec import SweepSpec

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from sweeper.core import ids
+from sweeper.core.columns import evaluation_columns
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import (
     ReplicateSeeds,
@@ -23,7 +24,7 @@ from sweeper.core.ids import (
     seed_from,
     trial_name,
 )
-from sweeper.core.schemas import evaluation_columns, table_schemas
+from sweeper.core.schemas import table_schemas
 from sweeper.results import load
 from sweeper.scheduling.asha import Halving
 from sweeper.space.configurations import column_types

@@ -17,9 +17,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from sweeper.api import main as cli
+from sweeper.core.columns import evaluation_columns
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import ReplicateSeeds, SweepPaths, configuration_index
-from sweeper.core.schemas import evaluation_columns, table_schemas
+from sweeper.core.schemas import table_schemas
 from sweeper.results import Results
 from sweeper.results.predictions import PredictionFiles, StoredPredictions
 from sweeper.results.recalibrating import Recalibrated, measure_all, recalibrate

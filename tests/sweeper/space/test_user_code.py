@@ -14,9 +14,9 @@ import yaml
 
 import search_spaces
 from sweeper.api.housekeeping import checks
+from sweeper.core.columns import evaluation_columns
 from sweeper.core.errors import InvalidSearchSpace, SweeperError
 from sweeper.core.ids import SweepPaths
-from sweeper.core.schemas import evaluation_columns
 from sweeper.execution.cluster.submission import Request, submit
 from sweeper.journal.journal import Journal, read_journal
 from sweeper.planning.preparation import dataset_facts, lane_notes, prepare_dataset

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from sweeper.core.errors import SweeperError
-from sweeper.core.ids import SweepPaths
+from sweeper.core.ids import SweepPaths, is_table_file
 from sweeper.storage.places import local_path, require_plain
-from sweeper.tables.large_tables import is_table_file
 
 PARTS = st.sampled_from(["..", ".", "", "tables", "journal", "epochs", "recalibrations", "sweep.yaml", "a.parquet"])
 TEXT = st.text(string.ascii_letters + "./\\\x00é -_", max_size=30)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from sweeper.core.columns import evaluation_columns
 from sweeper.core.labels import label
-from sweeper.core.schemas import evaluation_columns
 from trainables.curvature import CURVATURE_FIELDS, CurvatureSettings
 from trainables.curvature.statistics.base import STATISTICS, Statistic, headline_columns, statistic_of
 

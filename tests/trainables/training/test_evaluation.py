@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from sweeper.core.schemas import REHEARSAL, evaluation_columns, record_batch, table_schemas
+from sweeper.core.columns import evaluation_columns
+from sweeper.core.schemas import REHEARSAL, record_batch, table_schemas
 from sweeper.space.parts import Evaluation
 from tests.trainables.small_data import small_digits
 from trainables.curvature.statistics.base import statistic_words

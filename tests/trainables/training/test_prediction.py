@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from sweeper.core.schemas import evaluation_columns, record_batch, table_schemas
+from sweeper.core.columns import evaluation_columns
+from sweeper.core.schemas import record_batch, table_schemas
 from sweeper.tracking.points import evaluation_points
 from trainables.datasets import load_dataset
 from trainables.datasets.splits import build_split
