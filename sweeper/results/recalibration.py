@@ -304,11 +304,11 @@ class Effect:
     def warning(self) -> str:
         """A warning if validation data do not determine some fits, or are too few; else an empty string."""
         if self.too_few and not self.at_bound:
-            more = f"it needs about {self.needed:,.0f}" if self.needed < math.inf else "it shows no gain at all"
+            more = f"more than it gains; it needs about {self.needed:,.0f}"
             return (
                 f"{plural(self.samples, 'validation sample')} are too few for {self.words}: the error of its "
-                f"{plural(round(self.free or 0), 'parameter')} costs about {self.cost:.2g} of NLL, and it gains less; "
-                f"{more}"
+                f"{plural(round(self.free or 0), 'parameter')} costs about {self.cost:.2g} of NLL, "
+                f"{more if self.gain > 0 else 'and it shows no gain'}"
             )
         if not self.at_bound:
             return ""

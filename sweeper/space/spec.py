@@ -26,7 +26,7 @@ from sweeper.space import parts
 from sweeper.space.configurations import configurations, line_domains, named_components
 from sweeper.space.file import SHORT_FORMS
 from sweeper.space.parts import Part
-from trainables.registry import entry_label
+from trainables.registry import FITTED_ON, entry_label
 from trainables.registry.names import CROSS_FITTED, hint, measured_as
 
 #: The driver keeps the state of every trial in memory.
@@ -193,14 +193,14 @@ class SweepSpec(Part):
     def cross_fitted(self) -> list[str]:
         """Labels of the post-hoc methods that are cross-fitted, because their validation metrics are compared.
 
-        Without a split `test`, all are.
+        Without a split `test`, all that are fitted on `val` are.
         """
         # If methods were fitted and measured on the same samples, more parameters would always look better.
         goals: list[parts.Objective | parts.Guard] = [self.objective, *self.objectives, *self.constraints]
         columns = [measured_as(goal.metric)[1] for goal in goals]
         labels = [entry_label(method) for method in self.evaluation.posthoc]
         if "test" not in self.evaluation.splits:
-            return labels
+            return [entry_label(method) for method in self.evaluation.posthoc if method.get(FITTED_ON, "val") == "val"]
         return [label for label in labels if any(c.startswith(f"{CROSS_FITTED}{label}_") for c in columns)]
 
     @property

@@ -103,3 +103,8 @@ def test_of_one_method_twice_the_one_whose_label_is_named_is_cross_fitted():
     spec = load_spec(SPACE, ["objective.metric=val_posthoc_by_ece_ece", twice])
     assert spec.cross_fitted == ["by_ece"]
     assert load_spec(SPACE, ["objective.metric=val_posthoc_temperature_ece", twice]).cross_fitted == ["temperature"]
+
+
+def test_without_test_data_the_methods_fitted_on_validation_data_are_cross_fitted():
+    measured = "evaluation={splits: [val], posthoc: [temperature, {name: vector, fitted_on: train}, isotonic]}"
+    assert load_spec(SPACE, [measured]).cross_fitted == ["temperature", "isotonic"]
