@@ -45,7 +45,7 @@ evaluation:
   posthoc: [temperature]
   curvature: {lanczos_steps: 32}
   trajectory: {every: 10, gradient_norms: [10, 100, 200]}
-training: {compile: true}
+training: {compile: true, class_weights: {apple: 2}}
 budget: {gpu_hours: 100}
 resources: {cpu: 8, gpu: 1}
 """
@@ -66,7 +66,7 @@ def test_everything_that_costs_time_is_scaled(tmp_path: Path) -> None:
     assert len(configurations(spec)) <= GRID_POINTS
     assert spec.evaluation.curvature and spec.evaluation.curvature["samples"] == 16
     assert spec.evaluation.trajectory and spec.evaluation.trajectory.gradient_norms == [1, 2]
-    assert spec.budget is None and not spec.training.compile
+    assert spec.budget is None and not spec.training.compile and spec.training.class_weights == "balanced"
     networks = {c["architecture"]["name"] for c in configurations(spec)}
     assert networks == {"resnet8", "densenet", "tree_lstm"}
     said = "; ".join(spec.rehearsed)

@@ -89,6 +89,10 @@ def floats():
     from dataclasses import replace
     data = load_dataset("digits")
     return replace(data, val=replace(data.val, targets=data.val.targets.float()))
+def weightless():
+    from dataclasses import replace
+    data = load_dataset("digits")
+    return replace(data, test=replace(data.test, weights=torch.zeros(len(data.test))))
 """
 
 SPACE = {
@@ -191,6 +195,7 @@ def test_what_a_signature_does_not_tell_is_tried_out_before_the_sweep(folder):
     [
         ("short", "bad:short gives a Split, which must be a trainables.datasets.DataSet"),
         ("floats", "bad:floats has targets of torch.float32 of shape (359,) in val"),
+        ("weightless", "has weights of shape (359,) in test; give each sample a finite number above 0"),
         ("mapping", "the type of probabilities is not known"),
     ],
 )
