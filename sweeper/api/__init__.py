@@ -2,7 +2,6 @@
 
 import importlib
 from collections.abc import Callable
-from typing import Any
 
 #: Help group → command function → module of this folder, in the order of `sweeper --help`.
 #:
@@ -39,8 +38,8 @@ COMMANDS = {
 }
 
 
-def function_of(command: str) -> Callable[..., Any]:
+def function_of(command: str) -> Callable[..., object]:
     """Return a command's function, imported on first use."""
     # One module per command: `sweeper status` should not pay for the imports of `sweeper compare`.
-    function: Callable[..., Any] = getattr(importlib.import_module(f"sweeper.api.{COMMANDS[command]}"), command)
+    function: Callable[..., object] = getattr(importlib.import_module(f"sweeper.api.{COMMANDS[command]}"), command)
     return function

@@ -26,7 +26,7 @@ from trainables.registry import importing_nothing
 LEFT_OUT = {"output", "to", "page", "picture", "form", "address", "slurm", "cluster", "watch", "discard_damaged"}
 
 
-def tool(function: Callable[..., Any], output: str) -> Callable[..., Any]:
+def tool(function: Callable[..., object], output: str) -> Callable[..., object]:
     """Wrap a command's function as a tool that returns its answer as data and its errors as messages.
 
     Args:
@@ -38,12 +38,12 @@ def tool(function: Callable[..., Any], output: str) -> Callable[..., Any]:
     parameters = [
         parameter.replace(annotation=hints[name], kind=parameter.KEYWORD_ONLY)
         for name, parameter in taken.items()
-        if name not in LEFT_OUT and get_origin(hints[name]) is not get_origin(Callable[..., Any])
+        if name not in LEFT_OUT and get_origin(hints[name]) is not Callable
     ]
     fixed = {"output": output} if "output" in taken else {}
 
     @functools.wraps(function)
-    def call(**given: Any) -> Any:
+    def call(**given: Any) -> object:
         try:
             # Standard output carries the protocol: anything else printed there would break the connection.
             with contextlib.redirect_stdout(sys.stderr):
@@ -70,7 +70,7 @@ def require_no_code(space: Space | None = None, set: Settings = None, **others: 
         )
 
 
-def serve_tools(output: str, commands: Mapping[str, Callable[..., Any]], *, allow_run: bool) -> None:
+def serve_tools(output: str, commands: Mapping[str, Callable[..., object]], *, allow_run: bool) -> None:
     """Serve tools until the agent disconnects.
 
     Args:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
@@ -127,7 +127,9 @@ def recalibrate(
     metric: arguments.Several = (),
     trust: arguments.Trust = False,
     output: arguments.Output = None,
-    progress: Annotated[Callable[[str], AbstractContextManager[Any]], HANDED] = lambda sweep: nullcontext(None),
+    progress: Annotated[
+        Callable[[str], AbstractContextManager[Callable[[int, int, int], None] | None]], HANDED
+    ] = lambda sweep: nullcontext(None),
 ) -> CommandResult[Recalibrated]:
     """Fit post-hoc methods or recompute metrics on stored predictions.
 

@@ -14,7 +14,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
@@ -176,12 +176,12 @@ Timings = Annotated[bool, Parameter(help="Print how long each phase took, in sec
 Trust = Annotated[bool, Parameter(help="Run the code that came with the sweep; remembered for this code.")]
 
 
-def readable(function: Callable[..., Any]) -> Callable[..., Any]:
+def readable(function: Callable[..., object]) -> Callable[..., object]:
     """Return a function without its return annotation, which may name a type imported for type checkers only."""
     # cyclopts evaluates all annotations; importing the returned types would make `--help` take seconds.
 
     @functools.wraps(function)
-    def command(*given: Any, **named: Any) -> Any:
+    def command(*given: object, **named: object) -> object:
         return function(*given, **named)
 
     command.__annotations__ = {name: kind for name, kind in function.__annotations__.items() if name != "return"}

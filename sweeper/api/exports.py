@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
@@ -307,7 +307,7 @@ def mcp(*, allow_run: bool = False, output: arguments.Output = None) -> CommandR
         from sweeper.api.agent import serve_tools
     except ModuleNotFoundError as error:
         raise _lacks("mcp", error) from error
-    tools: dict[str, Callable[..., Any]] = {
+    tools: dict[str, Callable[..., object]] = {
         "plan": commands.plan, "status": commands.status, "results": results_, "show": show,
         "compare": analyses.compare, "ensemble": analyses.ensemble,
         "conformal": analyses.conformal,

@@ -21,7 +21,7 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import App, CycloptsError, Group, Parameter
 
@@ -50,7 +50,7 @@ def _refuse(message: str) -> None:
 
 
 @functools.cache  # finding entry points reads the metadata of every installed package
-def plugins() -> dict[str, Callable[..., Any]]:
+def plugins() -> dict[str, Callable[..., object]]:
     """Return the commands that installed packages add: name → function, written like those of `sweeper.api`.
 
     A package names them in its `pyproject.toml`. A command that cannot be imported, or has the name of a built-in
@@ -59,7 +59,7 @@ def plugins() -> dict[str, Callable[..., Any]]:
         [project.entry-points."sweeper.commands"]
         audit = "my_package.commands:audit"
     """
-    added: dict[str, Callable[..., Any]] = {}
+    added: dict[str, Callable[..., object]] = {}
     own = {*SUBCOMMANDS, *(_words(name) for names in GROUPS.values() for name in names)}
     for entry in importlib.metadata.entry_points(group="sweeper.commands"):
         if entry.name in own:

@@ -60,7 +60,7 @@ def show(content: RenderableType, width: int = 140, *, wrap: bool = True) -> Non
     console.print(content, soft_wrap=not wrap)
 
 
-def display(answer: Any, *, as_json: bool = False) -> int:
+def display(answer: object, *, as_json: bool = False) -> int:
     """Print a command's result, or its values as JSON, then its notes; return the exit status."""
     if answer is None:  # help was printed
         return DONE
@@ -81,12 +81,12 @@ def display(answer: Any, *, as_json: bool = False) -> int:
     return shown.exit_code
 
 
-def _shown(answer: Any) -> CommandResult[Any]:
+def _shown(answer: object) -> CommandResult[Any]:
     """Return an answer's own display, or its text."""
     return answer.shown() if hasattr(answer, "shown") else CommandResult(answer, str(answer))
 
 
-def _print_rendered(answer: CommandResult[Any]) -> None:
+def _print_rendered(answer: CommandResult[object]) -> None:
     if isinstance(answer.rendered, bytes):  # Parquet
         sys.stdout.buffer.write(answer.rendered)
     elif isinstance(answer.rendered, str):
@@ -182,7 +182,7 @@ def recalibration_progress(console: Console, sweep: str) -> Iterator[Callable[[i
 
 
 #: Arguments that the command line supplies to functions: parameter name → callback.
-HANDED: dict[str, Callable[..., Any]] = {
+HANDED: dict[str, Callable[..., object]] = {
     "say": say,
     "write": write,
     "ask": ask,

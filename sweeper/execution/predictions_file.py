@@ -27,7 +27,7 @@ from sweeper.space.catalogue import installed_registries
 from sweeper.space.components import WORD
 from trainables.datasets.base import hash_of_splits
 from trainables.metrics.base import are_probabilities
-from trainables.registry import IMPORTED, OWN, SPLITS
+from trainables.registry import IMPORTED, OWN, SPLITS, Registry
 from trainables.training.evaluation import FITTED_ON
 from trainables.training.own_loop import LOGITS, PARTS, PROBABILITIES
 
@@ -313,7 +313,7 @@ def _check_runs(
     rows: Mapping[Place, Mapping[str, Rows]],
     logits: NDArray[np.float32],
     targets: NDArray[np.int64],
-    samples: NDArray[Any] | None,
+    samples: NDArray[np.generic] | None,
     faults: _Faults,
 ) -> None:
     """Add faults for runs that lack an epoch or split that others have, repeat samples, or have other samples."""
@@ -361,7 +361,7 @@ def _check_samples(held: Mapping[Place, bytes], split: str, run: Callable[[Place
     )
 
 
-def _digest(targets: NDArray[np.int64], samples: NDArray[Any] | None, own: Rows) -> bytes:
+def _digest(targets: NDArray[np.int64], samples: NDArray[np.generic] | None, own: Rows) -> bytes:
     """Return a value that is equal for runs with the same samples in the same order."""
     return targets[own].tobytes() + (b"" if samples is None else repr(samples[own].tolist()).encode())
 
@@ -400,7 +400,7 @@ def _nested(flat: Sequence[Values]) -> list[Values]:
     return nested
 
 
-def _is_known(registry: Any, named: Values) -> bool:
+def _is_known(registry: Registry, named: Values) -> bool:
     name = named.get("name")
     if not isinstance(name, str) or registry.is_own(name):
         return False

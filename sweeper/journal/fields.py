@@ -44,7 +44,7 @@ def _number(value: object) -> object:
     return value  # an int stays one, so that a record is written back as it was read
 
 
-def _require_plain(value: Any, levels: int = DEEPEST) -> Any:
+def _require_plain(value: object, levels: int = DEEPEST) -> Any:
     if levels == 0:
         raise ValueError(f"it is nested more than {DEEPEST} levels deep")
     if type(value) is int and abs(value) > LARGEST_INTEGER:
@@ -85,7 +85,7 @@ class Written:
         return read
 
 
-def checked(kind: Any, values: object) -> Any:
+def checked(kind: object, values: object) -> Any:
     """Validate values against the type `kind`. Raises ValueError, which names the first invalid field."""
     try:
         return _adapter(kind).validate_python(values)
@@ -111,7 +111,7 @@ def _shown(value: object) -> str:
     return shown if len(shown) <= 60 else f"{shown[:59]}…"
 
 
-def _check_row(table: str, row: Any) -> Json:
+def _check_row(table: str, row: object) -> Json:
     """Require numbers in a row's columns; evaluations can also have texts, and epochs flags and lists."""
     if not isinstance(row, dict):
         raise ValueError("it should be an object")

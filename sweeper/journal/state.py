@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from sweeper.core.errors import SweeperError
 from sweeper.journal.records import (
@@ -25,6 +24,7 @@ from sweeper.journal.records import (
     Suggested,
     configuration_of,
 )
+from trainables.registry import Configuration
 from trainables.worker.trial_reports import Failure, Row, TrialReport
 
 WAITING, RUNNING, COMPLETED, EARLY_STOPPED, FAILED, INTERRUPTED = STATUSES
@@ -214,7 +214,7 @@ class SweepState:
         self.started_at: float | None = None
         self.updated_at: float | None = None
         self.outcome: str | None = None
-        self.configurations: dict[int, Mapping[str, Any]] = {}
+        self.configurations: dict[int, Configuration] = {}
         self.touched: list[int] = []
         self.last_reported: int | None = None
 
@@ -279,7 +279,7 @@ class SweepState:
         """The seeds that were added to the sweep, in order."""
         return [trial for trial in self.trials.values() if trial.added is not None]
 
-    def values_of(self, index: int) -> Mapping[str, Any] | None:
+    def values_of(self, index: int) -> Configuration | None:
         """Return the journal's values of a configuration or added seed; `None` if it has none."""
         trial = self.trials.get(index)
         return self.configurations.get(index) if trial is None or trial.added is None else trial.added.values

@@ -32,7 +32,7 @@ from trainables.datasets.splits import build_split
 from trainables.files.container import usable_cores
 from trainables.losses import LOSSES
 from trainables.models import ARCHITECTURES, build_model
-from trainables.registry import OWN, DataSetSize
+from trainables.registry import OWN, DataSetSize, Options
 from trainables.training.acceleration import prepare_arithmetic
 from trainables.training.edge_of_stability import FEWEST, SHARE
 from trainables.training.evaluation import EvaluationSettings
@@ -342,7 +342,7 @@ def estimate(spec: SweepSpec, epochs: float, evaluations: float, finished: float
     return Estimate(operations, {name: (h, h * slowest) for name, h in hours.items()}, forward, assumption)
 
 
-def dataset_size(dataset: Mapping[str, Any]) -> DataSetSize | None:
+def dataset_size(dataset: Options) -> DataSetSize | None:
     """Return a data set's size from its name and options; `None` if it is known only from its files.
 
     Example:
@@ -355,7 +355,7 @@ def dataset_size(dataset: Mapping[str, Any]) -> DataSetSize | None:
     return None if size is None else size(dataset)
 
 
-def forward_operations(architecture: Mapping[str, Any], size: DataSetSize) -> float:
+def forward_operations(architecture: Options, size: DataSetSize) -> float:
     """Count the floating-point operations of one sample's forward pass, in convolutions and matrix products only.
 
     Raises:
@@ -380,7 +380,7 @@ def forward_operations(architecture: Mapping[str, Any], size: DataSetSize) -> fl
     return float(counter.get_total_flops())
 
 
-def training_passes(loss: Mapping[str, Any]) -> float:
+def training_passes(loss: Options) -> float:
     """Return the cost of a training step in forward passes."""
     # Trace regularisation differentiates Hessian-vector products again, which doubles their cost.
     if LOSSES.has_tag(loss["name"], "third_order"):
@@ -436,7 +436,7 @@ def _example_tree(size: DataSetSize) -> torch.Tensor:
     return rows[None]
 
 
-def _label(network: Mapping[str, Any], networks: list[dict[str, object]]) -> str:
+def _label(network: Mapping[str, object], networks: list[dict[str, object]]) -> str:
     """Return a network's name, with the hyperparameters that distinguish it from others of that name."""
     same = [other for other in networks if other["name"] == network["name"]]
     differ = [key for key in network if any(other.get(key) != network[key] for other in same)]

@@ -26,7 +26,7 @@ from trainables.extensions.targets import describe_error
 from trainables.metrics.base import bin_faults
 from trainables.metrics.weighted import WEIGHTED_COLUMNS
 from trainables.models import ARCHITECTURES, fit_fault, step_fault
-from trainables.registry import OWN
+from trainables.registry import OWN, Options
 from trainables.training.acceleration import acceleration_fault, compiler_fault
 from trainables.training.fine_tuning import mixes, mixing_fault
 from trainables.training.lanes import packing
@@ -36,7 +36,7 @@ from trainables.training.weighting import weighted, weighting_fault
 from trainables.worker.trial_settings import variant_key
 
 
-def prepare_dataset(spec: SweepSpec, manifest: Mapping[str, Any] | None = None) -> DataSet:
+def prepare_dataset(spec: SweepSpec, manifest: Mapping[str, object] | None = None) -> DataSet:
     """Load the data set of `spec`, and check that the space's networks, batch sizes and packing suit it.
 
     Args:
@@ -254,7 +254,7 @@ def describe_data_file(spec: SweepSpec) -> str:
         raise SweeperError(f"{error.path}: {error.rule}", error.remedy) from error
 
 
-def _load(dataset: dict[str, Any]) -> DataSet:
+def _load(dataset: Options) -> DataSet:
     options = dict(dataset)
     name = options.pop("name")
     try:

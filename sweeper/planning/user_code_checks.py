@@ -272,18 +272,18 @@ def loop_entry(dataset: DataSet) -> dict[str, object]:
     return {MANIFEST_KEY: {"columns": list(dataset.columns), "measures": list(dataset.measures)}}
 
 
-def loop_columns(manifest: Mapping[str, Any]) -> list[str] | None:
+def loop_columns(manifest: Values) -> list[str] | None:
     """Return the further columns that a user's training loop measures in each epoch, `None` if unknown."""
     columns: list[str] | None = (manifest.get(MANIFEST_KEY) or {}).get("columns")
     return columns
 
 
-def measured_columns(manifest: Mapping[str, Any]) -> list[str]:
+def measured_columns(manifest: Values) -> list[str]:
     """Return the columns of `evaluations` that a user's training loop measures itself."""
     return list((manifest.get(MANIFEST_KEY) or {}).get("measures", ()))
 
 
-def data_stand_in(manifest: Mapping[str, Any]) -> DataSet:
+def data_stand_in(manifest: Values) -> DataSet:
     """Return a stand-in for the data of a loop that was tried when its sweep began, with its classes and sizes."""
     facts = manifest["dataset"]
     return _in_place_of(facts["samples"], facts["classes"], facts["split_hash"])
@@ -430,14 +430,14 @@ def _same(left: object, right: object) -> bool:
     return True
 
 
-def difference(left: Any, right: Any, tolerance: float = 0.0, place: str = "") -> str | None:
+def difference(left: object, right: object, tolerance: float = 0.0, place: str = "") -> str | None:
     """Return the path of the first part in which two states differ, or `None`.
 
     Example:
         >>> difference({"net": [torch.zeros(2), 1]}, {"net": [torch.zeros(2), 2]})
         "'net.1'"
     """
-    keys: Iterable[Any]
+    keys: Iterable[object]
     if isinstance(left, Mapping) and isinstance(right, Mapping):
         if set(left) != set(right):
             return repr(f"{place}{sorted(map(str, set(left) ^ set(right)))[0]}")
@@ -450,7 +450,7 @@ def difference(left: Any, right: Any, tolerance: float = 0.0, place: str = "") -
     return next(filter(None, places), None)
 
 
-def _close(left: Any, right: Any, tolerance: float) -> bool:
+def _close(left: object, right: object, tolerance: float) -> bool:
     if isinstance(left, Tensor) and isinstance(right, Tensor):
         if left.shape != right.shape or left.dtype != right.dtype:
             return False

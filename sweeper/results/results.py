@@ -30,6 +30,7 @@ import pyarrow as pa
 
 from sweeper.core.cells import Row, float_of, int_of, text_of
 from sweeper.core.display import as_html
+from sweeper.core.domains import Values
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths, configuration_index, trial_name
 from sweeper.core.labels import rehearsal_notice
@@ -174,12 +175,12 @@ class Results:
             yield Results(self.folder, connection, generation)
 
     @cached_property
-    def specification(self) -> dict[str, Any]:
+    def specification(self) -> Values:
         """The resolved search space; empty if its file is missing. Raises SweeperError if the file is damaged."""
         return read_specification(self.paths.sweep_file)
 
     @property
-    def posthoc(self) -> list[dict[str, Any]]:
+    def posthoc(self) -> list[Values]:
         """The post-hoc methods that the sweep's evaluations use, each with its name and the options given."""
         written = self.specification.get("evaluation", {}).get("posthoc") or ()
         return [{"name": method} if isinstance(method, str) else dict(method) for method in written]

@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from sweeper.core.domains import Interval, Node, Uniforms, draw, extremes
 from sweeper.core.errors import SweeperError
@@ -31,6 +31,7 @@ from sweeper.core.ids import FIRST_ADDED, ReplicateSeeds, config_hash, trial_nam
 from sweeper.journal.best import Judging, against_constraints, rank_of
 from sweeper.journal.records import Added, AddedSeed, Attempt, Record
 from sweeper.journal.state import COMPLETED, SweepState, TrialState
+from trainables.registry import Configuration, Options
 from trainables.registry.names import nearest
 
 #: Largest number of seeds per journal record. Each seed contains its configuration, so one record for a large request
@@ -173,7 +174,7 @@ class FinalStage:
         if not with_it:
             return
         winner, loss = _of(state, order[0]), with_it[0]
-        losses: list[Mapping[str, Any]] = [loss]
+        losses: list[Configuration] = [loss]
         # Focal-type losses at γ = 0 are cross-entropy, so 0 is the natural end of the line for any domain.
         if name == "gamma":
             losses.append({"name": "cross_entropy"})
@@ -215,7 +216,7 @@ class _Round:
         self._first = FIRST_ADDED + len(state.added)
         self.seeds: list[AddedSeed] = []
 
-    def fill(self, index: int | None, question: str, fresh: int, values: Mapping[str, Any] | None = None) -> None:
+    def fill(self, index: int | None, question: str, fresh: int, values: Configuration | None = None) -> None:
         """Add seeds until a configuration has `fresh` of them; a new configuration has `values` and no index."""
         for replicate in range(self._count, self._count + fresh):
             # The index of a new configuration is that of its first added seed.
@@ -229,7 +230,7 @@ class _Round:
         if lacking:
             self.add(index, lacking[0], question)
 
-    def add(self, index: int, replicate: int, question: str, values: Mapping[str, Any] | None = None) -> None:
+    def add(self, index: int, replicate: int, question: str, values: Configuration | None = None) -> None:
         """Add one seed of a configuration; a new configuration needs `values`."""
         own, given = self._first + len(self.seeds), _of(self._state, index) if values is None else values
         self.seeds.append(AddedSeed(own, index, replicate, self._fresh(replicate), given, question))
@@ -321,7 +322,7 @@ def _sextile(domain: Interval, place: int) -> float:
 
 
 def audit_rounds(
-    stage_of: Callable[[Mapping[str, Any]], FinalStage | None], records: Iterable[Record], configurations: int
+    stage_of: Callable[[Configuration], FinalStage | None], records: Iterable[Record], configurations: int
 ) -> tuple[int, list[str]]:
     """Recompute every round of seeds from the records before it.
 
@@ -362,14 +363,14 @@ def _values(known: Mapping[int, Mapping[int, TrialState]], count: int) -> dict[s
     }
 
 
-def _of(state: SweepState, index: int) -> Mapping[str, Any]:
+def _of(state: SweepState, index: int) -> Configuration:
     values = state.values_of(index)
     assert values is not None, "a trial that began has been journaled with its configuration"
     return values
 
 
-def _part(state: SweepState, index: int, part: str) -> Mapping[str, Any]:
-    component: Mapping[str, Any] = _of(state, index)[part]
+def _part(state: SweepState, index: int, part: str) -> Options:
+    component: Options = _of(state, index)[part]
     return component
 
 
@@ -377,12 +378,12 @@ def _indices(groups: Mapping[str, Mapping[str, int]]) -> list[int]:
     return [*dict.fromkeys(index for levels in groups.values() for index in levels.values())]
 
 
-def _on_line(name: str, one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def _on_line(name: str, one: Configuration, other: Configuration) -> bool:
     """Return whether two configurations differ only in one hyperparameter of the loss; cross-entropy is γ = 0."""
     # Cross-entropy has no γ and another name, but belongs to the line of γ as its value 0.
     plain = name == "gamma" and "cross_entropy" in (one["loss"].get("name"), other["loss"].get("name"))
 
-    def rest(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    def rest(values: Configuration) -> Configuration:
         loss = {} if plain else {key: value for key, value in values["loss"].items() if key != name}
         return {**values, "loss": loss}
 

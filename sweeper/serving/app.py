@@ -80,7 +80,7 @@ def listen(port: int) -> socket.socket:
         raise SweeperError(f"cannot listen on port {port}: {error.strerror}", "give another --port") from error
 
 
-def serve(output: str, taken: socket.socket, compare: Callable[..., Any]) -> None:
+def serve(output: str, taken: socket.socket, compare: Callable[..., object]) -> None:
     """Serve the sweeps of `output` on a socket of this machine's loopback until interrupted.
 
     Args:
@@ -138,7 +138,7 @@ def refusal(request: Request) -> Response | None:
 class Pages:
     """Answers requests about the sweeps of one output."""
 
-    def __init__(self, output: str, compare: Callable[..., Any]) -> None:
+    def __init__(self, output: str, compare: Callable[..., object]) -> None:
         """Prepare to serve `output`. Raises SweeperError if it is neither a folder nor a store."""
         self._board, self._compare = Board(output), compare
         self._page_maker = PageMaker(output, self._board.outdated)
@@ -175,7 +175,7 @@ class Pages:
             stop.set()
             painting.cancel()
 
-    async def _in_thread(self, work: Callable[..., T], *given: Any, **named: Any) -> T:
+    async def _in_thread(self, work: Callable[..., T], *given: object, **named: object) -> T:
         return await anyio.to_thread.run_sync(functools.partial(work, *given, **named), limiter=self._heavy)
 
     def _seen(self, name: str) -> SweepView:

@@ -89,7 +89,7 @@ def rehearsed_values(values: Values, changes: Values) -> Values:
     return {**scaled, "rehearsed": notes or ["nothing had to be scaled down"]}
 
 
-def merged(base: Any, changes: Any, path: str = "") -> Any:
+def merged(base: object, changes: object, path: str = "") -> Any:
     """Return `base` with `changes` applied.
 
     Mappings are merged key by key. Lists, scalars, domains and components of another name replace the old value.
@@ -168,7 +168,7 @@ def _changed(node: Any, change: Callable[[Values], Values]) -> Any:
     return changed[0] if len(changed) == 1 else {kind: changed}
 
 
-def _thinned(node: Any) -> Any:
+def _thinned(node: object) -> Any:
     """Return a part of the space in which grids of more than two plain values keep only their first and last."""
     if not isinstance(node, dict):
         return node

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.core.display import redact_arguments
-from sweeper.core.domains import part_of
+from sweeper.core.domains import Values, part_of
 from sweeper.core.errors import SweeperError
 from sweeper.space.file import parse_written
 from sweeper.space.spec import SweepSpec
@@ -141,7 +141,7 @@ _SHAPES: Mapping[str, Mapping[type, Sequence[str]]] = {
 }
 
 
-def read_specification(path: Path, *, required: bool = False) -> dict[str, Any]:
+def read_specification(path: Path, *, required: bool = False) -> Values:
     """Read a sweep's resolved search space; return an empty mapping if the file is missing.
 
     Raises SweeperError if the file is damaged, or missing although `required`.

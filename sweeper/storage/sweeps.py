@@ -13,7 +13,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -31,6 +30,7 @@ from sweeper.space.spec import SweepSpec
 from sweeper.storage.lookup import find_sweep
 from sweeper.storage.metadata import read_specification
 from trainables.files.atomic import temporary_folder, write_text
+from trainables.registry import Configuration
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Sweep:
         """The sweep's name."""
         return self.paths.name
 
-    def configuration_of(self, trial: str) -> Mapping[str, Any]:
+    def configuration_of(self, trial: str) -> Configuration:
         """Return a trial's configuration. Raises SweeperError if the sweep has no trial of that name."""
         index = configuration_index(trial)
         if index >= len(self.configurations):

@@ -12,7 +12,6 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -42,7 +41,7 @@ class PartBuffer:
 
     def __init__(self, table: str, schema: pa.Schema) -> None:
         self.table, self.schema = table, schema
-        self._rows: list[Mapping[str, Any]] = []
+        self._rows: list[Mapping[str, object]] = []
         self._first = self._last = -1
 
     @property
@@ -50,7 +49,7 @@ class PartBuffer:
         """Whether there are enough rows for a part."""
         return len(self._rows) * len(self.schema) >= CELLS_A_PART
 
-    def add(self, sequence: int, rows: Sequence[Mapping[str, Any]]) -> None:
+    def add(self, sequence: int, rows: Sequence[Mapping[str, object]]) -> None:
         """Add the rows of record `sequence`."""
         if not self._rows:
             self._first = sequence
@@ -81,7 +80,7 @@ class RebuiltParts:
         self._open: tuple[int, int] | None = None
         self._newest = -1
 
-    def add(self, sequence: int, rows: Sequence[Mapping[str, Any]]) -> None:
+    def add(self, sequence: int, rows: Sequence[Mapping[str, object]]) -> None:
         """Add the rows of record `sequence`; records come in order."""
         while self._known and self._known[-1][1] < sequence:
             if self._known.pop() == self._open:

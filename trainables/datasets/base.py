@@ -366,7 +366,7 @@ class DataSetComponent(Component):
     describe: Callable[[Options], str] | None = None
 
 
-def _own_dataset(target: Any, path: str, name: str) -> DataSetComponent:
+def _own_dataset(target: object, path: str, name: str) -> DataSetComponent:
     if not callable(target) or target is DataSet:
         raise ExtensionError(f"{path} is {described(target)}; a data set is a function that returns a DataSet")
     return DataSetComponent(name, target, hyperparameters_of(target, path, []))
@@ -375,7 +375,7 @@ def _own_dataset(target: Any, path: str, name: str) -> DataSetComponent:
 DATASETS = Registry("data set", OwnFamily("datasets", _own_dataset), DataSetComponent)
 
 
-def load_dataset(name: str, **options: Any) -> DataSet:
+def load_dataset(name: str, **options: object) -> DataSet:
     """Load data set `name` with the options of its component.
 
     Raises:

@@ -147,7 +147,7 @@ class Hyperparameter:
             return f"{self.name} = {value!r} must be a whole number"
         return self._range_fault(value)
 
-    def _text_fault(self, value: Any) -> str | None:
+    def _text_fault(self, value: object) -> str | None:
         if not isinstance(value, str):
             return f"{self.name} = {value!r} must be text"
         if self.choices and value not in self.choices:
@@ -164,7 +164,7 @@ class Hyperparameter:
         return None
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     """Return whether `value` is a number that tables and tensors can hold."""
     if isinstance(value, int):
         # `bool` is a subclass of `int`; an integer of more than 64 bits fits no column, tensor or float.

@@ -375,7 +375,7 @@ class Registry(Mapping[str, Family], Generic[Family]):
         refusal = self.refusal(name)
         return refusal and "; ".join(filter(None, refusal))
 
-    def build(self, name: str, *arguments: Any, **hyperparameters: Any) -> Any:
+    def build(self, name: str, *arguments: object, **hyperparameters: object) -> Any:
         """Build component `name`. Raises ValueError with every rule that the name or the hyperparameters break."""
         unknown = self.fault(name)
         if unknown:

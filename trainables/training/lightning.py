@@ -25,6 +25,7 @@ import torch
 from lightning.pytorch.plugins import CheckpointIO
 from torch import Tensor, nn
 
+from trainables.registry import Configuration
 from trainables.training.own_loop import TrainingLoop
 
 #: Columns that the sweep measures itself and a module's logging must not overwrite.
@@ -40,13 +41,15 @@ class _InMemory(CheckpointIO):
     def __init__(self) -> None:
         self.held: dict[str, Any] = {}
 
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: object, storage_options: object = None) -> None:
         self.held = checkpoint
 
-    def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
+    def load_checkpoint(
+        self, path: object, map_location: object = None, weights_only: bool | None = None
+    ) -> dict[str, Any]:
         return self.held
 
-    def remove_checkpoint(self, path: Any) -> None:
+    def remove_checkpoint(self, path: object) -> None:
         self.held = {}
 
 
@@ -60,7 +63,7 @@ class _OneEpoch(lightning.Callback):
 class LightningLoop(TrainingLoop):
     """Trains a LightningModule one epoch at a time; subclasses implement `module` and `data` (see the module)."""
 
-    def __init__(self, configuration: Mapping[str, Any], *, seed: int, device: torch.device, max_epochs: int) -> None:
+    def __init__(self, configuration: Configuration, *, seed: int, device: torch.device, max_epochs: int) -> None:
         """Build module, data and trainer for a configuration."""
         logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)  # silences the messages of every Trainer.fit
         self.model, self.datamodule = self.module(configuration), self.data(configuration)
@@ -79,15 +82,15 @@ class LightningLoop(TrainingLoop):
         self.trainer.fit_loop.min_epochs = self.trainer.fit_loop.epoch_loop.min_steps = None
         self.epochs, self.ready = 0, set[str]()
 
-    def module(self, configuration: Mapping[str, Any]) -> lightning.LightningModule:
+    def module(self, configuration: Configuration) -> lightning.LightningModule:
         """Return the module, whose forward pass returns logits [N, K]."""
         raise NotImplementedError
 
-    def data(self, configuration: Mapping[str, Any]) -> lightning.LightningDataModule:
+    def data(self, configuration: Configuration) -> lightning.LightningDataModule:
         """Return the DataModule, whose batches begin with (inputs, targets)."""
         raise NotImplementedError
 
-    def trainer_options(self, configuration: Mapping[str, Any]) -> dict[str, Any]:
+    def trainer_options(self, configuration: Configuration) -> dict[str, Any]:
         """Return options for `lightning.Trainer`, such as `gradient_clip_val`."""
         return {}
 
@@ -146,7 +149,7 @@ class LightningLoop(TrainingLoop):
         return ((batch[0].to(self.model.device), batch[1].to(self.model.device)) for batch in self._loader(split))
 
 
-def _listed(given: Any) -> list[Any]:
+def _listed(given: object) -> list[Any]:
     """Return an option as a list; Lightning accepts a list or a single value."""
     return [*given] if isinstance(given, list | tuple) else [given]
 

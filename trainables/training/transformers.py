@@ -27,6 +27,7 @@ from transformers import Trainer, TrainerCallback
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import get_last_checkpoint
 
+from trainables.registry import Configuration
 from trainables.training.own_loop import TrainingLoop
 
 #: Logged value of a training step → column.
@@ -78,7 +79,7 @@ class TrainerLoop(TrainingLoop):
     There is no `network` for curvature: curvature needs one input tensor, but a Trainer's model takes named inputs.
     """
 
-    def __init__(self, configuration: Mapping[str, Any], *, seed: int, device: torch.device, max_epochs: int) -> None:
+    def __init__(self, configuration: Configuration, *, seed: int, device: torch.device, max_epochs: int) -> None:
         """Build the Trainer for a configuration."""
         self.folder = tempfile.TemporaryDirectory(prefix="sweeper-trainer-")
         arguments = {
@@ -97,7 +98,7 @@ class TrainerLoop(TrainingLoop):
         self.callback = _EpochByEpoch()
         self.hugging_face.add_callback(self.callback)
 
-    def trainer(self, configuration: Mapping[str, Any], arguments: dict[str, Any]) -> Trainer:
+    def trainer(self, configuration: Configuration, arguments: dict[str, Any]) -> Trainer:
         """Return a Trainer whose `TrainingArguments` include `arguments`."""
         raise NotImplementedError
 

@@ -331,7 +331,7 @@ class Trial:
             for replicate in self.networks:
                 self._cohort.settle(replicate)
 
-    def _held(self, wall_seconds: float, report: Mapping[str, Any] | None) -> dict[str, object]:
+    def _held(self, wall_seconds: float, report: Mapping[str, object] | None) -> dict[str, object]:
         """Return a checkpoint's content, plain values and tensors; `None` stands for a diverged replicate."""
         held = [self.replicates.get(number) for number in self.assignment.numbers]
         return {

@@ -11,12 +11,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from sweeper.core.ids import is_added, trial_name
 from sweeper.space.configurations import examples
 from sweeper.storage.sweeps import Sweep
 from trainables.files.atomic import kept_choice
+from trainables.registry import Configuration, Options
 from trainables.training.lanes.packing import TRIALS
 from trainables.worker.trial_reports import CardMemory
 from trainables.worker.trial_settings import Assignment
@@ -50,7 +50,7 @@ def share_for(memory: CardMemory) -> float:
     return math.floor(10_000 / processes) / 10_000
 
 
-def memory_key(configuration: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
+def memory_key(configuration: Configuration, facts: Options) -> str:
     """Return all values that a configuration's GPU memory depends on, as JSON text.
 
     Args:

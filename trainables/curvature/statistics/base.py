@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from trainables.registry import Component, Options, Registry, entry_label
 
@@ -216,7 +216,7 @@ class CurvatureSettings:
     adaptive_rho: Annotated[float, "(0, inf)"] = 0.5
 
     @classmethod
-    def from_mapping(cls, values: Mapping[str, Any]) -> CurvatureSettings:
+    def from_mapping(cls, values: Mapping[str, object]) -> CurvatureSettings:
         """Return checked settings from `values`. Raises ValueError that names every broken rule."""
         settings: CurvatureSettings = MEASUREMENTS.build("curvature", **values)
         return replace(settings, losses=tuple(settings.losses), statistics=tuple(settings.statistics))

@@ -20,15 +20,14 @@ data set's `Component`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from trainables.datasets.base import DataSet, Split
-from trainables.registry import Registry
+from trainables.registry import Options, Registry
 
 #: One seed, so that all networks of all sweeps on a data set are evaluated on the same subset.
 SUBSET_SEED = 0
@@ -67,7 +66,7 @@ class EvaluationSplit(Protocol):
 EVALUATION_SPLITS = Registry("evaluation split")
 
 
-def build_split(entry: Mapping[str, Any]) -> EvaluationSplit:
+def build_split(entry: Options) -> EvaluationSplit:
     """Return the split named in a resolved entry of `evaluation.splits`, without loading anything.
 
     Raises:

@@ -18,6 +18,7 @@ from trainables.datasets.corruptions import Corruption, Images, blur, digital, w
 from trainables.datasets.corruptions.weather import FROST_KIND, photographs_folder
 from trainables.datasets.sharing import shared_arrays
 from trainables.datasets.splits.base import EVALUATION_SPLITS, beside, subset
+from trainables.registry import Options
 from trainables.registry.names import corrupted_name, corruption_of
 
 SEVERITIES = (1, 2, 3, 4, 5)
@@ -48,7 +49,7 @@ LABELS = "labels.npy"
 REMEDY = "unpack CIFAR-10-C.tar of https://zenodo.org/records/2535967 and name its folder, or leave out folder"
 
 
-def check_corrupted(values: Any) -> str | None:
+def check_corrupted(values: Options) -> str | None:
     """Return the error for invalid kinds or severities, or `None`."""
     kinds, severities = values.get("kinds", KINDS), values.get("severities", SEVERITIES)
     unknown = [kind for kind in kinds if kind not in KINDS]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from math import prod
 from typing import Any
 
@@ -123,7 +123,7 @@ def _tensor(model: nn.Module, name: str) -> Tensor:
 
 
 #: Function per lane that returns a context in which torch's global generator has that lane's state.
-Turns = Sequence[Callable[[], Any]]
+Turns = Sequence[Callable[[], AbstractContextManager[object]]]
 
 #: Parameters and buffers of all lanes by name [L, ...].
 Weights = Mapping[str, Tensor]

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
@@ -144,7 +144,7 @@ def lane_fault(
     return _state_fault([own.loss.state_dict() for own in alone], [own.loss.state_dict() for own in together])
 
 
-def _state_fault(alone: Sequence[Mapping[str, Any]], together: Sequence[Mapping[str, Any]]) -> str | None:
+def _state_fault(alone: Sequence[Mapping[str, object]], together: Sequence[Mapping[str, object]]) -> str | None:
     for left, right in zip(alone, together, strict=True):
         for key, value in left.items():
             mine, theirs = torch.as_tensor(value).double(), torch.as_tensor(right[key]).double()
