@@ -14,29 +14,21 @@ from tests.patience import patient
 from tests.seeds import DEFAULT, VARIABLE
 
 LONGEST = (
-    "remote/test_end_to_end.py",
-    "faults/test_kills.py",
-    "faults/test_interruptions.py",
-    "sweeper/tracking/test_sync.py",
-    "faults/test_autoscaling.py",
-    "faults/test_damage.py",
-    "sweeper/test_end_to_end.py",
-    "sweeper/execution/ray/test_card_probe.py",
-    "sweeper/test_planted_secrets.py",
-    "test_rehearsals.py",
-    "remote/test_store.py",
-    "deploy/test_drain_on_warning.py",
-    "sweeper/execution/ray/test_session.py",
-    "sweeper/execution/test_runner.py",
-    "fuzzing/test_fuzzing.py",
-    "sweeper/execution/test_local.py",
-    "faults/test_hangs.py",
-    "sweeper/tables/test_writer.py",
-    "release/test_contributing.py",
-    "sweeper/exporting/test_folder.py",
-    "sweeper/api/test_commands.py",
-    "faults/test_endings.py",
-)
+    "remote/test_end_to_end", "faults/test_kills", "faults/test_interruptions", "sweeper/tracking/test_sync",
+    "faults/test_autoscaling", "faults/test_damage", "sweeper/test_end_to_end",
+    "sweeper/execution/ray/test_card_probe", "sweeper/test_planted_secrets", "test_rehearsals", "remote/test_store",
+    "deploy/test_drain_on_warning", "sweeper/execution/ray/test_session", "test_docstring_examples",
+    "sweeper/results/test_comparison", "sweeper/search/test_suggestions", "sweeper/reporting/test_first_screen",
+    "sweeper/execution/driver/test_driver", "trainables/worker/test_trial",
+    "sweeper/execution/driver/test_replicates_apart", "search_spaces/test_shipped_files",
+    "sweeper/results/test_results", "sweeper/exporting/test_folder", "sweeper/results/test_listing",
+    "sweeper/planning/test_plan", "trainables/training/lanes/test_trial", "trainables/training/test_without_waiting",
+    "trainables/curvature/test_measure", "sweeper/tables/test_writer", "sweeper/results/test_predictive",
+    "sweeper/results/test_verdicts", "sweeper/reporting/test_page", "trainables/training/test_acceleration",
+    "search_spaces/papers/test_tables", "sweeper/storage/test_lookup", "sweeper/execution/test_runner",
+    "fuzzing/test_fuzzing", "sweeper/execution/test_local", "faults/test_hangs", "release/test_contributing",
+    "sweeper/api/test_commands", "faults/test_endings",
+)  # fmt: skip
 """Files whose tests take longest, the longest first; a list that is out of date costs time and nothing else."""
 
 # The same examples in every run: more of them cost time each time and find nothing new; `make fuzz` draws others.
@@ -53,7 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    ranks = {Path(__file__).parent / name: rank for rank, name in enumerate(LONGEST)}
+    ranks = {Path(__file__).parent / f"{name}.py": rank for rank, name in enumerate(LONGEST)}
     items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
 
 

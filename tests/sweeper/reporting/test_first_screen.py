@@ -1,6 +1,7 @@
 """The first screen's data, on sweeps with a known truth."""
 
 import math
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -60,6 +61,13 @@ def of_gammas(gammas: Results) -> FirstScreen:
     return screen(gammas)
 
 
+@pytest.fixture(scope="module")
+def four_seeds(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Such a grid with four seeds and fewer samples, for tests that change a copy."""
+    folder = tmp_path_factory.mktemp("four") / "s"
+    return write_sweep(folder, configurations=9, replicates=4, space="gamma", samples=120, failures=0)
+
+
 def test_every_question_of_the_quickstart_has_a_state(quickstart_folder: Path) -> None:
     (answer,) = screen(held(quickstart_folder)).answers
     best = leaderboard(held(quickstart_folder)).best
@@ -112,7 +120,8 @@ def test_one_seed_each_is_not_judged_and_says_what_would(tmp_path: Path) -> None
 
 
 def test_the_proposed_seeds_are_those_that_the_command_trains(gammas: Results, of_gammas: FirstScreen) -> None:
-    found, board = matrix(gammas, leaderboard(gammas)), leaderboard(gammas)
+    board = leaderboard(gammas)
+    found = matrix(gammas, board)
     (answer,) = of_gammas.answers
     assert found is not None
     trainings, command = module.more_seeds(gammas, found, answer.lines, 3, len(board.finished))
@@ -120,9 +129,9 @@ def test_the_proposed_seeds_are_those_that_the_command_trains(gammas: Results, o
     assert added > 0 and trainings in (0, added * len(board.finished))
 
 
-def test_fresh_seeds_decide_alone(tmp_path: Path) -> None:
+def test_fresh_seeds_decide_alone(four_seeds: Path, tmp_path: Path) -> None:
     """Two configurations are good on the seeds that chose them; on fresh ones, the second of them is."""
-    folder = write_sweep(tmp_path / "s", configurations=9, replicates=4, space="gamma", samples=120, failures=0)
+    folder = Path(shutil.copytree(four_seeds, tmp_path / "s", symlinks=True))
     board = leaderboard(Results(folder))
     one, two = (str(row["trial"]) for row in board.finished[:2])
 
@@ -143,8 +152,8 @@ def test_fresh_seeds_decide_alone(tmp_path: Path) -> None:
     assert int(command.rpartition("=")[2]) > count + 2, "more than the leader has, whatever the fewest are"
 
 
-def test_a_training_that_ended_far_from_the_others_is_named_and_left_out(tmp_path: Path) -> None:
-    folder = write_sweep(tmp_path / "s", configurations=9, replicates=4, space="gamma", samples=120, failures=0)
+def test_a_training_that_ended_far_from_the_others_is_named_and_left_out(four_seeds: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(four_seeds, tmp_path / "s", symlinks=True))
     sound = screen(Results(folder)).answers[0]
     trial, value = sound.leader.trial, sound.leader.value.mean
 
