@@ -1,5 +1,6 @@
 """The median stopping rule against its definition written out."""
 
+import itertools
 import statistics
 
 import numpy as np
@@ -9,6 +10,7 @@ from sweeper.journal.records import Decision
 from sweeper.results import load
 from sweeper.scheduling.base import decide
 from sweeper.scheduling.median_stopping import MedianStopping
+from sweeper.scheduling.simulation import simulate_strata
 from tests.running import in_process
 from tests.sweeper.scheduling.journals import MEDIAN, played
 
@@ -84,3 +86,9 @@ def test_a_sweep_on_ray_stops_trials_and_its_decisions_are_recomputed(tmp_path):
     assert {row["rung"] for row in rows} == {1, 3, 5, 6}
     assert {"stop", "continue", "complete"} == {row["kind"] for row in rows}
     assert all(row["cutoff"] is not None for row in rows if row["kind"] == "stop")
+
+
+def test_a_plan_follows_from_the_rule():
+    means = simulate_strata(MEDIAN, 40, 4, 20, 0)[1].sum(axis=1).mean(axis=0)
+    assert means.shape == (len(MEDIAN.rungs),) and means[0] == 40
+    assert all(a >= b for a, b in itertools.pairwise(means)) and means[-1] < 30
