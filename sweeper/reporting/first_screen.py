@@ -434,8 +434,9 @@ def seconds_of(results: Results, rows: Sequence[Row]) -> float | None:
 
 def majority_warning(results: Results, board: Leaderboard) -> list[str]:
     """Return a warning if the best configuration is hardly better than always predicting the largest class."""
-    best = board.best
-    if best is None:
+    best, training = board.best, results.specification.get("training") or {}
+    # A training that weights classes, or draws them equally often, gives accuracy up for the rare classes.
+    if best is None or training.get("class_weights") or training.get("sampler") == "balanced":
         return []
 
     accuracy, share = float_or_none(best, "val_accuracy"), float_or_none(best, "val_majority_share")

@@ -211,6 +211,8 @@ def test_a_majority_class_predictor_is_warned_of(quickstart_folder: Path) -> Non
     assert "constraints: [{metric: val_balanced_accuracy" in warned(row, better)[0]
     assert "train longer" in warned(row)[0]
     assert "train longer" not in warned(row, of=SimpleNamespace(specification={"loop": "imported"}))[0]
+    for training in ({"class_weights": "balanced"}, {"sampler": "balanced"}):  # they give accuracy up
+        assert warned(row, of=SimpleNamespace(specification={"training": training})) == []
     assert warned({**row, "val_accuracy": 0.9}) == warned({**row, "val_majority_share": None}) == warned() == []
 
 

@@ -90,6 +90,7 @@ def test_not_decided() -> None:
     )
     points = replace(ANSWER, state=NOT_DECIDED, most_lost=0.021, relative=False)
     assert "could be 0.021 worse" in lead(points)
+    assert lead(replace(points, most_lost=0.0)).startswith("Not decided. cross_entropy on resnet8 leads (test ECE ")
     assert remedy(replace(ANSWER, trainings=0)).startswith("More seeds may settle it: `")
 
 
