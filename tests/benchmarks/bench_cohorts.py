@@ -12,6 +12,7 @@ matrices fill a core, more lanes gain nothing more.
 """
 
 import argparse
+import itertools
 import os
 import resource
 import statistics
@@ -141,36 +142,41 @@ def several(folder: Path, title: str, make: Callable[[str], Path], packings: tup
         )
 
 
-def widths(rounds: int) -> None:
-    """Print what a lane costs in an epoch, on one core, by batch size and width."""
+def widths(device: str, networks: Sequence[str], batches: Sequence[int], counts: Sequence[int], rounds: int) -> None:
+    """Print what a lane costs in an epoch, by network, batch size and width: the processor's time, or a card's."""
     torch.set_num_threads(1)
-    data = load_dataset("digits")
+    data = load_dataset("digits").to(device)
+    print("an epoch on digits, ms a lane (gain over alone), by lanes of the cohort")
     with tempfile.TemporaryDirectory() as folder:
-        drawn = configurations(load_spec(space_of(Path(folder), max(WIDTHS), 128, "cohort")))
-    print("processor time of an epoch of an mlp, ms a lane (gain over alone), by lanes of the cohort")
-    for batch in BATCHES:
-        values = [{**each, "optimizer": {**each["optimizer"], "batch_size": batch}} for each in drawn]
-        built = [Replicate(v, seed=n, dataset=data, max_epochs=100) for n, v in enumerate(values)]
-        alone = _fastest(built[0].train_epoch, rounds)
+        drawn = configurations(load_spec(space_of(Path(folder), max(counts), 128, "cohort")))
+    for network, batch in itertools.product(networks, batches):
+
+        def build(number: int, network: str = network, batch: int = batch) -> Replicate:
+            values = {**drawn[number], "architecture": {"name": network}}
+            values["optimizer"] = {**values["optimizer"], "batch_size": batch}
+            return Replicate(values, seed=number, dataset=data, max_epochs=1000, device=device)
+
+        alone = _fastest(build(0).train_epoch, device, rounds)
         cells = [f"alone {1000 * alone:.2f}"]
-        for width in WIDTHS:
-            cohort = Cohort(built[0], width)
-            lanes = [Replicate(v, seed=n, dataset=data, max_epochs=100) for n, v in enumerate(values[:width])]
-            for lane in lanes:
-                cohort.join(lane)
-            each = _fastest(cohort.train_epoch, rounds) / width
+        for width in counts:
+            cohort = Cohort(build(0), width)
+            for number in range(width):
+                cohort.join(build(number))
+            each = _fastest(cohort.train_epoch, device, rounds) / width
             cells.append(f"{width}: {1000 * each:.2f} ({alone / each:.1f}×)")
-        print(f"  batch {batch:3d}: {', '.join(cells)}", flush=True)
+        print(f"  {network}, batch {batch}: {', '.join(cells)}", flush=True)
 
 
-def _fastest(train: Callable[[], object], rounds: int) -> float:
-    train()
+def _fastest(train: Callable[[], object], device: str, rounds: int) -> float:
+    clock = time.process_time if device == "cpu" else time.perf_counter
     times = []
-    for _ in range(rounds):
-        began = time.process_time()
+    for _ in range(rounds + 1):
+        began = clock()
         train()
-        times.append(time.process_time() - began)
-    return min(times)
+        if device == "cuda":
+            torch.cuda.synchronize()
+        times.append(clock() - began)
+    return min(times[1:])
 
 
 def main() -> None:
@@ -187,7 +193,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         if "widths" in wanted:
-            widths(max(3, options.rounds))
+            widths("cpu", ["mlp"], BATCHES, WIDTHS, max(3, options.rounds))
         if "batches" in wanted:
             by_batch(folder, options.batches, options.samples, options.fewer, cores, options.rounds)
         if "halving" in wanted:

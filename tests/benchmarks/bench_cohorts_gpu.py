@@ -20,21 +20,16 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
 from sweeper.core.ids import SweepPaths
 from sweeper.journal.journal import read_journal
-from sweeper.space.configurations import configurations
-from sweeper.space.loading import load_spec
 from sweeper.storage.metadata import hardware
-from tests.benchmarks.bench_cohorts import space_of
+from tests.benchmarks.bench_cohorts import space_of, widths
 from tests.benchmarks.bench_overhead import measured
-from trainables.datasets import load_dataset
-from trainables.training.lanes.cohort import Cohort
-from trainables.training.loop import Replicate
 
 WIDTHS = (1, 4, 16, 64, 256)
 NETWORKS = ("mlp", "resnet8")
@@ -77,45 +72,6 @@ class Utilisation:
             with contextlib.suppress(ValueError):  # a virtual machine's card may not tell its power
                 busy, watts = map(float, answer.stdout.split(","))
                 self._samples.append((busy, watts))
-
-
-def widths(device: str, networks: Sequence[str], batches: Sequence[int], counts: Sequence[int], rounds: int) -> None:
-    """Print what a lane costs in an epoch, by network, batch size and width."""
-    torch.set_num_threads(1)
-    data = load_dataset("digits").to(device)
-    print("an epoch on digits, ms a lane (gain over alone)")
-    with tempfile.TemporaryDirectory() as folder:
-        drawn = configurations(load_spec(space_of(Path(folder), max(counts), 128, "cohort")))
-    for network in networks:
-        for batch in batches:
-
-            def build(number: int, network: str = network, batch: int = batch):  # type: ignore[no-untyped-def]
-                values = {**drawn[number], "architecture": {"name": network}}
-                values["optimizer"] = {**values["optimizer"], "batch_size": batch}
-                given = {"dataset": data, "max_epochs": 1000, "device": device}
-                return Replicate(values, seed=number, **given)
-
-            alone = _fastest(build(0).train_epoch, device, rounds)
-            cells = [f"alone {1000 * alone:.2f}"]
-            for width in counts:
-                cohort = Cohort(build(0), width)
-                for number in range(width):
-                    cohort.join(build(number))
-                each = _fastest(cohort.train_epoch, device, rounds) / width
-                cells.append(f"{width}: {1000 * each:.2f} ({alone / each:.1f}×)")
-            print(f"  {network}, batch {batch}: {', '.join(cells)}", flush=True)
-
-
-def _fastest(train: Callable[[], object], device: str, rounds: int) -> float:
-    train()
-    times = []
-    for _ in range(rounds):
-        began = time.perf_counter()
-        train()
-        if device == "cuda":
-            torch.cuda.synchronize()
-        times.append(time.perf_counter() - began)
-    return min(times)
 
 
 def swept(folder: Path, packing: str, samples: int, batch: int, gpu: float, cores: int) -> tuple[float, float, str]:

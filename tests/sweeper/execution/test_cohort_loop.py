@@ -219,7 +219,7 @@ def _left(index: int, seat: Worker) -> int:
     return min(stops) - seat.epoch - seat.__dict__.get("ahead", 0)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(12))
 def test_kills_change_no_decision_of_cohorts_in_one_process(tmp_path, monkeypatch, seed):
     """Neither which kind trains first, nor who of a cohort comes to a rung first."""
     monkeypatch.setattr(executor, "wait", lambda connections, seconds: connections)
