@@ -18,7 +18,7 @@ from sweeper.core.errors import SweeperError
 from sweeper.execution.cluster.submission import Request, submit as submit_sweep, submit_resume
 from sweeper.reporting.status import local_log
 from sweeper.storage.metadata import user_and_host
-from trainables.files.regular import read_text
+from trainables.files.atomic import read_text
 
 if TYPE_CHECKING:
     from sweeper.execution.cluster.cluster import Cluster

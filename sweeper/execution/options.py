@@ -24,8 +24,7 @@ from sweeper.reporting.live import Progress, Timings
 from sweeper.storage.lookup import find_sweep
 from sweeper.storage.sweeps import Sweep
 from sweeper.tracking.base import kind_of
-from trainables.files.atomic import write_text
-from trainables.files.regular import read_text
+from trainables.files.atomic import read_text, write_text
 from trainables.worker.trial_reports import NON_FINITE
 
 

@@ -18,7 +18,7 @@ from sweeper.exporting.folder import DESCRIPTION, FORMAT, PROGRAM
 from trainables.datasets import DataSetUnavailableError
 from trainables.datasets.image_files import decode_image, image_pixels
 from trainables.datasets.image_stream import ImagePreprocessing
-from trainables.files.regular import read_text
+from trainables.files.atomic import read_text
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -20,8 +20,7 @@ from sweeper.core.errors import SweeperError, unwritable
 from sweeper.core.ids import SweepPaths
 from sweeper.journal import segments
 from sweeper.journal.records import Body, Record
-from trainables.files.atomic import write_bytes, write_new_bytes
-from trainables.files.regular import read_bytes
+from trainables.files.atomic import read_bytes, write_bytes, write_new_bytes
 
 #: The first bytes of a record up to this number contain its checksum, number and kind; a report can be much longer.
 _HEAD = 120

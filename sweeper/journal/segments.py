@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from trainables.files.regular import read_bytes
+from trainables.files.atomic import read_bytes
 
 #: Records per segment: 800,000 records are then 800 files of a few MB each.
 SEALED = 1000

@@ -33,7 +33,7 @@ from sweeper.journal.records import Attempt, Ended, Failed, Record, ReplicateRep
 from sweeper.journal.state import SweepState
 from sweeper.reporting.snapshot import BAR, Snapshot, Tally, failure_line, progress_line, progress_panel
 from sweeper.scheduling.base import Scheduler
-from trainables.files.regular import open_regular
+from trainables.files.atomic import open_regular
 
 #: Seconds between two lines without a terminal. The log of a day then has 8,640 lines.
 PLAIN_LINE_SECONDS = 10.0

@@ -23,7 +23,7 @@ from sweeper.results.leaderboard import front, leaderboard
 from sweeper.results.listing import Overview, details, overview
 from sweeper.results.queries import literal
 from sweeper.results.trial_facts import trial_facts
-from trainables.files.regular import read_text
+from trainables.files.atomic import read_text
 
 #: Button of the page's filter → statuses that it shows.
 FILTERS = {

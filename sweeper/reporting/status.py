@@ -34,7 +34,7 @@ from sweeper.storage.lease import LEASE, holder, holder_of_copy, process_of
 from sweeper.storage.lookup import Entry, find_sweep, sweep_names
 from sweeper.storage.places import local_copies, local_copy
 from sweeper.storage.sweeps import Sweep, edited, open_sweep
-from trainables.files.regular import read_text
+from trainables.files.atomic import read_text
 from trainables.files.stores.base import is_store_address
 
 

@@ -17,8 +17,7 @@ from sweeper.space.catalogue import installed_registries
 from sweeper.space.spec import SweepSpec
 from trainables.extensions.code import ExtensionCode, archive_digest, gathered, take_up
 from trainables.extensions.targets import look_in
-from trainables.files.atomic import write_bytes
-from trainables.files.regular import read_bytes
+from trainables.files.atomic import read_bytes, write_bytes
 from trainables.registry import OWN, ExtensionError, Registry, is_import_path, permit_only
 
 #: Key of the manifest's entry on a sweep's own components: the digest of their code, and the object behind each name.

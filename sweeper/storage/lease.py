@@ -30,8 +30,8 @@ from typing import Any
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
 from sweeper.storage.store_journal import TERMS, Term, count_of, read_terms, settled, term_names
+from trainables.files.atomic import IrregularFileError, open_regular, read_bytes
 from trainables.files.locks import BEAT_SECONDS, SILENCE_SECONDS, Claim, NoLocksError, claimed, lock_open_file
-from trainables.files.regular import IrregularFileError, open_regular, read_bytes
 from trainables.files.stores.object_store import Store, patiently
 
 #: File that replaces the lock on a file system without locks.

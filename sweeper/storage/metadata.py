@@ -24,8 +24,8 @@ from sweeper.core.domains import Values, part_of
 from sweeper.core.errors import SweeperError
 from sweeper.space.file import parse_written
 from sweeper.space.spec import SweepSpec
+from trainables.files.atomic import read_bytes
 from trainables.files.container import usable_cores
-from trainables.files.regular import read_bytes
 
 #: Packages whose versions the manifest records, because they can change results.
 PACKAGES = (

@@ -36,8 +36,7 @@ from sweeper.core.ids import (
 from sweeper.storage.lease import LEASE
 from sweeper.storage.lookup import find_sweep
 from sweeper.storage.store_journal import fetch_journal, read_terms
-from trainables.files.atomic import write_text
-from trainables.files.regular import read_text
+from trainables.files.atomic import read_text, write_text
 from trainables.files.stores.base import Entry, StoreError, is_store_address
 from trainables.files.stores.object_store import Store
 from trainables.registry.names import hint

@@ -26,8 +26,7 @@ from sweeper.journal import segments
 from sweeper.journal.journal import Journal
 from sweeper.journal.records import Body, Record
 from sweeper.journal.segments import joined, piece_of, segment_name
-from trainables.files.atomic import write_bytes
-from trainables.files.regular import read_bytes
+from trainables.files.atomic import read_bytes, write_bytes
 from trainables.files.stores.base import Entry, StoreError
 from trainables.files.stores.object_store import PATIENCE_SECONDS, Store, patiently
 

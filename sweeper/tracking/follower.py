@@ -14,7 +14,7 @@ from contextlib import suppress
 from sweeper.core.ids import SweepPaths
 from sweeper.core.processes import python_module, set_niceness, start_beside
 from sweeper.tracking.base import kind_of
-from trainables.files.regular import open_regular
+from trainables.files.atomic import open_regular
 
 #: Environment variable with the tracker's address, which can contain a password. Other users can see arguments, but not
 #: the environment.

@@ -29,7 +29,7 @@ from torch import Tensor
 from trainables.datasets.base import DataSet, Split
 from trainables.datasets.cache import DataSetUnavailableError, data_folder, locked, temporary_beside
 from trainables.datasets.image_stream import CropAndFlip, ImagePreprocessing
-from trainables.files.regular import read_bytes
+from trainables.files.atomic import read_bytes
 from trainables.registry import SPLITS
 
 #: Copies unused for this long are removed when the next one is made. Our choice: sweeps are resumed sooner.

@@ -25,7 +25,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainables.files.regular import open_regular
+from trainables.files.atomic import open_regular
 
 if TYPE_CHECKING:
     from _typeshed import FileDescriptorLike

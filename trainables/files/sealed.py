@@ -17,7 +17,7 @@ from typing import IO
 
 import pyarrow.parquet as pq
 
-from trainables.files.regular import open_regular
+from trainables.files.atomic import open_regular
 
 MARK = b"sweeper-crc1"
 

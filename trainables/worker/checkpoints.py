@@ -20,9 +20,8 @@ from typing import IO
 import torch
 from torch import Tensor
 
-from trainables.files.atomic import replacing
+from trainables.files.atomic import open_regular, replacing
 from trainables.files.locks import Scratch
-from trainables.files.regular import open_regular
 from trainables.files.stores.object_store import Store, patiently
 from trainables.training.prediction import State
 

@@ -18,7 +18,7 @@ import traceback
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
 
-from trainables.files.regular import open_regular
+from trainables.files.atomic import open_regular
 from trainables.worker.hang_watchdog import die_with_parent, exit_code
 from trainables.worker.trial_reports import WorkerFailed, WorkerInit
 

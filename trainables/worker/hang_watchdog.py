@@ -25,9 +25,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
-from trainables.files.atomic import write_text
+from trainables.files.atomic import read_text, write_text
 from trainables.files.locks import seconds_waited
-from trainables.files.regular import read_text
 from trainables.worker.trial_reports import CRASH, HUNG, Failure, TrialEnded
 
 #: A main thread that uses less than this share of the time counts as hanging. A wait that wakes up every five seconds,

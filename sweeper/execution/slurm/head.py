@@ -28,7 +28,7 @@ from sweeper.execution.slurm.settings import WORKERS
 from sweeper.execution.slurm.worker import RayNode, address_here, answers, environment, free_port, ray_folder
 from sweeper.journal.journal import read_journal
 from sweeper.journal.segments import last_sequence
-from trainables.files.regular import read_text
+from trainables.files.atomic import read_text
 
 #: Seconds between two checks of the driver's process.
 POLL_SECONDS = 0.5

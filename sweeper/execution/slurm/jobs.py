@@ -20,8 +20,7 @@ import yaml
 
 from sweeper.core.errors import SweeperError, writing_to
 from sweeper.execution.slurm.settings import HEAD, OF_WORKERS, PREFIX, WORKERS, SlurmSettings, scripts
-from trainables.files.atomic import write_text
-from trainables.files.regular import read_text
+from trainables.files.atomic import read_text, write_text
 
 
 @dataclass(frozen=True)

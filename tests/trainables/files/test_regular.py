@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from trainables.files.atomic import kept_choice
+from trainables.files.atomic import IrregularFileError, kept_choice, open_regular, read_bytes, read_text
 from trainables.files.locks import file_lock
-from trainables.files.regular import IrregularFileError, open_regular, read_bytes, read_text
 
 
 def pipe(path: Path) -> None:

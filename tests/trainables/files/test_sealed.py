@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from trainables.files.regular import IrregularFileError
+from trainables.files.atomic import IrregularFileError
 from trainables.files.sealed import DamagedFileError, require_sound, seal
 from trainables.worker.trial_tables import write_parquet
 
