@@ -16,7 +16,6 @@ from pydantic_core import ErrorDetails, PydanticKnownError, core_schema
 from sweeper.core.domains import Fields, Plain, Values, join_path, parse, part_of, plain
 from sweeper.core.errors import Fault, InvalidSearchSpace
 from sweeper.core.ids import ReplicateSeeds
-from sweeper.core.statistics.racing import open_questions
 from sweeper.journal.best import Objective as Goal
 from sweeper.scheduling import Scheduler
 from sweeper.scheduling.base import WITHIN
@@ -286,6 +285,8 @@ def final_stage(spec: SweepSpec) -> FinalStage | None:
     """Return the sweep's final stage, which chooses fresh seeds; None if the sweep has none."""
     if spec.replicates.at_most is None:
         return None
+    from sweeper.core.statistics.racing import open_questions  # commands that only read a space do not need it
+
     mode, margin = spec.objective.mode, spec.objective.margin
     # `objective.margin` is a difference in ECE, so for another objective it would have the wrong unit.
     if not spec.objective.metric.endswith("ece"):
