@@ -47,9 +47,9 @@ PLAIN = (*NUMBERS, *TEXTS, _IS.is_boolean, _IS.is_null)
 #: Columns to rename, because a search space uses the name for something else.
 RESERVED = {"dataset": "own_dataset"}
 
-#: Post-hoc methods that are compared. If there are many runs, only the first method, since the others take seconds
-#: each.
-METHODS = ["temperature", "vector", "isotonic"]
+#: Post-hoc methods that are compared, of many classes and of two. If there are many runs, only the first, since the
+#: others take seconds each.
+METHODS, OF_TWO_CLASSES = ["temperature", "vector", "isotonic"], ["temperature", "beta", "isotonic"]
 
 #: Further metrics for data with two classes: those of the probability of class 1.
 BINARY = ["ece_positive", "calibration_slope", "calibration_intercept"]
@@ -114,6 +114,7 @@ class Predictions:
             names = dict.fromkeys(value["name"] for value in values)
             options = [_choices([value for value in values if value["name"] == name]) for name in names]
             named[part] = {"one_of": options} if len(options) > 1 else options[0]
+        binary = self.logits.shape[1] == 2
         return {
             "loop": IMPORTED,
             "scheduler": {"name": "none", "max_epochs": self.epochs[-1]},
@@ -122,8 +123,8 @@ class Predictions:
             "evaluation": {
                 "curvature": False,
                 "splits": [*self.splits],
-                "posthoc": METHODS[: None if len(self.rows) == 1 else 1],
-                "metrics": BINARY if self.logits.shape[1] == 2 else [],
+                "posthoc": (OF_TWO_CLASSES if binary else METHODS)[: None if len(self.rows) == 1 else 1],
+                "metrics": BINARY if binary else [],
             },
             "space": {**named, **_choices(rest)},
         }

@@ -233,9 +233,11 @@ def members_of(results: Results, trials: Sequence[str]) -> list[StoredPrediction
             kept = ({split: part[split] for split in both} for part in (predictions.logits, predictions.targets))
             members.append(StoredPredictions(predictions.trial, predictions.replicate, predictions.epoch, *kept))
     if not members:
+        measured = results.specification.get("evaluation", {}).get("splits", both)
+        later, never = "wait until one finishes, or resume the sweep", "make one whose evaluation has the split test"
         raise SweeperError(
             f"the sweep {results.name!r} has no finished trial with predictions on validation and test data",
-            "wait until one finishes, or resume the sweep",
+            later if MEASURED_ON in measured else never,
         )
     require_same_samples(members)
     return sorted(members, key=lambda member: (trials.index(member.trial), member.replicate))

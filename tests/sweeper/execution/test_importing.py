@@ -195,3 +195,18 @@ def test_cross_fitting_measures_every_sample_after_fits_on_the_others(tmp_path):
     known = [(effect.method, effect.split, effect.free, effect.samples) for effect in again.effects]
     assert known == [("platt", "val", 3, 90), ("beta", "val", 4.5, 90)]
     assert posthoc_tables(done.results).split == "val"
+    with pytest.raises(SweeperError) as refused:  # to wait would not help
+        sweeper.compare("few", by="posthoc", output=tmp_path)
+    assert "the split test" in str(refused.value)
+
+
+def test_two_classes_are_compared_by_the_method_of_two_classes(tmp_path):
+    logits, targets = drawn_predictions(0, 120, 2, 3)
+    np.savez(tmp_path / "two.npz", logits=logits, labels=targets)
+    done = sweeper.import_(tmp_path / "two.npz", set={"evaluation.bootstrap": 0}, output=tmp_path, mlflow=False)
+    assert {row["method"] for row in posthoc_measurements(done.results).rows} == {
+        "none",
+        "temperature",
+        "beta",
+        "isotonic",
+    }
