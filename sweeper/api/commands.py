@@ -224,7 +224,7 @@ def import_(
     All commands that read sweeps can read it.
 
     Args:
-        file: NumPy archive (.npz, .npy), CSV or Parquet file of logits or probabilities.
+        file: NumPy archive (.npz, .npy), HDF5, CSV or Parquet file of logits or probabilities.
         labels: File of the class indices, if they are not in the first one.
         cross_fit: Fit each post-hoc method on four fifths of the samples and measure it on the others, in turn, instead
             of halving them. For few samples.

@@ -1,4 +1,4 @@
-"""Predictions in NumPy archives, CSV and Parquet files, as a table with the columns of `predictions_file`.
+"""Predictions in NumPy, HDF5, CSV and Parquet files, as a table with the columns of `predictions_file`.
 
 The name of an array or column says what it holds: `logits` or `probabilities`, or `labels`, before or after the split's
 name (`val_logits`, `labels_test`). CSV files have one column per class (`logits_0`, `logits_1`, …). A single number per
@@ -41,7 +41,10 @@ WIDE = re.compile(rf"({'|'.join(SCORES)})_?(\d+)")
 
 Array = NDArray[np.generic]
 
-FORMS = "give .npz, .npy, .csv or .parquet"
+#: Suffixes of files of named arrays.
+ARRAYS = (".npz", ".npy", ".h5", ".hdf5")
+
+FORMS = "give .npz, .npy, .h5, .csv or .parquet"
 
 
 def predictions_table(file: Path, labels: Path | None = None, *, cross_fit: bool = False) -> tuple[pa.Table, list[str]]:
@@ -59,7 +62,7 @@ def predictions_table(file: Path, labels: Path | None = None, *, cross_fit: bool
         SweeperError: the file has another format, or its arrays do not belong together.
         OSError, ValueError, pa.ArrowException: the file cannot be read.
     """
-    if file.suffix in (".npz", ".npy"):
+    if file.suffix in ARRAYS:
         arrays = _arrays(file)
         if labels is not None:
             arrays[TARGET] = _labels(labels)
@@ -84,14 +87,21 @@ def _read(file: Path) -> pa.Table:
 
 
 def _arrays(file: Path) -> dict[str, Array]:
-    """Return the arrays of a NumPy file by name; pickled objects, which are programs, are refused."""
+    """Return the arrays of a NumPy or HDF5 file by name; pickled objects, which are programs, are refused."""
+    if file.suffix in ARRAYS[2:]:
+        try:
+            import h5py
+        except ImportError as error:
+            raise SweeperError("h5py is not installed", "pip install 'calibration-sweeper[hdf5]'") from error
+        with h5py.File(file) as held:
+            return {name: array[()] for name, array in held.items() if isinstance(array, h5py.Dataset)}
     loaded = np.load(file, allow_pickle=False)
     return {"scores": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
 
 
 def _labels(file: Path) -> Array:
     """Return the targets [N] of a file that contains only targets; one-hot rows [N, K] become class indices."""
-    if file.suffix in (".npz", ".npy"):
+    if file.suffix in ARRAYS:
         held = _arrays(file)
     else:
         table = _read(file)

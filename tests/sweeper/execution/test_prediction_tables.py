@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
@@ -49,6 +50,8 @@ def test_every_form_of_the_same_predictions_is_the_same_table(tmp_path: Path) ->
     p = softmax(LOGITS.astype(np.float64))
     np.savez(tmp_path / "a.npz", logits=LOGITS, targets=LABELS)
     np.savez(tmp_path / "b.npz", probs=p, y=LABELS)
+    with h5py.File(tmp_path / "h.h5", "w") as file:
+        file["logits"], file["labels"] = LOGITS, LABELS
     np.save(tmp_path / "c.npy", LOGITS)
     np.save(tmp_path / "labels.npy", LABELS)
     np.save(tmp_path / "one_hot.npy", np.eye(3)[LABELS])
@@ -60,7 +63,7 @@ def test_every_form_of_the_same_predictions_is_the_same_table(tmp_path: Path) ->
     forms = [
         halves(tmp_path / name, None if labels is None else tmp_path / labels)
         for name, labels in [
-            ("a.npz", None), ("b.npz", None), ("c.npy", "labels.npy"), ("c.npy", "one_hot.npy"),
+            ("a.npz", None), ("b.npz", None), ("h.h5", None), ("c.npy", "labels.npy"), ("c.npy", "one_hot.npy"),
             ("c.npy", "labels.csv"), ("d.csv", None), ("e.csv", "labels.npy"), ("f.parquet", None),
         ]
     ]  # fmt: skip
