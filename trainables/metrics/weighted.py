@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -59,6 +60,12 @@ _HIGHEST = {"accuracy": 1.0, "nll": math.inf, "brier": 2.0, "ece": 1.0}
 #: Columns of every evaluation, filled for splits whose samples have weights.
 WEIGHTED_COLUMNS = tuple(f"weighted_{name}" for name in _HIGHEST)
 
+
+def _without_weights(name: str, probabilities: Floats, targets: Integers) -> float:
+    """Return NaN: only an evaluation knows the weights, and calls `weighted_metrics`."""
+    return math.nan
+
+
 for _name, _high in _HIGHEST.items():
     _mode: Literal["min", "max"] = "max" if _name == "accuracy" else "min"
     METRICS.add(
@@ -70,4 +77,4 @@ for _name, _high in _HIGHEST.items():
         unit=METRICS[_name].unit,
         always=True,
         needs="weights of the samples",
-    )(lambda probabilities, targets: math.nan)
+    )(partial(_without_weights, _name))
