@@ -371,13 +371,11 @@ def _with_gain(effect: Effect, before: Rows, after: Rows, dataset: Mapping[str, 
     from trainables.posthoc import POSTHOC
 
     count = None if POSTHOC.is_own(effect.method) else POSTHOC[effect.method].free
-    samples = dataset.get("samples", {}).get("val")
+    samples, classes = dataset.get("samples", {}).get("val"), dataset.get("classes")
     change = _over_units("nll", before, after)
-    if count is None or not samples or change is None or FITTED_ON in json.loads(effect.options):
+    if count is None or not samples or not classes or change is None or FITTED_ON in json.loads(effect.options):
         return effect
-    free = fmean(
-        count(dataset["classes"], json.loads(str(row["parameters"]))) for row in after if not row["unavailable"]
-    )
+    free = fmean(count(classes, json.loads(str(row["parameters"]))) for row in after if not row["unavailable"])
     # n samples show a gain that is k/(2n) too large to the fit, and k/(2n) too small to others; folds are 4/5 of them.
     bias = free / (2 * samples) if effect.split == "test" else -free / (2 * samples) * FOLDS / (FOLDS - 1)
     return replace(effect, free=free, samples=samples, gain=-change.difference.mean - bias)
