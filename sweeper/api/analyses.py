@@ -6,7 +6,7 @@ As in `sweeper.api.commands`, names, options, defaults and messages equal the co
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -92,7 +92,9 @@ def compare(
     if by is not None:
         from sweeper.results.improvements import improvements, view as table_of
 
-        rows = improvements([opened(sweep, output) for sweep in dict.fromkeys((name, first, second, *more)) if sweep])
+        with ExitStack() as held:
+            names = dict.fromkeys(sweep for sweep in (name, first, second, *more) if sweep)
+            rows = improvements([held.enter_context(opened(sweep, output).snapshot()) for sweep in names])
         return CommandResult(rows, table_of(rows))
     if first is None or more:
         raise SweeperError(
