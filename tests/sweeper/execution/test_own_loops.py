@@ -65,7 +65,7 @@ evaluation: {bootstrap: 0}
 """
 
 SAID = {
-    "shape": r"wrong:Wrong: predict('val') returns shapes [180] and [60]; return logits [N, K], K ≥ 2, and targets [N]",
+    "shape": r"wrong:Wrong: predict('val') returns shapes [180] and [60]; ",
     "nan": "val_nll of replicate 0 is nan in epoch 2",
     "far": "wrong:Wrong: predict('val') returns targets from 5 to 7; 3 logits allow 0 to 2",
     "raises": "RuntimeError: something broke (after 2 tries)",
