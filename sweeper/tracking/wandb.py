@@ -99,9 +99,12 @@ def _fault(address: str) -> tuple[str, str] | None:
         return "Weights & Biases is not installed", "pip install 'calibration-sweeper[wandb]'"
     import wandb
 
-    if wandb.setup().settings.mode == "online" and not wandb.login(prompt=False):
-        return "Weights & Biases has no API key", "run `wandb login`, or set WANDB_MODE=offline"
-    return None
+    remedy = "run `wandb login`, or set WANDB_MODE=offline"
+    try:
+        known = wandb.setup().settings.mode != "online" or wandb.login(prompt=False)
+    except wandb.Error as error:  # the key is checked by the server, which can refuse it or be away
+        return f"Weights & Biases does not take the API key: {error}", remedy
+    return None if known else ("Weights & Biases has no API key", remedy)
 
 
 TRACKER = TrackerKind("Weights & Biases", WandbTracker, errors=_errors, fault=_fault)

@@ -17,7 +17,7 @@ from sweeper.journal.journal import read_journal
 from sweeper.journal.state import fold
 from sweeper.tracking.follower import Follower
 from tests.faults.processes import wait_until
-from tests.mlflow_stores import by_column, expected_points
+from tests.mlflow_stores import by_column, expected_points, free_port
 from tests.patience import patient
 from tests.sweeper.tracking.test_sync import drive
 
@@ -102,4 +102,9 @@ def test_a_missing_key_is_refused_before_the_sweep(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("NETRC", str(tmp_path / "none"))
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     with pytest.raises(SweeperError, match="has no API key"):
+        checked("wandb:")
+    monkeypatch.setenv("WANDB_API_KEY", "a" * 40)
+    monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{free_port()}")
+    wandb.teardown()
+    with pytest.raises(SweeperError, match="does not take the API key"):
         checked("wandb:")
