@@ -116,17 +116,19 @@ async function draw(plot) {
 const WIDE = 20; // ratio of the largest to the smallest value from which an axis is logarithmic, as in the figures
 
 function setUpChoice(section) {
-  const { columns } = tableOf("trials-rows");
+  const { columns, rows } = tableOf("trials-rows");
   const fill = (name, fits, preferred) => {
     const select = section.querySelector(`[data-axis=${name}]`);
-    columns.forEach((column, at) => { if (fits(column)) select.add(new Option(column.label, at)); });
-    const first = [...select.options].find((option) => preferred.includes(option.text));
+    columns.forEach((column, at) => { if (fits(column, at)) select.add(new Option(column.label, at)); });
+    const first = preferred.map((text) => [...select.options].find((option) => option.text === text)).find(Boolean);
     if (first) select.value = first.value;
     select.addEventListener("change", () => draw(section.querySelector(".plot")));
   };
-  const measured = (column) => isNumeric(column.kind) && column.label !== "replicates";
+  // A sweep without test data has empty columns, which would be an empty plot.
+  const measured = (column, at) => isNumeric(column.kind) && column.label !== "replicates"
+    && rows.some((row) => numberIn(row[at], column.kind) !== null);
   fill("x", measured, ["test accuracy %"]);
-  fill("y", measured, ["test ECE"]);
+  fill("y", measured, ["test ECE", "validation NLL"]);
   fill("by", (column) => !isNumeric(column.kind) && !["trial", "configuration"].includes(column.label), ["loss"]);
 }
 
