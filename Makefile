@@ -14,7 +14,7 @@ BENCHES := overhead cohorts calibration curvature-shares replicates cohorts-gpu 
 # Hundreds of processes of the tests import the same modules: their bytecode is kept, whatever the caller's setting.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: sweep test test-integration test-slow test-faults test-kills test-slurm check docs check-docs check-gpu check-wheel check-readme check-pythons fuzz rehearse format graph \
+.PHONY: sweep test test-integration test-slow test-faults test-kills test-slurm check check-style check-repeats docs check-docs check-gpu check-wheel check-readme check-pythons fuzz rehearse format graph \
 	gallery install dist audit sbom notices release-check $(BENCHES:%=bench-%) bench-oracles clean
 
 sweep: $(RUNTIME)
@@ -57,12 +57,17 @@ test-kills: $(DEVELOPMENT)
 test-slurm: $(DEVELOPMENT)
 	TEST_SEED=random $(BIN)/python -m pytest tests/slurm -s -m "slow or not slow" --timeout 7200
 
-check: $(DEVELOPMENT)
+check: check-style check-repeats
+
+check-style: $(DEVELOPMENT)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pylint sweeper trainables search_spaces deploy/images/*.py  # repeated code: six lines and more
 	$(BIN)/vulture
+
+# Repeated code, six lines and more: three minutes on one core, so `make -j2 check` runs it beside the rest.
+check-repeats: $(DEVELOPMENT)
+	$(BIN)/pylint sweeper trainables search_spaces deploy/images/*.py
 
 # 100,000 inputs and more for the search space parser and the readers of results: a plan or rows, or a clear error.
 fuzz: $(DEVELOPMENT)
