@@ -46,17 +46,15 @@ def run(
         )
 
 
-@pytest.mark.parametrize("encoding", ENCODINGS)
-@pytest.mark.parametrize("words", [["results", "small"], ["show", "small"]])
-def test_characters_that_a_terminal_lacks_are_replaced(finished: Path, words: list[str], encoding: str) -> None:
-    done = run('"$@"', *words, cwd=finished, environment=ENCODINGS[encoding])
+@pytest.mark.parametrize(("encoding", "word"), zip(ENCODINGS, ("results", "show", "status"), strict=True))
+def test_characters_that_a_terminal_lacks_are_replaced(finished: Path, encoding: str, word: str) -> None:
+    done = run('"$@"', word, "small", cwd=finished, environment=ENCODINGS[encoding])
     assert done.returncode == 0, done.stderr
     assert "Error" not in done.stderr
 
 
-@pytest.mark.parametrize("encoding", ENCODINGS)
-def test_a_run_ends_well_where_it_cannot_write_what_it_says(tmp_path: Path, encoding: str) -> None:
-    done = run('"$@"', "run", write_space(tmp_path, TINY % 2), cwd=tmp_path, environment=ENCODINGS[encoding])
+def test_a_run_ends_well_where_it_cannot_write_what_it_says(tmp_path: Path) -> None:
+    done = run('"$@"', "run", write_space(tmp_path, TINY % 2), cwd=tmp_path, environment=ENCODINGS["C locale"])
     assert done.returncode == 0, done.stderr
     said = (tmp_path / "out").read_text("utf-8", "replace")
     assert "validation NLL" in said and "finished" in said
@@ -66,7 +64,6 @@ def test_a_run_ends_well_where_it_cannot_write_what_it_says(tmp_path: Path, enco
     ("script", "said"),
     [
         ('"$@" > /dev/full', "the summary could not be printed: No space left on device; see `sweeper results small`"),
-        ('exec "$@" >&-', ""),
         ('exec "$@" >&- <&-', ""),
         ('ulimit -n 64; exec "$@"', ""),
     ],

@@ -67,13 +67,13 @@ def test_a_niceness_is_the_sessions_only_where_the_process_leads_one():
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("executor", ["local", "ray"])
-def test_a_sweep_resumed_inside_its_own_folder_imports_nothing_from_there(tmp_path, executor):
+def test_a_sweep_resumed_inside_its_own_folder_imports_nothing_from_there(tmp_path):
     (tmp_path / "space.yaml").write_text(yaml.safe_dump(SPACE))
     _sweeper(tmp_path, "run", "space.yaml", "--name", "received", "--executor", "local", "--no-mlflow")
     received = tmp_path / "results" / "received"
     values = yaml.safe_load((received / "sweep.yaml").read_text())
-    (received / "sweep.yaml").write_text(yaml.safe_dump({**values, "samples": 2}))
     _plant(received)
-    _sweeper(received, "resume", str(received), "--executor", executor)
+    for samples, executor in ((2, "local"), (3, "ray")):
+        (received / "sweep.yaml").write_text(yaml.safe_dump({**values, "samples": samples}))
+        _sweeper(received, "resume", str(received), "--executor", executor)
     assert sorted(path.name for path in received.glob("caught_*")) == []
