@@ -62,7 +62,7 @@ OF_FIGURES = ("epoch", "after_epoch")
 Settings = frozenset[tuple[str, str]]
 
 #: Curvature settings that do not change the columns that papers print.
-HOW_CURVATURE_IS_COMPUTED = ("spectrum", "spectrum_steps", "vectors_per_pass", "weights")
+HOW_CURVATURE_IS_COMPUTED = ("spectrum", "spectrum_steps")
 
 #: The options that each objective of temperature scaling reads; others are ignored when methods are compared.
 OF_OBJECTIVES = {

@@ -42,7 +42,7 @@ EPOCH_SETTINGS = ("milestones", "warmup_epochs", "checkpoint_after")
 #: Smallest sizes for which each measurement still runs all of its code.
 BOOTSTRAP = 20
 SHIFTED_SAMPLES = 100
-CURVATURE = {"samples": 16, "lanczos_steps": 3, "trace_probes": 2, "max_matvecs": 16, "spectrum_steps": 3}
+CURVATURE = {"samples": 16, "lanczos_steps": 3, "trace_probes": 2, "spectrum_steps": 3}
 
 
 def rehearsed_values(values: Values, changes: Values) -> Values:
@@ -203,7 +203,7 @@ def _scale_evaluation(values: Values, epochs: tuple[int, int], notes: list[str])
     curvature = evaluation["curvature"]
     if curvature:
         limits = {k: min(v, curvature[k] if curvature.get(k) is not None else v) for k, v in CURVATURE.items()}
-        evaluation["curvature"] = {**curvature, **limits, "trace_precision": None}
+        evaluation["curvature"] = {**curvature, **limits}
         notes.append(f"curvature on {limits['samples']} samples")
     if evaluation["trajectory"] is not None:
         trajectory = evaluation["trajectory"]

@@ -14,7 +14,7 @@ from torch import Tensor
 from trainables.curvature.hessian import HessianOperator, Surface, flatten, hessian_vector_product, split_like
 from trainables.curvature.lanczos import Product, lanczos
 from trainables.curvature.statistics.base import CurvatureSettings, Measurement
-from trainables.curvature.trace import Effort, TraceEstimate, hutchinson
+from trainables.curvature.trace import TraceEstimate, hutchinson
 
 
 class Blocks:
@@ -120,10 +120,8 @@ def traces_by_block(measured: Measurement, blocks: Blocks, settings: CurvatureSe
         return trace
     if trace.probes == 0 and trace.standard_error == 0 and operator.surface.affine:
         return TraceEstimate(trace.value, 0.0, 0, blocks.exact_traces(operator), (0.0,) * len(blocks.members))
-    effort = Effort(settings.trace_probes, None, measured.ends.norm, settings.max_matvecs)
-    generator = torch.Generator().manual_seed(seed)
-    ends = measured.ends
-    return hutchinson(operator.products_of, ends.basis, ends.trace, effort, generator, ends.images, blocks.sums)
+    generator, ends, probes = torch.Generator().manual_seed(seed), measured.ends, settings.trace_probes
+    return hutchinson(operator.products_of, ends.basis, ends.trace, probes, generator, ends.images, blocks.sums)
 
 
 def block_names(layers: Mapping[str, int]) -> dict[str, str]:

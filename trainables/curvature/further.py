@@ -31,7 +31,7 @@ The example's network has two parameters and logits w·x. At w = 0, H = G = F, a
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -39,7 +39,7 @@ from torch import Tensor
 from trainables.curvature.failures import CurvatureUnavailable, as_unavailable, require_finite
 from trainables.curvature.hessian import Chunk, HessianOperator, flatten, split_like
 from trainables.curvature.lanczos import Lanczos, LanczosRun, Product, complete_run, gradient_start, lanczos_run
-from trainables.curvature.trace import EXACT_CLASSES, Effort, TraceEstimate, hutchinson, mean_and_error, random_signs
+from trainables.curvature.trace import EXACT_CLASSES, TraceEstimate, hutchinson, mean_and_error, random_signs
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def lanczos_from_gradient(
 
 
 def gauss_newton_split(
-    operator: HessianOperator, whole: TraceEstimate, effort: Effort, *, steps: int, tolerance: float, seed: int
+    operator: HessianOperator, whole: TraceEstimate, probes: int, *, steps: int, tolerance: float, seed: int
 ) -> GaussNewton:
     """Return spectrum ends and traces for G and R.
 
@@ -129,7 +129,7 @@ def gauss_newton_split(
     Args:
         operator: Hessian products.
         whole: estimate of Tr(H).
-        effort: budget for a probed trace.
+        probes: number of probes for a probed trace.
         steps: maximum products per Lanczos run.
         tolerance: relative residual at which a Lanczos run stops.
         seed: seed for starts and probes.
@@ -143,7 +143,7 @@ def gauss_newton_split(
     residual = ends_of(lambda vector: operator.product(vector) - curved.product(vector))
     if operator.surface.affine:
         return GaussNewton(ends, whole, residual, TraceEstimate(0.0, 0.0, 0))
-    trace = hutchinson(curved.products_of, ends.basis, ends.trace, replace(effort, floor=ends.norm), generator)
+    trace = hutchinson(curved.products_of, ends.basis, ends.trace, probes, generator)
     error = math.hypot(trace.standard_error, whole.standard_error)
     rest = TraceEstimate(whole.value - trace.value, error, min(trace.probes, whole.probes))
     return GaussNewton(ends, trace, residual, rest)

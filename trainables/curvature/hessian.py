@@ -153,7 +153,7 @@ class Surface:
         affine: whether the network is affine in each parameter alone, so that traces are exact.
         dimension: number P of trainable parameters.
         basis_type: dtype for vectors with one entry per parameter.
-        arithmetic: dtype of the products' factors, which limits the accuracy of residuals; bfloat16 if requested.
+        arithmetic: dtype of the products' factors, which limits the accuracy of residuals.
         samples: number of samples in the mean.
         graph_bytes: estimated memory of all samples' graphs.
         batch_size: batch size of the fixed partition for batch-coupled losses.
@@ -207,11 +207,8 @@ class Surface:
         """Return the chunk's logits [n, K] with their graph. Raises CurvatureUnavailable if the network fails."""
         if chunk.logits is not None:
             return chunk.logits
-        rounded = torch.autocast(self.device.type, torch.bfloat16, enabled=self.arithmetic == torch.bfloat16)
-        with as_unavailable("the forward pass for curvature"), rounded:
+        with as_unavailable("the forward pass for curvature"):
             logits: Tensor = self.network(chunk.inputs)
-        # Losses and sums over samples stay in float32; only the network's own products are rounded.
-        logits = logits.float() if logits.dtype == torch.bfloat16 else logits
         if chunk.kept:
             chunk.logits = logits
         return logits
@@ -269,24 +266,22 @@ def _saved_bytes(network: nn.Module) -> Iterator[list[int]]:
     total[0] = sum(storages.values())
 
 
-def flatten(tensors: Sequence[Tensor | None], like: Sequence[Tensor], rows: Sequence[int] = ()) -> Tensor:
+def flatten(tensors: Sequence[Tensor | None], like: Sequence[Tensor]) -> Tensor:
     """Concatenate `tensors`, shaped like `like`, to one vector [P], with zeros for `None`.
-
-    With `rows` = [m], every tensor has a leading dimension m and the result is [m, P].
 
     Example:
         >>> weight, bias = torch.ones(1, 2), torch.ones(1)
         >>> flatten([weight, None], like=[weight, bias])
         tensor([1., 1., 0.])
     """
-    pieces = (p.new_zeros((*rows, *p.shape)) if t is None else t for t, p in zip(tensors, like, strict=True))
-    return torch.cat([piece.reshape(*rows, p.numel()) for piece, p in zip(pieces, like, strict=True)], dim=-1)
+    pairs = zip(tensors, like, strict=True)
+    return torch.cat([(torch.zeros_like(p) if t is None else t).reshape(-1) for t, p in pairs])
 
 
 def split_like(vector: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    """Split `vector` [P], or rows [m, P], into pieces with the shapes and dtype of `like`, with m in front for rows."""
-    pieces = torch.split(vector.to(like[0].dtype), [p.numel() for p in like], dim=-1)
-    return [piece.view((*vector.shape[:-1], *p.shape)) for piece, p in zip(pieces, like, strict=True)]
+    """Split `vector` [P] into pieces with the shapes and dtype of `like`."""
+    pieces = torch.split(vector.to(like[0].dtype), [p.numel() for p in like])
+    return [piece.view_as(p) for piece, p in zip(pieces, like, strict=True)]
 
 
 def hessian_vector_product(
@@ -295,7 +290,6 @@ def hessian_vector_product(
     vectors: Sequence[Tensor],
     *,
     training: bool = False,
-    batched: bool = False,
 ) -> list[Tensor | None]:
     """Return H·v = ∇(gᵀv) from gradients g that kept their graph (Pearlmutter 1994).
 
@@ -304,7 +298,6 @@ def hessian_vector_product(
         parameters: the parameters of these gradients.
         vectors: v, shaped like the parameters.
         training: keep the graph of the result, as the `hessian_trace` loss needs (curvature Eq. 33).
-        batched: treat the leading dimension m of each vector as a batch, so that one traversal computes m products.
 
     Returns:
         H·v per parameter; `None` if it does not depend on that parameter.
@@ -319,32 +312,23 @@ def hessian_vector_product(
     if not kept:  # the loss is affine in the parameters
         return [None] * len(parameters)
     outputs, cotangents = zip(*kept, strict=True)
-    return list(
-        torch.autograd.grad(
-            outputs,
-            parameters,
-            cotangents,
-            retain_graph=True,
-            create_graph=training,
-            allow_unused=True,
-            is_grads_batched=batched,
+    return [
+        *torch.autograd.grad(
+            outputs, parameters, cotangents, retain_graph=True, create_graph=training, allow_unused=True
         )
-    )
+    ]
 
 
 class HessianOperator:
     """The Hessian of one mean loss over a `Surface`: its gradient, its products and their count."""
 
-    def __init__(
-        self, surface: Surface, loss: LossFunction, vectors_per_pass: int = 1, gradient: Tensor | None = None
-    ) -> None:
+    def __init__(self, surface: Surface, loss: LossFunction, gradient: Tensor | None = None) -> None:
         """Compute the gradient unless `gradient` is given. The loss's constants are fixed separately for each batch.
 
         Raises CurvatureUnavailable if the gradient is not finite or cannot be differentiated.
         """
         self.surface = surface
         self.loss = loss
-        self.width = vectors_per_pass
         self.products = 0
         self._gradients: dict[int, list[Tensor | None]] = {}
         self.gradient = self._whole_gradient() if gradient is None else gradient
@@ -368,15 +352,16 @@ class HessianOperator:
     def products_of(self, vectors: Tensor) -> Tensor:
         """Return H·v for each row v of `vectors` [m, P], in one pass over the data.
 
-        `vectors_per_pass` rows share a traversal of the graph. Raises CurvatureUnavailable if a product is not finite.
+        Raises CurvatureUnavailable if a product is not finite.
         """
         self.products += len(vectors)
-        result = torch.zeros_like(vectors, dtype=torch.float64)
+        parameters, result = self.surface.parameters, torch.zeros_like(vectors, dtype=torch.float64)
         # The outer loop is over chunks: a graph that did not fit in memory is then rebuilt once for all vectors.
         for gradients in self.gradients():
             with as_unavailable("a Hessian-vector product"):
-                for rows, part in zip(result.split(self.width), vectors.split(self.width), strict=True):
-                    rows += self._chunk_products(gradients, part)
+                for row, vector in zip(result, vectors, strict=True):
+                    images = hessian_vector_product(gradients, parameters, split_like(vector, parameters))
+                    row += flatten(images, parameters)
         return require_finite(result, "a Hessian-vector product")
 
     def require_symmetric(self) -> None:
@@ -404,13 +389,6 @@ class HessianOperator:
         """Yield each chunk's gradients with their graph, rebuilding graphs that were not kept."""
         for index, chunk in enumerate(self.surface.chunks):
             yield self._gradients.get(index) or self._chunk_gradients(chunk)
-
-    def _chunk_products(self, gradients: list[Tensor | None], vectors: Tensor) -> Tensor:
-        # A batch of one takes the plain path: vmap costs time, and some operations have no batching rule.
-        parameters, batched = self.surface.parameters, len(vectors) > 1
-        rows = vectors if batched else vectors[0]
-        images = hessian_vector_product(gradients, parameters, split_like(rows, parameters), batched=batched)
-        return flatten(images, parameters, rows.shape[:-1]).view(vectors.shape)
 
     def logit_blocks(self, chunk: Chunk) -> Tensor | None:
         """Return the mean loss's Hessian by each sample's logits [n, K, K], or `None` if the loss couples samples."""

@@ -22,7 +22,7 @@ from trainables.curvature.hessian import LARGEST_CHUNK, HessianOperator, Surface
 from trainables.curvature.lanczos import Lanczos
 from trainables.curvature.loss_of_logits import LossFunction
 from trainables.curvature.measure import distinct_losses, lanczos_for_ends, measurement, statistics_of, surface_of
-from trainables.curvature.statistics.base import FULL, CurvatureSettings
+from trainables.curvature.statistics.base import CurvatureSettings
 from trainables.curvature.trace import EXACT_CLASSES, TraceEstimate
 
 #: Result of `measure_by_block` for one network: label → (statistic → value, block rows). Lanes have no block rows.
@@ -46,7 +46,7 @@ def measure_lanes(
     """Return per lane the result of `measure_by_block`, up to rounding, or `None` for a lane to measure separately.
 
     Lanes can be measured together if they are stacks of linear layers and ReLUs with at most `EXACT_CLASSES` classes,
-    their samples fit in one pass, and the settings request only both spectrum ends and an exact trace. A lane's result
+    their samples fit in one pass, and the settings request only both spectrum ends and the trace. A lane's result
     is also `None` if its loss couples samples or its numbers are not finite.
 
     Args:
@@ -63,8 +63,7 @@ def measure_lanes(
         [['nll'], ['nll']]
     """
     alone: list[Curvature | None] = [None] * len(lanes)
-    plain = settings.trace_method == "auto" and not (settings.statistics or settings.blocks)
-    if len(lanes) < 2 or not plain or settings.precision != FULL or not _is_perceptron(lanes[0].model):
+    if len(lanes) < 2 or settings.statistics or settings.blocks or not _is_perceptron(lanes[0].model):
         return alone
     device = next(lanes[0].model.parameters()).device
     try:
@@ -95,7 +94,7 @@ def _measured(lanes: Sequence[Lane], surface: Surface, settings: CurvatureSettin
     if stacked.logits.shape[2] > EXACT_CLASSES:
         return [None] * len(lanes)
     results: list[Curvature] = [{} for _ in lanes]
-    losses = [{label: (loss, same) for label, loss, same in distinct_losses(lane.losses, settings)} for lane in lanes]
+    losses = [{label: (loss, same) for label, loss, same in distinct_losses(lane.losses)} for lane in lanes]
     for label in dict.fromkeys(label for own in losses for label in own):
         runs = {}
         for number, own in enumerate(losses):

@@ -28,15 +28,8 @@ from trainables.curvature.further import (
 from trainables.curvature.hessian import HessianOperator, Surface, second_order
 from trainables.curvature.lanczos import Lanczos, LanczosRun, Product, complete_run, lanczos
 from trainables.curvature.loss_of_logits import LossFunction, frozen
-from trainables.curvature.statistics.base import (
-    FIXED,
-    ROUNDED,
-    STATISTICS,
-    CurvatureSettings,
-    Measurement,
-    statistic_names,
-)
-from trainables.curvature.trace import Effort, TraceEstimate, hutch_plus_plus, hutchinson, per_sample_trace, rademacher
+from trainables.curvature.statistics.base import STATISTICS, CurvatureSettings, Measurement, statistic_names
+from trainables.curvature.trace import TraceEstimate, hutchinson, per_sample_trace, rademacher
 
 
 def measure_curvature(
@@ -106,7 +99,7 @@ def measure_by_block(
 
     def measured(surface: Surface, loss: LossFunction) -> tuple[dict[str, float], list[dict[str, object]]]:
         partition = None if blocks is None else Blocks(surface, blocks)
-        operator = HessianOperator(surface, loss, settings.vectors_per_pass)
+        operator = HessianOperator(surface, loss)
         operator.require_symmetric()
         generator = torch.Generator().manual_seed(seed)
         # Eigenvalues first: the trace reuses their Krylov space for deflation.
@@ -142,7 +135,7 @@ def of_each_loss(
     results: dict[str, Result] = {}
     with as_unavailable(stage), second_order(next(model.parameters()).device):
         surface = surface_of(model, inputs, targets, settings, basis_rows)
-        for label, loss, same in distinct_losses(losses, settings):
+        for label, loss, same in distinct_losses(losses):
             # A copy keeps the results of two labels independent.
             results[label] = compute(surface, loss) if same is None else copy(results[same])
     return results
@@ -154,20 +147,13 @@ def surface_of(
     """Return the `Surface` of the network over `settings.samples` evenly spaced samples."""
     chosen = evenly_spaced(len(targets), settings.samples)
     data = inputs[chosen.to(inputs.device)], targets[chosen.to(targets.device)]
-    surface = Surface(model, *data, batch_size=settings.batch_size, basis_rows=basis_rows)
-    if settings.precision == ROUNDED:
-        surface.arithmetic = torch.bfloat16
-    return surface
+    return Surface(model, *data, batch_size=settings.batch_size, basis_rows=basis_rows)
 
 
-def distinct_losses(
-    losses: Mapping[str, LossFunction], settings: CurvatureSettings
-) -> Iterator[tuple[str, LossFunction, str | None]]:
-    """Yield label, loss (with fixed weights if the settings say so) and the label of an earlier equal loss."""
+def distinct_losses(losses: Mapping[str, LossFunction]) -> Iterator[tuple[str, LossFunction, str | None]]:
+    """Yield label, loss and the label of an earlier equal loss."""
     done: list[tuple[LossFunction, str]] = []
-    for label, given in losses.items():
-        fixed = settings.weights == FIXED and hasattr(given, "with_fixed_weights")
-        loss = AtFixedWeights(given) if fixed else given
+    for label, loss in losses.items():
         yield label, loss, next((earlier for other, earlier in done if same_loss(loss, other)), None)
         done.append((loss, label))
 
@@ -187,24 +173,6 @@ class Tempered:
     def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return the mean loss for logits [N, K] and targets [N]."""
         return nn.functional.cross_entropy(logits / self.temperature, targets)
-
-
-class AtFixedWeights:
-    """A loss whose sample weights are treated as constants, for `weights: fixed`."""
-
-    def __init__(self, loss: Any) -> None:
-        """Wrap `loss`, which must have a method `with_fixed_weights`."""
-        self.loss = loss
-
-    def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean loss for logits [N, K] and targets [N]."""
-        value: Tensor = self.loss(logits, targets)
-        return value
-
-    def frozen(self, logits: Tensor, targets: Tensor) -> LossFunction:
-        """Return cross-entropy with sample weights fixed at these logits."""
-        fixed: LossFunction = self.loss.with_fixed_weights(logits, targets)
-        return fixed
 
 
 class OfRows:
@@ -260,10 +228,8 @@ def same_loss(first: LossFunction, second: LossFunction) -> bool:
 
 def lanczos_for_ends(operator: HessianOperator, settings: CurvatureSettings, generator: torch.Generator) -> LanczosRun:
     """Return a Lanczos run from the gradient for both ends of the spectrum."""
-    steps = min(
-        settings.lanczos_steps, max(1, settings.max_matvecs - 2)
-    )  # leaves two probes for the trace's standard error
-    return lanczos_from_gradient(operator, generator, steps=steps, tolerance=settings.residual_tolerance)
+    steps, tolerance = settings.lanczos_steps, settings.residual_tolerance
+    return lanczos_from_gradient(operator, generator, steps=steps, tolerance=tolerance)
 
 
 def measurement(
@@ -273,9 +239,8 @@ def measurement(
 
     @cache
     def split() -> GaussNewton:
-        effort = Effort(settings.trace_probes, settings.trace_precision, 0.0, settings.max_matvecs)
         steps, tolerance = settings.lanczos_steps, settings.residual_tolerance
-        return gauss_newton_split(operator, trace, effort, steps=steps, tolerance=tolerance, seed=seed)
+        return gauss_newton_split(operator, trace, settings.trace_probes, steps=steps, tolerance=tolerance, seed=seed)
 
     def rise(adaptive: bool) -> float:
         return sam_sharpness(operator, settings.adaptive_rho if adaptive else settings.rho, adaptive=adaptive)
@@ -297,17 +262,11 @@ def _trace(
     blocks: Blocks | None,
 ) -> TraceEstimate:
     """Return the trace: exact or sketched if the network allows it, else probed on the complement of `ends`."""
-    left = settings.max_matvecs - operator.products
-    if settings.trace_method == "auto":
-        exact = per_sample_trace(
-            operator, precision=settings.trace_precision, max_rounds=max(1, left // 4), generator=generator
-        )
-        if exact is not None:
-            return exact
-    estimate = hutch_plus_plus if settings.trace_method == "hutch++" else hutchinson
-    effort = Effort(settings.trace_probes, settings.trace_precision, floor=ends.norm, max_products=left)
+    exact = per_sample_trace(operator, generator)
+    if exact is not None:
+        return exact
     more = () if blocks is None else (ends.images, blocks.sums)
-    return estimate(operator.products_of, ends.basis, ends.trace, effort, generator, *more)
+    return hutchinson(operator.products_of, ends.basis, ends.trace, settings.trace_probes, generator, *more)
 
 
 #: Rows of a density table.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -21,7 +21,6 @@ from trainables.curvature.lanczos import project_out
 Products = Callable[[Tensor], Tensor]  # rows [m, P] → images [m, P]
 Sums = Callable[[Tensor], Tensor]  # rows [m, P] → sums over blocks of parameters [m, B]
 
-_FEWEST_PROBES = 2  # a standard error needs two
 _PROBES_PER_PASS = 4  # probes share a graph that must be rebuilt, and each takes the memory of all parameters
 
 
@@ -42,23 +41,6 @@ class TraceEstimate:
     probes: int
     parts: tuple[float, ...] = ()
     part_errors: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True)
-class Effort:
-    """The budget of a trace estimate.
-
-    Attributes:
-        probes: number of probes, or the minimum number if `precision` is set.
-        precision: target standard error relative to the larger of |trace| and `floor`; `None` for a fixed number.
-        floor: smallest scale for the relative error, e.g. the operator's norm; a trace near 0 has no relative error.
-        max_products: maximum number of products with the operator.
-    """
-
-    probes: int
-    precision: float | None
-    floor: float
-    max_products: int
 
 
 def random_signs(shape: Sequence[int], like: Tensor, generator: torch.Generator) -> Tensor:
@@ -89,7 +71,7 @@ def hutchinson(
     products: Products,
     basis: Tensor,
     known: float,
-    effort: Effort,
+    probes: int,
     generator: torch.Generator,
     images: Tensor | None = None,
     sums: Sums | None = None,
@@ -103,7 +85,7 @@ def hutchinson(
         products: products with H for rows [m, P].
         basis: orthonormal rows Q [k, P].
         known: trace of H on the rows of `basis`.
-        effort: budget of probes.
+        probes: number of probes, at least two, as a standard error needs.
         generator: source of the signs.
         images: products of H with the rows of `basis` [k, P], needed with `sums`.
         sums: sums of rows over blocks; if given, also estimate each block's trace from the same probes,
@@ -111,8 +93,8 @@ def hutchinson(
 
     Example:
         >>> matrix, basis = torch.diag(torch.tensor([3.0, 2.0, 1.0])), torch.tensor([[1.0, 0.0, 0.0]])
-        >>> effort, generator = Effort(4, None, 0.0, 100), torch.Generator().manual_seed(0)
-        >>> hutchinson(lambda rows: rows @ matrix, basis, 3.0, effort, generator)
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> hutchinson(lambda rows: rows @ matrix, basis, 3.0, 4, generator)
         TraceEstimate(value=6.0, standard_error=0.0, probes=4, parts=(), part_errors=())
     """
     settled = sums(basis * images).sum(0) if sums is not None and images is not None else None
@@ -120,11 +102,9 @@ def hutchinson(
         return TraceEstimate(known, 0.0, 0, *_parts(settled, []))
     values: list[float] = []
     by_block: list[Tensor] = []
-    # At least two probes, even beyond the budget: a trace without a standard error is useless.
-    fewest = max(_FEWEST_PROBES, min(effort.probes, effort.max_products))
-    while len(values) < fewest or _needs_more_probes(values, known, effort):
-        missing = fewest - len(values) if len(values) < fewest else 1
-        signs = project_out(rademacher(min(missing, _PROBES_PER_PASS), basis, generator), basis)
+    while len(values) < probes:
+        drawn = rademacher(min(probes - len(values), _PROBES_PER_PASS), basis, generator)
+        signs = project_out(drawn, basis)
         terms = signs * products(signs)
         values += terms.sum(1).tolist()
         by_block += [] if sums is None else [sums(terms)]
@@ -142,45 +122,6 @@ def _parts(settled: Tensor | None, drawn: list[Tensor]) -> tuple[tuple[float, ..
     return tuple((settled + rest.mean(0)).tolist()), tuple((rest.std(0) / math.sqrt(len(rest))).tolist())
 
 
-def hutch_plus_plus(
-    products: Products,
-    basis: Tensor,
-    known: float,
-    effort: Effort,
-    generator: torch.Generator,
-    images: Tensor | None = None,
-    sums: Sums | None = None,
-) -> TraceEstimate:
-    """Estimate a trace by Hutch++: `hutchinson` on the complement of `basis` [k, P] and of a random range of H.
-
-    A third of the products finds the range, and a third measures the trace on it. The last third are independent probes
-    of the rest, so their standard error is valid. With a precision, finding and measuring the range takes a sixth of
-    the products. Arguments are those of `hutchinson`.
-
-    Source: Meyer, Musco, Musco & Woodruff 2021, arXiv:2010.09649, Algorithm 1.
-
-    Example:
-        >>> matrix, generator = torch.diag(torch.tensor([5.0, 1.0, 1.0])), torch.Generator().manual_seed(0)
-        >>> effort = Effort(6, None, 0.0, 100)
-        >>> estimate = hutch_plus_plus(lambda rows: rows @ matrix, torch.empty(0, 3), 0.0, effort, generator)
-        >>> round(estimate.value, 3), estimate.probes
-        (7.0, 2)
-    """
-    most = effort.max_products
-    width = max(1, (most // 4 if effort.precision is not None else min(effort.probes, most)) // 3)
-    width = min(width, max(0, most - _FEWEST_PROBES) // 2, basis.shape[1] - len(basis))
-    if width == 0:
-        of_frame = frame = basis[:0]
-    else:
-        drawn = project_out(products(project_out(rademacher(width, basis, generator), basis)), basis)
-        frame = project_out(torch.linalg.qr(drawn.T).Q.T, basis)
-        of_frame = products(frame)
-    left = replace(effort, probes=effort.probes - 2 * width, max_products=most - 2 * width)
-    deflated = known + float((frame * of_frame).sum())
-    both = None if images is None else torch.cat([images, of_frame.to(images)])
-    return hutchinson(products, torch.cat([basis, frame]), deflated, left, generator, both, sums)
-
-
 def mean_and_error(values: list[float]) -> tuple[float, float]:
     """Return the mean of `values` and its standard error (sample standard deviation over √n).
 
@@ -193,26 +134,16 @@ def mean_and_error(values: list[float]) -> tuple[float, float]:
     return mean, math.sqrt(variance / len(values))
 
 
-def _needs_more_probes(values: list[float], known: float, effort: Effort) -> bool:
-    if effort.precision is None or len(values) >= effort.max_products:
-        return False
-    mean, error = mean_and_error(values)
-    return error > effort.precision * max(abs(known + mean), effort.floor)
-
-
 EXACT_CLASSES = 32  # 32 backward passes, once for all losses, take as long as about 16 Hessian-vector products
 SKETCHED_CLASSES = 256  # with more classes, the blocks H_z,i and their roots cost more than probes
-_ROUND = 2  # directions per sample and round: the fewest that give a standard error
+_DIRECTIONS = 2  # per sample: the fewest that give a standard error
 
 
-def per_sample_trace(
-    operator: HessianOperator, *, precision: float | None, max_rounds: int, generator: torch.Generator
-) -> TraceEstimate | None:
+def per_sample_trace(operator: HessianOperator, generator: torch.Generator) -> TraceEstimate | None:
     """Return Tr(H) summed over samples: exact with few classes, sketched with many, `None` if not applicable.
 
     It does not apply to networks that are not affine in each parameter, or to losses that couple samples (mmce,
-    kde_xe). A sketch draws two directions per sample. With `precision` it continues until the standard error is at most
-    `precision`·|trace|, for at most `max_rounds` rounds.
+    kde_xe). A sketch draws two directions per sample.
     """
     surface = operator.surface
     if not surface.affine:
@@ -226,34 +157,24 @@ def per_sample_trace(
     if blocks[0].shape[1] <= EXACT_CLASSES:
         pairs = enumerate(blocks)
         return TraceEstimate(sum(float((block * surface.gram(i)).double().sum()) for i, block in pairs), 0.0, 0)
-    return _sketch(operator, blocks, precision, max_rounds, generator)
+    return _sketch(operator, blocks, generator)
 
 
-def _sketch(
-    operator: HessianOperator,
-    blocks: list[Tensor],
-    precision: float | None,
-    max_rounds: int,
-    generator: torch.Generator,
-) -> TraceEstimate:
+def _sketch(operator: HessianOperator, blocks: list[Tensor], generator: torch.Generator) -> TraceEstimate:
     roots = [signed_roots(block) for block in blocks]
-    drawn: list[Tensor] = []  # [N, 2] per round: unbiased values of ⟨H_z,i, J_i J_iᵀ⟩
-    while True:
-        drawn.append(torch.cat([_draw(operator, index, root, generator) for index, root in enumerate(roots)]))
-        values = torch.cat(drawn, dim=1)
-        total = float(values.mean(1).sum())
-        # Samples draw independently, so their variances add up.
-        variances = values.var(1)
-        error = float((variances.sum() / values.shape[1]).sqrt())
-        if precision is None or error <= precision * abs(total) or len(drawn) >= max_rounds:
-            return TraceEstimate(total, error, 1 + _degrees_of_freedom(variances, values.shape[1]))
+    # [N, 2]: unbiased values of ⟨H_z,i, J_i J_iᵀ⟩
+    values = torch.cat([_draw(operator, index, root, generator) for index, root in enumerate(roots)])
+    # Samples draw independently, so their variances add up.
+    variances = values.var(1)
+    error = float((variances.sum() / _DIRECTIONS).sqrt())
+    return TraceEstimate(float(values.mean(1).sum()), error, 1 + _degrees_of_freedom(variances))
 
 
-def _degrees_of_freedom(variances: Tensor, draws: int) -> int:
-    """Return Satterthwaite's degrees of freedom for a sum of `variances` [N], each estimated from `draws` values."""
+def _degrees_of_freedom(variances: Tensor) -> int:
+    """Return Satterthwaite's degrees of freedom for a sum of `variances` [N], each estimated from two values."""
     # The formula is (draws − 1)(Σσ²)²/Σσ⁴; a squared estimate overstates σ⁴ by (draws + 1)/(draws − 1).
     squares = float(variances.square().sum())
-    return max(1, int((draws + 1) * float(variances.sum()) ** 2 / squares)) if squares > 0 else 1
+    return max(1, int((_DIRECTIONS + 1) * float(variances.sum()) ** 2 / squares)) if squares > 0 else 1
 
 
 def _draw(
@@ -261,9 +182,9 @@ def _draw(
 ) -> Tensor:
     """Return two unbiased values [n, 2] of each sample's contribution to the trace."""
     chunk = operator.surface.chunks[index]
-    total = torch.zeros(len(chunk.targets), _ROUND, dtype=torch.float64, device=chunk.targets.device)
+    total = torch.zeros(len(chunk.targets), _DIRECTIONS, dtype=torch.float64, device=chunk.targets.device)
     for sign, root in roots:
-        shape = (len(root), root.shape[2], _ROUND)
+        shape = (len(root), root.shape[2], _DIRECTIONS)
         total += sign * operator.surface.squared_norms(chunk, root @ random_signs(shape, root, generator))
     return total
 

@@ -69,7 +69,8 @@ class SelectiveRisk(Loss):
 
     Example:
         >>> logits, targets = torch.tensor([[0.1, 0.0], [1.0, 0.0], [3.0, 0.0]]), torch.tensor([0, 0, 0])
-        >>> SelectiveRisk(coverage=1.0).with_fixed_weights(logits, targets).weights  # more for confident samples
+        >>> values = SelectiveRisk(coverage=1.0).per_sample(logits, targets)
+        >>> values / torch.nn.functional.cross_entropy(logits, targets, reduction="none")  # β of each sample
         tensor([0.2877, 0.6964, 1.3863])
     """
 
@@ -112,12 +113,6 @@ class SelectiveRisk(Loss):
         with torch.no_grad(), full_precision(logits):
             scores = confidence_score(self.score, logits)
             return SelectiveRiskAt(self, self._all_counts(histogram(scores)), quantile(scores, self.coverage))
-
-    def with_fixed_weights(self, logits: Tensor, targets: Tensor) -> Loss:
-        """Return cross-entropy with the constant weights β_i of these logits."""
-        with torch.no_grad(), full_precision(logits):
-            scores = confidence_score(self.score, logits)
-            return WeightedCrossEntropy(self._weights(scores, histogram(scores)))
 
     def begin_epoch(self, epoch: int, max_epochs: int) -> None:
         """Clear the counts."""

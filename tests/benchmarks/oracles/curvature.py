@@ -18,7 +18,7 @@ from trainables.curvature.measure import measure_by_block
 from trainables.losses import build_loss
 
 SETTINGS = CurvatureSettings(
-    lanczos_steps=80, block_steps=60, residual_tolerance=1e-6, trace_probes=64, max_matvecs=400,
+    lanczos_steps=80, block_steps=60, residual_tolerance=1e-6, trace_probes=64,
     statistics=("gauss_newton", "sharpness", "fisher"), rho=1e-4, adaptive_rho=1e-4,
 )  # fmt: skip
 KINDS = ("mlp", "tanh", "conv", "attention")

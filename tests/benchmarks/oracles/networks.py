@@ -19,7 +19,7 @@ from trainables.curvature import CurvatureSettings
 from trainables.curvature.hessian import HessianOperator, LossFunction, Surface
 from trainables.curvature.lanczos import complete_run
 from trainables.curvature.measure import lanczos_for_ends, of_each_loss
-from trainables.curvature.trace import Effort, TraceEstimate, hutchinson, mean_and_error, per_sample_trace
+from trainables.curvature.trace import TraceEstimate, hutchinson, mean_and_error, per_sample_trace
 
 CLASSES, SAMPLES, PROBES, STEP = 4, 4, 12, 1e-9
 TORCHVISION = {
@@ -161,10 +161,9 @@ def measured(given: Case, loss: LossFunction) -> Measured:
         generator = torch.Generator().manual_seed(0)
         ends = complete_run(lanczos_for_ends(operator, settings, generator), operator.product)
         vector = torch.randn(surface.dimension, generator=generator, dtype=surface.basis_type)
-        trace = per_sample_trace(operator, precision=None, max_rounds=1, generator=generator)
+        trace = per_sample_trace(operator, generator)
         if trace is None:
-            effort = Effort(PROBES, None, 0.0, PROBES)
-            trace = hutchinson(operator.products_of, ends.basis, ends.trace, effort, generator)
+            trace = hutchinson(operator.products_of, ends.basis, ends.trace, PROBES, generator)
         return Measured(vector, operator.product(vector), ends.lambda_max, ends.top, trace)
 
     data = (given.network, given.inputs, given.targets, {"loss": loss})

@@ -14,9 +14,7 @@ from torch.nn.functional import cross_entropy
 from trainables.curvature import CurvatureSettings, CurvatureUnavailable, measure_curvature
 from trainables.losses import build_loss
 
-SETTINGS = CurvatureSettings(
-    lanczos_steps=80, residual_tolerance=1e-6, trace_probes=300, max_matvecs=1000, statistics=("gauss_newton",)
-)
+SETTINGS = CurvatureSettings(lanczos_steps=80, residual_tolerance=1e-6, trace_probes=300, statistics=("gauss_newton",))
 FOCAL = build_loss("focal", gamma=3.0)
 
 

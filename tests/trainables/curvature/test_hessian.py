@@ -141,12 +141,12 @@ def test_graphs_on_a_card_take_their_part_of_the_process_s_share(monkeypatch):
 
 
 def test_the_memory_that_is_free_decides_no_digit(reference, monkeypatch):
-    model, (inputs, targets) = reference.build("conv").float(), reference.batch(23)
+    model, (inputs, targets) = reference.build("attention").float(), reference.batch(23)
     found = []
     monkeypatch.setattr(surface_module, "_CPU_PLAN", 30_000)  # a few chunks of small batches
     for budget in (10**12, 60_000, 1):
         monkeypatch.setattr(surface_module, "graph_budget", lambda device, budget=budget: budget)
-        settings = CurvatureSettings(lanczos_steps=5, trace_probes=3, trace_method="hutchinson", batch_size=3)
+        settings = CurvatureSettings(lanczos_steps=5, trace_probes=3, batch_size=3)
         found.append(measure_curvature(
             model, inputs.float(), targets, {"training": cross_entropy}, settings=settings, seed=0))  # fmt: skip
     assert found[0] == found[1] == found[2]
@@ -295,20 +295,3 @@ def test_equation_28_leaves_two_terms_out(trained, gamma):
     found = float(kept) / dense
     assert float(whole) == pytest.approx(dense, rel=1e-6)
     assert found != pytest.approx(1, abs=0.05), "what is left out is not small on a trained network"
-
-
-def test_products_of_rounded_factors_are_as_good_as_their_residual_says():
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(36, 20), nn.ReLU(), nn.Linear(20, 4))
-    data = torch.randn(64, 1, 6, 6), torch.randint(0, 4, (64,))
-    full, rounded = (
-        measure_curvature(
-            model, *data, {"loss": cross_entropy}, seed=0,
-            settings=CurvatureSettings(precision=precision, trace_method="hutchinson", statistics=("gauss_newton",)),
-        )["loss"]
-        for precision in ("float32", "bfloat16")
-    )  # fmt: skip
-    assert rounded["residual"] > 0.01 > full["residual"]
-    for name in ("lambda_max", "gauss_newton_lambda_max"):
-        assert 0 < abs(rounded[name] / full[name] - 1) <= rounded["residual"]
-    assert abs(rounded["trace"] - full["trace"]) <= rounded["residual"] * full["trace"]

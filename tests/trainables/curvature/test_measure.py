@@ -42,9 +42,7 @@ def test_defaults_hold():
         ({"samples": 0}, "at least one sample"),
         ({"samples": 1.5}, "whole number"),
         ({"trace_probes": 1}, "two probes"),
-        ({"trace_precision": 0}, r"outside \(0, 1\]"),
-        ({"trace_method": "hutch"}, "one of auto, hutchinson, hutch"),
-        ({"max_matvecs": 2}, "two probes"),
+        ({"residual_tolerance": 2}, r"outside \[0, 1\]"),
         ({"losses": []}, "must name a loss"),
         ({"losses": ["validation"]}, "must be a list"),
         ({"spectrum": "yes"}, "true or false"),
@@ -60,7 +58,7 @@ def test_names_all_faults_at_once():
         CurvatureSettings.from_mapping({"samples": 0, "lanczos_steps": 0, "spectra": True})
 
 
-THOROUGH = CurvatureSettings(lanczos_steps=80, residual_tolerance=1e-5, trace_probes=200, max_matvecs=400)
+THOROUGH = CurvatureSettings(lanczos_steps=80, residual_tolerance=1e-5, trace_probes=200)
 
 
 def focal(logits, targets, gamma=3.0):
@@ -141,20 +139,6 @@ def test_agrees_on_every_device_at_hand(reference):
         assert found == pytest.approx(expected, rel=1e-6, abs=1e-9)
 
 
-@pytest.mark.parametrize("kind", ["conv", "attention"])
-@pytest.mark.parametrize("budget", [10**12, 1])
-def test_several_vectors_in_a_pass_give_the_same_trace(reference, monkeypatch, kind, budget):
-    monkeypatch.setattr(surface_module, "graph_budget", lambda device: budget)
-    model, (inputs, targets) = reference.build(kind), reference.batch()
-    rows = [
-        measure(model, inputs, targets, focal, CurvatureSettings(
-            lanczos_steps=2, trace_probes=7, trace_method="hutchinson", vectors_per_pass=width, batch_size=8))
-        for width in (1, 3, 8)
-    ]  # fmt: skip
-    assert rows[1] == pytest.approx(rows[0], rel=1e-9)
-    assert rows[2] == pytest.approx(rows[0], rel=1e-9)
-
-
 def test_large_networks_keep_single_precision_vectors(reference, monkeypatch):
     monkeypatch.setattr(surface_module, "_DOUBLE_DIMENSION", 10)
     model, (inputs, targets) = reference.build("conv").float(), reference.batch()
@@ -223,12 +207,9 @@ def test_selective_risks_gradient_and_hessian_go_through_its_weights(reference, 
     norm = math.sqrt(sum(float(each.square().sum()) for each in trained))
     hessian = reference.dense_hessian(model, inputs, targets, frozen)
     row = measure(model, inputs, targets, loss, settings)
-    fixed = measure(model, inputs, targets, loss, replace(settings, weights="fixed"))
     assert row["gradient_norm"] == pytest.approx(norm, rel=1e-6)
     assert row["lambda_max"] == pytest.approx(float(torch.linalg.eigvalsh(hessian)[-1]), rel=1e-5)
     assert row["trace"] == pytest.approx(float(hessian.trace()), rel=1e-5)
-    assert abs(fixed["gradient_norm"] - norm) > 0.05 * norm
-    assert abs(fixed["trace"] - row["trace"]) > 0.05 * abs(row["trace"])
     direction = torch.randn(len(hessian), generator=torch.Generator().manual_seed(0), dtype=hessian.dtype)
     start = torch.nn.utils.parameters_to_vector(parameters).detach().clone()
 
@@ -332,16 +313,6 @@ def test_seed_decides_the_probes(reference):
     assert rows[0]["matvecs"] == 7
 
 
-def test_keeps_to_the_budget_of_products(reference):
-    model, (inputs, targets) = reference.build("tanh"), reference.batch()
-    for method in ("hutchinson", "hutch++"):
-        tight = CurvatureSettings(lanczos_steps=4, trace_precision=1e-6, trace_method=method, max_matvecs=30)
-        row = measure(model, inputs, targets, cross_entropy, tight)
-        assert 28 <= row["matvecs"] <= 30
-    loose = CurvatureSettings(lanczos_steps=4, trace_precision=0.5, trace_probes=2, max_matvecs=30)
-    assert measure(model, inputs, targets, cross_entropy, loose)["matvecs"] < 30
-
-
 def test_flat_loss_has_zero_curvature(reference):
     model, (inputs, targets) = reference.build("tanh"), reference.batch()
     row = measure(model, inputs, targets, lambda logits, targets: (logits * 0).sum())
@@ -371,11 +342,10 @@ class Scaled(nn.Module):
         return inputs * self.scale + self.none.sum()
 
 
-@pytest.mark.parametrize("together", [1, 3])
-def test_parameters_of_every_shape_are_parameters(reference, together):
+def test_parameters_of_every_shape_are_parameters(reference):
     model, (inputs, targets) = reference.build("mlp"), reference.batch()
     model = model.append(Scaled().double())
-    settings = replace(THOROUGH, vectors_per_pass=together, statistics=("gauss_newton", "sharpness", "fisher"))
+    settings = replace(THOROUGH, statistics=("gauss_newton", "sharpness", "fisher"))
     blocks = {name: name.partition(".")[0] for name, _ in model.named_parameters()}
     given = (model, inputs, targets, {"t": cross_entropy})
     values, rows = measure_by_block(*given, settings=settings, seed=0, blocks=blocks)["t"]

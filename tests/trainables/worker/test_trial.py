@@ -17,7 +17,7 @@ from trainables.worker.trial import Trial
 from trainables.worker.trial_reports import Failure
 from trainables.worker.trial_settings import Assignment, TrialSettings, prepare_process
 
-CURVATURE = {"samples": 30, "lanczos_steps": 3, "trace_probes": 2, "trace_method": "hutchinson"}
+CURVATURE = {"samples": 30, "lanczos_steps": 3, "trace_probes": 2}
 SETTINGS = TrialSettings(
     dataset={"name": "digits"},
     max_epochs=4,

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from trainables.registry import Component, Options, Registry, entry_label
 
@@ -151,8 +151,6 @@ def further_columns(curvature: object, posthoc: Iterable[Options]) -> list[str]:
 
 
 LOSS_LABELS = tuple(LOSS_WORDS)
-DIFFERENTIATED, FIXED = "differentiated", "fixed"
-FULL, ROUNDED = "float32", "bfloat16"
 
 
 @dataclass(frozen=True)
@@ -163,11 +161,7 @@ class CurvatureSettings:
         samples: number of evenly spaced samples from the split; `None` uses all. Never compare values with different
             `samples`: a subset is biased, not only noisy.
         lanczos_steps: maximum Hessian-vector products for Lanczos per loss.
-        trace_method: `auto` computes the exact trace if the network allows it and uses probes otherwise; `hutchinson`
-            and `hutch++` force an estimator.
-        trace_probes: number of probes for an estimated trace if `trace_precision` is not set.
-        trace_precision: target relative standard error, e.g. 0.02; `None` uses `trace_probes` probes.
-        max_matvecs: maximum products per loss, for Lanczos and trace together.
+        trace_probes: number of probes for a trace that is estimated. It is exact if the network allows it.
         residual_tolerance: Lanczos stops when ‖Hv − λv‖ ≤ tolerance·|λ| for λ_max, and ≤ tolerance·‖H‖ for λ_min.
         losses: losses to measure, from `LOSS_LABELS`; `tempered` adds cross-entropy after temperature scaling for each
             post-hoc method `temperature`.
@@ -175,20 +169,12 @@ class CurvatureSettings:
         blocks: also measure trace, λ_max and gradient norm per layer, in the table `blocks`.
         block_steps: maximum Lanczos products for one layer's λ_max; each costs at most as much as one product with the
             whole Hessian.
-        precision: number type of the factors in the network's matrix products, for GPUs with tensor cores. It applies
-            within Hessian-vector products; sums over samples, Lanczos and exact traces are not rounded. The residual
-            includes the rounding of `bfloat16`.
         rho: radius for SAM's sharpness [Foret et al. 2021, section 3.1].
         adaptive_rho: radius for ASAM's sharpness [Kwon et al. 2021, section 5.2].
         spectrum: also measure the spectral density for the report.
         spectrum_steps: Hessian-vector products per probe and loss for the spectrum; 32 resolve the edges and the gap
             next to the bulk at a third of the cost in Ghorbani, Krishnan & Xiao 2019 (§2: about 90).
-        weights: treatment of the training loss's sample weights that depend on the network (selective risk's β):
-            `differentiated`, as in training, or `fixed` at the current network. Values that a loss itself treats as
-            constant (ranks, counts, τ, a bandwidth) are constant in both cases.
         batch_size: batch size of the fixed partition for batch-coupled losses, and the fewest samples per pass.
-        vectors_per_pass: number of probes that share a traversal of the graph (by vmap). On a CPU it gains nothing
-            (23 to 28 ms per product on resnet8 compared with 24 ms) and multiplies the products' memory.
 
     Example:
         >>> CurvatureSettings.from_mapping({"samples": 128, "losses": ["cross_entropy"]}).samples
@@ -197,21 +183,15 @@ class CurvatureSettings:
 
     samples: Annotated[int | None, "[1, inf): curvature is a mean over at least one sample"] = None
     lanczos_steps: Annotated[int, "[1, inf): each step is one Hessian-vector product"] = 32
-    trace_method: Literal["auto", "hutchinson", "hutch++"] = "auto"
     trace_probes: Annotated[int, "[2, inf): a standard error needs two probes"] = 8
-    trace_precision: Annotated[float | None, "(0, 1]: a relative standard error"] = None
-    max_matvecs: Annotated[int, "[3, inf): one product for the eigenvalues and two probes"] = 256
     residual_tolerance: Annotated[float, "[0, 1]: a residual relative to the eigenvalue"] = 1e-3
     losses: Annotated[tuple[str, ...], (*LOSS_LABELS, TEMPERED)] = LOSS_LABELS
     spectrum: bool = False
     spectrum_steps: Annotated[int, "[1, inf): each step is one Hessian-vector product a probe"] = 32
-    weights: Annotated[str, (DIFFERENTIATED, FIXED)] = DIFFERENTIATED
     batch_size: Annotated[int, "[1, inf): a batch holds at least one sample"] = 128
-    vectors_per_pass: Annotated[int, "[1, inf): a pass takes at least one vector"] = 1
     statistics: tuple[str, ...] = ()
     blocks: bool = False
     block_steps: Annotated[int, "[1, inf): each step is one Hessian-vector product"] = 8
-    precision: Annotated[str, (FULL, ROUNDED)] = FULL
     rho: Annotated[float, "(0, inf)"] = 0.05
     adaptive_rho: Annotated[float, "(0, inf)"] = 0.5
 
