@@ -28,8 +28,8 @@ from trainables.registry.names import nearest
 
 if TYPE_CHECKING:
     from search_spaces.papers.claims.base import Verdict
+    from search_spaces.papers.computed_figures import ComputedFigure
     from search_spaces.papers.finished import FinishedSweep
-    from search_spaces.papers.loss_figures import ComputedFigure
     from search_spaces.papers.page import Item, PaperPage
     from search_spaces.papers.recipes import Recipe
     from sweeper.execution.slurm.submission import SlurmSubmission
@@ -118,9 +118,8 @@ def missing_data(plan: Sequence[Step], *, rehearse: bool = False) -> dict[str, s
         try:
             file = packaged_files()[recipe.space]
             spec = load_spec(file, recipe.overrides, rehearse=True) if rehearse else recipe.spec
-            prepare_dataset(spec) if spec.loop is None else data_of_loop(
-                spec
-            )  # a loop's own check trains it, when it is run
+            # A loop's own check trains it, when it is run.
+            (prepare_dataset if spec.loop is None else data_of_loop)(spec)
         except SweeperError as error:
             faults[recipe.space] = str(error)
     return faults
@@ -134,8 +133,6 @@ def paper(
     items: bool = False,
     to: str | Path | None = None,
     sweep: arguments.Names = (),
-    gamma: Sequence[float] = (),
-    classes: int | None = None,
     form: arguments.Form | None = None,
     output: arguments.Output = None,
     tracking_uri: arguments.Tracking = None,
@@ -158,8 +155,6 @@ def paper(
         items: Only list the paper's tables, figures and statements, their counterparts here, and deviations.
         to: File to write: the page, or a figure as .html, .png, .svg or .pdf. (default: paper-NAME.html in the results)
         sweep: Sweeps to fill in a table from; repeatable. (default: all)
-        gamma: γ of a figure; repeatable. (default: the paper's)
-        classes: Number of classes of a figure. (default: the paper's)
         form: Format of a table (markdown, latex, csv), of numbers (table, json, csv, parquet) or items (table, json).
         say: Receives progress messages.
 
@@ -174,7 +169,7 @@ def paper(
     if name in published_tables():
         return _table(name, sweep, place, form or "markdown")
     if name not in PAPERS:
-        return _figure(name, gamma, classes, form or "table", to)
+        return _figure(name, form or "table", to)
     if items:
         return _items(name)
     options = {
@@ -206,19 +201,18 @@ def _require_data(plan: Sequence[Step], rehearse: bool) -> None:
 
 
 def _table(name: str, sweeps: Sequence[str], output: str, form: str) -> str:
+    from search_spaces.papers.finished import FinishedSweep
     from search_spaces.papers.tables import format_paper_table, paper_table
     from sweeper.results import load
 
     places = [local_sweep(sweep, output) for sweep in sweeps] or [(held, Path(output)) for held in sweep_names(output)]
-    return format_paper_table(paper_table(name, [load(*place) for place in places]), form)
+    return format_paper_table(paper_table(name, [FinishedSweep(load(*place)) for place in places]), form)
 
 
-def _figure(
-    name: str, gamma: Sequence[float], classes: int | None, form: str, to: str | Path | None
-) -> CommandResult[ComputedFigure]:
+def _figure(name: str, form: str, to: str | Path | None) -> CommandResult[ComputedFigure]:
     import pyarrow as pa
 
-    from search_spaces.papers.focal_map_figures import FIGURES, map_figure
+    from search_spaces.papers.computed_figures import FIGURES
     from sweeper.reporting.html import write_figure
 
     # `mukhoti-4a` looks like a table's name, so on the command line the figure is called `mukhoti-fig4a`.
@@ -228,7 +222,7 @@ def _figure(
         raise SweeperError(
             f"unknown paper, table or figure {name!r}", f"known: {', '.join(known)}{nearest(name, known)}"
         )
-    figure = map_figure(drawn.get(name, name), gamma, classes)
+    figure = FIGURES[drawn.get(name, name)]()
     text = format_table(pa.Table.from_pylist(figure.rows), form)
     if to is not None:
         write_figure(figure.figure(name), Path(to))
@@ -293,13 +287,13 @@ def write_page(
     # Imported here: `sweeper --help` loads this file, and these modules import torch.
     from search_spaces.papers.judging import judge_claims, named_claims
     from search_spaces.papers.page import write_paper_page
-    from search_spaces.papers.tables import filled_table
+    from search_spaces.papers.tables import paper_table
 
     plan, sweeps = steps(paper, output, rehearse=rehearse), _sweeps(output)
     # A dict keeps the paper's order of tables and drops repetitions.
     names = dict.fromkeys(table for step in plan for table in step.recipe.spec.header.tables)
     names |= dict.fromkeys(_computed_tables(paper))
-    tables = [filled_table(name, sweeps, rehearsed=rehearse) for name in names]
+    tables = [paper_table(name, sweeps, rehearsed=rehearse) for name in names]
     by_name = {sweep.name: sweep.results for sweep in sweeps}
     own = [by_name[step.sweep] for step in plan if step.sweep]
     verdicts = {results.name: judge_claims(results) for results in own if named_claims(results)}

@@ -22,8 +22,8 @@ import numpy as np
 from search_spaces.papers.claims.curvature import TRACE
 from search_spaces.papers.claims.numbers import by_network, number, of_split, trained_to_the_end, trial_mean
 from search_spaces.papers.claims.posthoc import plain_gamma
+from search_spaces.papers.computed_figures import Floats
 from search_spaces.papers.judging import claim_rows
-from search_spaces.papers.loss_figures import Floats
 from sweeper.core.cells import Row, Rows, int_of
 from sweeper.reporting.figures.base import Figure, Panel, curves, quantity
 from sweeper.results import Results

@@ -15,52 +15,41 @@ from search_spaces.papers.figures import QUANTITIES, Comparison, candidates
 from search_spaces.papers.published_numbers import PublishedNumber
 from search_spaces.papers.recipes import Recipe, Settings
 from sweeper.core.cells import Row, by_trial, float_or_none, measured_values, text_of
-from sweeper.core.domains import Plain
 from sweeper.core.statistics.basics import Spread, spread
 from sweeper.results import Results
 from sweeper.results.leaderboard import objective
 from sweeper.results.queries import literal
 from trainables.losses import LOSSES
 from trainables.posthoc.focal_map import training_gamma
-from trainables.registry import entry_label
+from trainables.registry import column_label, entry_label
 
 #: Rows of the view `final` by trial.
 Trials = Mapping[str, Sequence[Row]]
 
-
-@dataclass(frozen=True)
-class Empty:
-    """Why a cell has no number although a sweep of its recipe exists.
-
-    Attributes:
-        text: the reason in words.
-        kind: reason that cells share although the numbers in their texts differ; empty if they share the text itself.
-        few: finished candidates, e.g. `1 of 10 candidates`, if they are the reason.
-    """
-
-    text: str
-    kind: str = ""
-    few: str = ""
+#: Most departures from a recipe that a reason names.
+MOST_DEPARTURES = 4
 
 
 @dataclass(frozen=True)
-class Found:
-    """A sweep's number for a published one.
+class PaperCell:
+    """A published number and ours.
 
     Attributes:
-        ours: our number over replicates.
-        sweep, trial: its source.
-        candidates: number of configurations from which it was selected, or that its figure compares.
-        stand_in: network that a rehearsal trained in place of the number's network, in words.
-        departures: departures of its recipe from the paper's, a few words each.
+        published: number in the paper.
+        recipe: search space that trains it; empty for a computed number.
+        ours: our number over replicates; None if no sweep of the recipe has it.
+        sweep, trial: source of our number.
+        candidates: number of configurations from which the best was taken, or that the figure compares.
+        reason: why the cell is empty although its experiment has been run; empty if it has not.
     """
 
-    ours: Spread
-    sweep: str
-    trial: str
-    candidates: int
-    stand_in: str = ""
-    departures: tuple[str, ...] = ()
+    published: PublishedNumber
+    recipe: str = ""
+    ours: Spread | None = None
+    sweep: str = ""
+    trial: str = ""
+    candidates: int = 0
+    reason: str = ""
 
 
 class FinishedSweep:
@@ -68,110 +57,80 @@ class FinishedSweep:
 
     def __init__(self, results: Results) -> None:
         """Read from `results`, which must stay open."""
-        self.results = results
+        self.results, self.name = results, results.name
+        self.rehearsed = bool(results.rehearsed)
         # Many cells of a table need the epochs of the same trial.
         self._epochs: dict[str, list[Row]] = {}
-        self._networks: dict[tuple[object, ...], Mapping[Settings, str]] = {}
 
-    @property
-    def name(self) -> str:
-        """The sweep's name."""
-        return self.results.name
+    def departures(self, recipe: Recipe, table: str) -> list[str]:
+        """Return how the sweep departs from a recipe of a table, a few words each; empty if it does not.
 
-    @property
-    def rehearsed(self) -> bool:
-        """Whether it is a rehearsal."""
-        return bool(self.results.rehearsed)
+        More seeds than the recipe's are no departure: they only make the number more certain.
+        """
+        specification, ours = self.results.specification, recipe.fixed
+        said: list[str] = []
+        for part, settings in ours.items():
+            theirs = self._fixed.get(part)
+            said += [f"no {part}"] if theirs is None else recipes.differences(part, theirs, settings)
+        seeds = specification["replicates"]["count"]
+        if seeds < recipe.spec.replicates.count:
+            said.append(f"seeds {seeds} for {recipe.spec.replicates.count}")
+        if table not in specification["header"].get("tables", ()):
+            said.append(f"its header does not name {table}")
+        return said
 
-    def departures(self, recipe: Recipe, table: str) -> tuple[str, ...]:
-        """Return how the sweep departs from a recipe of a table; empty if it does not."""
-        return recipe.departures(self.results.specification, table)
-
-    def departures_of(self, trial: str, recipe: Recipe) -> tuple[str, ...]:
-        """Return how one of the sweep's configurations departs from the recipe's configurations."""
-        return () if trial in self._following(recipe) else recipe.departures_of(self._trials[trial][0])
-
-    def number(self, number: PublishedNumber, recipe: Recipe) -> Found | None:
-        """Return the number of the configurations that follow a recipe.
+    def number(self, number: PublishedNumber, recipe: Recipe) -> PaperCell | None:
+        """Return the cell of a published number, filled from the configurations that follow a recipe.
 
         `None` if they have no number, or if not all of the paper's candidates have ended: the best of fewer candidates
-        is not comparable.
+        is not comparable. A rehearsal fills the cells of its own search space by loss and method.
         """
-        if self.lacking(number, recipe):
-            return None
-        trials = self._following(recipe)
-        agreeing = sorted((trial for trial, rows in trials.items() if recipes.trains(rows[0], number)), key=self._rank)
-        if not agreeing:
-            return None
-        if number.metric in QUANTITIES:
-            return self._quantity(number, agreeing, trials, recipe, whole=True)
-        values = self._values(agreeing[0], number, recipe)
-        wanted = len(candidates(number, recipe))
-        return Found(spread(values), self.name, agreeing[0], wanted) if values else None
-
-    def lacking(self, number: PublishedNumber, recipe: Recipe) -> Empty | None:
-        """Return how many of a number's candidates have ended with all their seeds; `None` if all have."""
-        wanted = {recipes.configuration_settings(row) for row in candidates(number, recipe)}
-        ended = sum(self._ended.get(settings, 0) >= recipe.spec.replicates.count for settings in wanted)
-        noun = "configurations" if number.metric in QUANTITIES else "candidates"
-        if ended == len(wanted):
-            return None
-        few = f"{ended} of {len(wanted)} {noun}"
-        return Empty(f"{few} ran to the end", f"few {noun}", few)
-
-    def number_of_any_recipe(self, number: PublishedNumber, recipe: Recipe) -> Found | None:
-        """Return the number from any configuration on its data set; the recipe names the post-hoc method."""
-        if number.metric in QUANTITIES or not recipes.on_dataset(self._dataset, number):
-            return None
-        return self._found(number, self._trials, recipe)
-
-    def rehearsed_number(self, number: PublishedNumber, recipe: Recipe) -> Found | None:
-        """Return the number from a rehearsal of a recipe's search space, on the stand-in network."""
+        if not self.rehearsed:
+            whole = not self.departures(recipe, number.table) and not self._lacking(number, recipe)
+            return self._best(number, number, self._following(recipe), recipe) if whole else None
         if not recipe.named(self.name):
             return None
-        networks = self._stand_ins(number, recipe)
-        trials = {
-            trial: [_as_if_on(number, row) for row in rows]
-            for trial, rows in self._trials.items()
-            if recipes.network_settings(rows[0]) in networks
-        }
+        of_network = {t: r for t, r in self._trials.items() if _network_name(r[0]) == number.architecture}
+        # A large network has a small stand-in: any of those that the rehearsal trained.
+        held = of_network or self._trials
+        trials = {trial: [_as_if_on(number, row) for row in rows] for trial, rows in held.items()}
         # A rehearsal trains only the ends of a grid, so the number's own options may be missing.
         of_its_loss = replace(number, options={key: value for key, value in number.options.items() if "." in key})
-        value = self._found(number, trials, recipe) or self._found(number, trials, recipe, of_its_loss)
-        words = " or ".join(filter(None, networks.values()))
-        return replace(value, stand_in=words) if value is not None else None
+        return self._best(number, number, trials, recipe) or self._best(number, of_its_loss, trials, recipe)
 
-    def _stand_ins(self, number: PublishedNumber, recipe: Recipe) -> Mapping[Settings, str]:
-        key = (recipe.space, number.architecture, *sorted(recipes.options_of(number, "architecture").items()))
-        if key not in self._networks:
-            self._networks[key] = recipe.stand_ins(number)
-        return self._networks[key]
-
-    def reason(self, number: PublishedNumber, recipe: Recipe) -> Empty | None:
-        """Return why a sweep of a recipe has no number; `None` for a sweep of another recipe."""
+    def reason(self, number: PublishedNumber, recipe: Recipe) -> str:
+        """Return why a sweep of a recipe has no number; empty for a sweep of another recipe."""
         if not recipe.named(self.name) and not self._following(recipe):
-            return None
-        if not self.rehearsed and (lacking := self.lacking(number, recipe)):
+            return ""
+        if not self.rehearsed and (departures := self.departures(recipe, number.table)):
+            return f"{self.name} departs from the recipe ({', '.join(departures[:MOST_DEPARTURES])})"
+        if not self.rehearsed and (lacking := self._lacking(number, recipe)):
             return lacking
         held = [rows for rows in self._trials.values() if rows[0]["config_loss_name"] == number.loss]
         if not held:
-            return Empty(f"no configuration with {number.loss} has finished")
+            return f"no configuration with {number.loss} has finished"
         if number.metric in QUANTITIES:
-            return Empty(f"{number.metric} needs more values than were measured, or values that are not all equal")
+            return f"{number.metric} needs more values than were measured, or values that are not all equal"
         label = self._labels.get(recipe.method(number)) if number.posthoc else None
         reasons = {str(row.get(f"posthoc_{label}_unavailable") or "") for rows in held for row in rows} - {""}
         if label is not None and reasons:
-            return Empty(min(reasons), f"{label} unavailable")
+            return min(reasons)
         column = number.metric if label is None else f"posthoc_{label}_{number.metric}"
         values = [row.get(column) for rows in held for row in rows if row["split"] == number.split]
         undefined = any(isinstance(value, float) and math.isnan(value) for value in values)
         how = "undefined: there is no sample of the kind that it counts" if undefined else "not measured"
-        return Empty(f"{number.metric} of {number.split or 'any'} data is {how}")
+        return f"{number.metric} of {number.split or 'any'} data is {how}"
 
-    @property
-    def _dataset(self) -> Mapping[str, Plain]:
-        dataset: Mapping[str, Plain] = self.results.specification.get("dataset", {})
-        return dataset
+    def _lacking(self, number: PublishedNumber, recipe: Recipe) -> str:
+        """Return how many of a number's candidates have ended with all their seeds; empty if all have."""
+        wanted = {recipes.configuration_settings(row) for row in candidates(number, recipe)}
+        ended = sum(self._ended.get(settings, 0) >= recipe.spec.replicates.count for settings in wanted)
+        noun = "configurations" if number.metric in QUANTITIES else "candidates"
+        return "" if ended == len(wanted) else f"{ended} of {len(wanted)} {noun} ran to the end"
+
+    @cached_property
+    def _fixed(self) -> dict[str, Settings]:
+        return recipes.fixed_by(self.results.specification)
 
     @cached_property
     def _trials(self) -> dict[str, list[Row]]:
@@ -210,25 +169,25 @@ class FinishedSweep:
     def _settings(self) -> dict[str, Settings]:
         return {trial: recipes.configuration_settings(rows[0]) for trial, rows in self._trials.items()}
 
-    def _found(
-        self, number: PublishedNumber, trials: Trials, recipe: Recipe, alike: PublishedNumber | None = None
-    ) -> Found | None:
-        """Return a number from the trials of its own configuration, or of the configuration of the number `alike`."""
-        agreeing = [trial for trial, rows in trials.items() if recipes.trains(rows[0], alike or number)]
+    def _best(
+        self, number: PublishedNumber, alike: PublishedNumber, trials: Trials, recipe: Recipe
+    ) -> PaperCell | None:
+        """Return a number from the trial with the best objective among those of the configuration of `alike`."""
+        agreeing = sorted((trial for trial, rows in trials.items() if recipes.trains(rows[0], alike)), key=self._rank)
         if not agreeing:
             return None
         if number.metric in QUANTITIES:
             return self._quantity(number, agreeing, trials, recipe)
-        measured = [(trial, values) for trial in agreeing if (values := self._values(trial, number, recipe))]
-        if not measured:
+        measured = {trial: values for trial in agreeing if (values := self._values(trial, number, recipe))}
+        trial = next(iter(measured if self.rehearsed else agreeing), "")
+        if trial not in measured:
             return None
-        trial, values = min(measured, key=lambda entry: self._rank(entry[0]))
-        return Found(spread(values), self.name, trial, len(measured))
+        return PaperCell(number, recipe.space, spread(measured[trial]), self.name, trial, len(agreeing))
 
     def _quantity(
-        self, number: PublishedNumber, agreeing: Sequence[str], trials: Trials, recipe: Recipe, *, whole: bool = False
-    ) -> Found | None:
-        """Return a figure's quantity; with `whole`, `None` if a configuration was not measured."""
+        self, number: PublishedNumber, agreeing: Sequence[str], trials: Trials, recipe: Recipe
+    ) -> PaperCell | None:
+        """Return a figure's quantity; `None` if a configuration was not measured, except in a rehearsal."""
         quantity = QUANTITIES[number.metric]
         compared = {
             trial: rows
@@ -242,15 +201,15 @@ class FinishedSweep:
             unmeasured.extend([] if numbers else [trial])
             return numbers
 
-        ranked = sorted(agreeing, key=self._rank)
-        comparison = Comparison(number, compared, ranked, self._rank, values, self._epoch_rows, self._reliability_rows)
+        comparison = Comparison(
+            number, compared, agreeing, self._rank, values, self._epoch_rows, self._reliability_rows
+        )
         value = quantity.value(comparison)
-        if value is None or (whole and unmeasured):
+        if value is None or (unmeasured and not self.rehearsed):
             return None
-        trial = comparison.agreeing[0]
         # A rank or a sign has no spread over replicates, because it is computed from their means.
-        replicates = len({row["replicate"] for row in trials[trial]})
-        return Found(Spread(value, None, replicates), self.name, trial, len(compared))
+        ours = Spread(value, None, len({row["replicate"] for row in trials[agreeing[0]]}))
+        return PaperCell(number, recipe.space, ours, self.name, agreeing[0], len(compared))
 
     def _rank(self, trial: str) -> float:
         objectives = [float_or_none(row, "objective") for row in self._trials[trial]]
@@ -266,8 +225,7 @@ class FinishedSweep:
         if not number.posthoc and column in {h.name for h in LOSSES[number.loss].hyperparameters}:
             return measured_values(rows, f"config_loss_{column}")  # a hyperparameter that was selected
         if number.posthoc:
-            method = recipe.method(number)
-            label = self._labels.get(method)
+            label = self._labels.get(recipe.method(number))
             if label is not None:
                 column = f"posthoc_{label}_{column}"
             else:
@@ -283,8 +241,7 @@ class FinishedSweep:
         """Settings of a post-hoc method that the evaluations fit → its label in column names."""
         labels: dict[Settings, str] = {}
         for entry in self.results.posthoc:
-            options = {key: value for key, value in entry.items() if key != "name"}
-            labels.setdefault(recipes.method_settings(entry["name"], options), entry_label(entry))
+            labels.setdefault(recipes.method_settings(entry["name"], entry), entry_label(entry))
         return labels
 
     def _recalibrated(self, row: Row, number: PublishedNumber, recipe: Recipe) -> bool:
@@ -302,6 +259,10 @@ class FinishedSweep:
     def _training_gamma(self, trial: str) -> float | None:
         row, prefix = self._trials[trial][0], "config_loss_"
         return training_gamma({key.removeprefix(prefix): row[key] for key in row if key.startswith(prefix)})
+
+
+def _network_name(row: Row) -> str:
+    return column_label(str(row[f"{recipes.NETWORK}name"]))
 
 
 def _as_if_on(number: PublishedNumber, row: Row) -> Row:

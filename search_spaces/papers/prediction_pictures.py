@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from search_spaces.papers.claims.posthoc import plain_gamma, smoothed_gamma
-from search_spaces.papers.loss_figures import gradients_by_true_class
+from search_spaces.papers.computed_figures import gradients_by_true_class
 from sweeper.core.cells import Row, float_of, grouped, int_of, text_of
 from sweeper.core.errors import SweeperError
 from sweeper.reporting.figures import coverage_nu_map

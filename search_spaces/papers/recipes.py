@@ -1,9 +1,9 @@
 """The recipe of a published number: the shipped search space that names its table and trains its configuration.
 
 A sweep's numbers fill the paper's cells only if the sweep followed that recipe: the same data, split and share of it,
-epochs, bins, precision, objective and measurements, at least as many seeds, and the same network, loss and optimiser to
-every hyperparameter. Values are compared as normalised text, because column types change them (`3`, `3.0`, `"3"`). A
-hyperparameter at its default counts as not given.
+epochs, bins, precision, objective and measurements (`fixed_by`), at least as many seeds, and the same network, loss and
+optimiser to every hyperparameter (`configuration_settings`). Values are compared as normalised text, because column
+types change them (`3`, `3.0`, `"3"`). A hyperparameter at its default counts as not given.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -21,15 +21,12 @@ from typing import Any
 from search_spaces import packaged_files
 from search_spaces.papers.published_numbers import PublishedNumber
 from sweeper.core.cells import Row
-from sweeper.core.domains import part_of
 from sweeper.core.ids import flatten_configuration
 from sweeper.core.labels import REHEARSAL_SUFFIX
 from sweeper.space.configurations import configurations
 from sweeper.space.loading import load_spec
-from sweeper.space.parts import Objective, Training
-from sweeper.space.rehearsal import merged, rehearsed_architecture, rehearsed_dataset
 from sweeper.space.spec import SweepSpec
-from trainables.curvature.statistics.base import CurvatureSettings
+from trainables.curvature.statistics.base import MEASUREMENTS
 from trainables.datasets.base import DATASETS
 from trainables.losses import LOSSES
 from trainables.metrics.base import METRICS
@@ -50,9 +47,6 @@ PLACES = ("folder", "download")
 
 #: The data set's option for a share of the data; a number without it means all of the data.
 SHARE = "class_fraction"
-
-#: Setting of the scheduler: epochs besides the last at which a sweep evaluates.
-EVALUATE_EPOCHS = "evaluate_epochs"
 
 #: Options of a figure's number that belong to no component: the epoch at which the figure is read, or after which its
 #: statement holds.
@@ -118,11 +112,6 @@ def configuration_settings(row: Row) -> Settings:
     return frozenset(settings)
 
 
-def network_settings(row: Row) -> Settings:
-    """Return the settings in a row's `config_architecture_…` columns."""
-    return frozenset(setting for setting in configuration_settings(row) if setting[0].startswith("architecture."))
-
-
 def dataset_settings(dataset: Mapping[str, object]) -> Settings:
     """Return the data set's settings without its location; word vectors by their file's name."""
     given = dict(dataset)
@@ -176,11 +165,6 @@ def on_dataset(dataset: Mapping[str, object], number: PublishedNumber) -> bool:
     return _has(component, dataset, {**whole, **options_of(number, "dataset")})
 
 
-def is_method_of(number: PublishedNumber, method: str, options: Mapping[str, object]) -> bool:
-    """Return whether a post-hoc method with these options is the number's."""
-    return method == number.posthoc and _has(POSTHOC[method], options, options_of(number, "posthoc"))
-
-
 def options_of(number: PublishedNumber, part: str) -> dict[str, str]:
     """Return a number's options for one part of an experiment; options without a part belong to the loss."""
     split = [(*key.rpartition(".")[::2], value) for key, value in number.options.items() if key not in OF_FIGURES]
@@ -216,30 +200,14 @@ class Recipe:
         """Every configuration's settings, as they are compared."""
         return frozenset(map(configuration_settings, self.configurations))
 
+    @cached_property
+    def fixed(self) -> dict[str, Settings]:
+        """The settings that the recipe fixes besides its configurations, by part."""
+        return fixed_by(self.spec.resolved())
+
     def holds(self, number: PublishedNumber) -> bool:
         """Return whether this recipe trains a number's configuration on its data set."""
         return on_dataset(self.spec.dataset, number) and any(trains(row, number) for row in self.configurations)
-
-    def stand_ins(self, number: PublishedNumber) -> dict[Settings, str]:
-        """Return the networks that a rehearsal trains instead of a number's: settings → their name in words.
-
-        The words are empty for the number's own network.
-        """
-        data, stand_ins = rehearsed_dataset(self.spec.dataset, []), {}
-        for row in self.configurations:
-            if of_network(row, number):
-                given = {k.removeprefix(NETWORK): v for k, v in row.items() if k.startswith(NETWORK) and v is not None}
-                small = merged(rehearsed_architecture(given, data, []), self._rehearsed_network, "architecture")
-                settings = network_settings({f"{NETWORK}{key}": value for key, value in small.items()})
-                options = [f"{key.partition('.')[2]} {v}" for key, v in sorted(settings) if key != "architecture.name"]
-                words = " ".join([column_label(str(small["name"])), *options])
-                stand_ins[settings] = "" if settings == network_settings(row) else words
-        return stand_ins
-
-    @property
-    def _rehearsed_network(self) -> Mapping[str, object]:
-        """The network settings in the file's own `rehearsal`."""
-        return part_of(self.spec.rehearsal or {}, "space", "architecture") or {}
 
     def named(self, sweep: str) -> bool:
         """Return whether a sweep has the default name of a run or rehearsal of this search space."""
@@ -247,79 +215,11 @@ class Recipe:
 
     def method(self, number: PublishedNumber) -> Settings:
         """Return the settings of a number's post-hoc method, from the recipe's evaluation or else from the paper."""
+        wanted = options_of(number, "posthoc")
         for entry in self.spec.evaluation.posthoc:
-            options = {key: value for key, value in entry.items() if key != "name"}
-            if is_method_of(number, entry["name"], options):
-                return method_settings(entry["name"], options)
-        return method_settings(number.posthoc, options_of(number, "posthoc"))
-
-    def departures(self, specification: Mapping[str, object], table: str) -> tuple[str, ...]:
-        """Return how a sweep's specification departs from the recipe, a few words each; empty if it does not.
-
-        Args:
-            specification: resolved search space, from `sweep.yaml`.
-            table: table that the sweep's header must name.
-        """
-        header, dataset = _part(specification, "header"), _part(specification, "dataset")
-        counts = (
-            ("epochs", _part(specification, "scheduler").get("max_epochs"), self.spec.scheduler.max_epochs),
-            ("bins", _part(specification, "evaluation").get("bins", 15), self.spec.evaluation.bins),
-        )
-        departures = [f"{ours} {noun} for {theirs}" for noun, ours, theirs in counts if ours != theirs]
-        departures += [
-            f"{what} {given} for {ours}" for what, given, ours in self._chosen(specification) if given != ours
-        ]
-        departures += self._measurements(_part(specification, "evaluation"))
-        # More seeds than the recipe's are no departure: they only make the number more certain.
-        seeds = _part(specification, "replicates").get("count", 1)
-        if not isinstance(seeds, int) or seeds < self.spec.replicates.count:
-            departures.append(f"{seeds} {'seed' if seeds == 1 else 'seeds'} for {self.spec.replicates.count}")
-        departures += _differences("data set", dataset_settings(dataset), dataset_settings(self.spec.dataset))
-        named = header.get("tables") or ()
-        if not isinstance(named, (list, tuple)) or table not in named:
-            departures.append(f"its header does not name {table}")
-        return tuple(departures)
-
-    def _chosen(self, specification: Mapping[str, object]) -> Iterator[tuple[str, object, object]]:
-        """Yield loop, objective, precision and evaluated epochs, each as (name, the sweep's, the recipe's)."""
-        yield "loop", specification.get("loop"), self.spec.loop
-        objective = {**Objective().model_dump(), **_part(specification, "objective")}
-        ours = self.spec.objective
-        yield "objective", f"{objective['metric']} {objective['mode']}", f"{ours.metric} {ours.mode}"
-        precision = _part(specification, "training").get("precision", Training().precision)
-        yield "precision", precision, self.spec.training.precision
-        if rungs := getattr(self.spec.scheduler, EVALUATE_EPOCHS, None):
-            evaluated = _part(specification, "scheduler").get(EVALUATE_EPOCHS) or []
-            yield EVALUATE_EPOCHS, written(evaluated), written(rungs)
-
-    def _measurements(self, evaluation: Mapping[str, object]) -> Iterator[str]:
-        """Yield how a sweep's evaluation departs in curvature, metrics and trajectory, where the recipe has them."""
-        ours, given = self.spec.evaluation, evaluation.get("curvature", {})
-        if isinstance(ours.curvature, dict):
-            if not isinstance(given, Mapping):
-                yield "no curvature"
-            else:
-                yield from _differences("curvature", _curvature(given), _curvature(ours.curvature))
-        entries: Any = evaluation.get("metrics")
-        written_out = [{"name": entry} if isinstance(entry, str) else entry for entry in entries or ()]
-        metrics = {entry["name"]: _metric(entry) for entry in written_out}
-        for entry in ours.metrics:
-            name = entry["name"]
-            if name not in metrics:
-                yield f"no metric {name}"
-            else:
-                yield from _differences(f"metric {name}", metrics[name], _metric(entry))
-        if ours.trajectory is not None:
-            theirs = settings_of(None, ours.trajectory.model_dump())
-            yield from _differences("trajectory", settings_of(None, _part(evaluation, "trajectory")), theirs)
-
-    def departures_of(self, row: Row) -> tuple[str, ...]:
-        """Return how a configuration departs from the recipe's most similar one."""
-        ours = configuration_settings(row)
-        if ours in self.settings:
-            return ()
-        nearest = min(self.settings, key=lambda settings: (len(settings ^ ours), sorted(settings)))
-        return tuple(_differences("", ours, nearest))
+            if entry["name"] == number.posthoc and _has(POSTHOC[number.posthoc], entry, wanted):
+                return method_settings(number.posthoc, entry)
+        return method_settings(number.posthoc, wanted)
 
 
 @cache
@@ -345,23 +245,36 @@ def recipe_of(number: PublishedNumber) -> Recipe | None:
     return next((recipe for recipe in recipes_of(number.table) if recipe.holds(number)), None) if number.loss else None
 
 
-def _curvature(given: Mapping[str, object]) -> Settings:
-    usual = asdict(CurvatureSettings())
-    kept = {key: value for key, value in given.items() if key not in HOW_CURVATURE_IS_COMPUTED}
-    return frozenset((k, written(v)) for k, v in kept.items() if k not in usual or written(v) != written(usual[k]))
+def fixed_by(specification: Mapping[str, Any]) -> dict[str, Settings]:
+    """Return the settings of a resolved search space that decide its numbers, besides its configurations, by part.
+
+    A part that is not measured is absent. Only the parts of a recipe are compared: further measurements of a sweep
+    change no number.
+    """
+    evaluation, scheduler, objective = (specification[part] for part in ("evaluation", "scheduler", "objective"))
+    plain = {
+        "epochs": scheduler["max_epochs"],
+        "bins": evaluation["bins"],
+        "loop": specification.get("loop"),
+        "objective": f"{objective['metric']} {objective['mode']}",
+        "precision": specification["training"]["precision"],
+    }
+    parts = {"": settings_of(None, plain), "data set": dataset_settings(specification["dataset"])}
+    if rungs := scheduler.get("evaluate_epochs"):
+        parts["evaluate_epochs"] = settings_of(None, {"": rungs})
+    if isinstance(curvature := evaluation.get("curvature"), Mapping):
+        parts["curvature"] = settings_of(MEASUREMENTS["curvature"], curvature, HOW_CURVATURE_IS_COMPUTED)
+    if trajectory := evaluation.get("trajectory"):
+        parts["trajectory"] = settings_of(None, trajectory)
+    for entry in evaluation.get("metrics") or ():
+        given = {"name": entry} if isinstance(entry, str) else entry
+        name = str(given["name"])
+        metric = None if METRICS.is_own(name) else METRICS[name]
+        parts[f"metric {name}"] = settings_of(metric, given, ("name", LABEL))
+    return parts
 
 
-def _metric(entry: Mapping[str, object]) -> Settings:
-    name = str(entry["name"])
-    return settings_of(None if METRICS.is_own(name) else METRICS[name], entry, ("name", LABEL))
-
-
-def _part(specification: Mapping[str, object], key: str) -> Mapping[str, object]:
-    part = specification.get(key)
-    return part if isinstance(part, Mapping) else {}
-
-
-def _differences(what: str, ours: Settings, theirs: Settings) -> list[str]:
+def differences(what: str, ours: Settings, theirs: Settings) -> list[str]:
     """Return in words the settings in which two differ, e.g. `data set split shuffled for stratified`."""
     sweep, recipe = dict(ours), dict(theirs)
     keys = sorted(key for key in sweep.keys() | recipe.keys() if sweep.get(key) != recipe.get(key))

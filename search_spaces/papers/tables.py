@@ -1,41 +1,32 @@
 """A paper's table or figure filled in from the sweeps that have its rows, next to the published numbers.
 
 A cell takes the best of the configurations that its recipe trains for it (`recipes`), by the sweep's own objective on
-validation data, as papers select. It stays empty until all of them have run to the end. Numbers of sweeps with another
-recipe stand beside it, with their departures. Rehearsals never fill a cell, and a cell that no sweep can fill stays
-missing.
+validation data, as papers select. It stays empty until all of them have run to the end, and says why. Rehearsals never
+fill a cell, and a cell that no sweep can fill stays missing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
-from operator import itemgetter
 
+from search_spaces.papers.computed_figures import BOUNDS, WHOLE_GAMMAS
 from search_spaces.papers.figures import QUANTITIES
-from search_spaces.papers.finished import Empty, FinishedSweep, Found
-from search_spaces.papers.focal_map_figures import BOUNDS, WHOLE_GAMMAS
-from search_spaces.papers.published_numbers import PublishedNumber, published_tables, read_published
-from search_spaces.papers.recipes import Recipe, options_of, recipe_of
-from sweeper.core.cells import grouped
+from search_spaces.papers.finished import FinishedSweep, PaperCell
+from search_spaces.papers.published_numbers import PublishedNumber, read_published
+from search_spaces.papers.recipes import options_of, recipe_of
 from sweeper.core.display import TableText
-from sweeper.core.errors import SweeperError
 from sweeper.core.statistics.basics import Spread, spread_text
-from sweeper.results import Results
 from trainables.posthoc import confidence_regions as regions
-from trainables.registry.names import nearest
 
 #: Placeholder for a number that neither a sweep nor the paper has.
 MISSING = "–"
 
-#: Most departures that a caption names; the CSV names all.
-MOST_DEPARTURES = 4
-
 CSV_COLUMNS = (
     "table", "dataset", "architecture", "loss", "options", "posthoc", "split", "metric", "printed", "published",
-    "published_spread", "ours", "ours_sd", "n", "sweep", "trial", "candidates", "source", "recipe", "beside",
-    "beside_sd", "beside_n", "beside_sweep", "beside_departures", "reason",
+    "published_spread", "ours", "ours_sd", "n", "sweep", "trial", "candidates", "source", "recipe", "reason",
 )  # fmt: skip
 
 HOW_FILLED = (
@@ -45,40 +36,6 @@ HOW_FILLED = (
 
 #: Shown in place of the sweep's name for a number that is computed, not trained.
 FORMULA = "formula"
-
-
-@dataclass(frozen=True)
-class PaperCell:
-    """A published number and ours.
-
-    Attributes:
-        published: number in the paper.
-        recipe: search space that trains it; empty for a computed number.
-        ours: our number over replicates; None if no sweep of the recipe has it.
-        sweep, trial: source of our number.
-        candidates: number of configurations from which the best was taken, or that the figure compares.
-        beside: numbers of sweeps with other recipes, with their departures.
-        reason: why the cell is empty although a sweep of its recipe exists.
-        stand_in: network that a rehearsal trained instead of the number's, in words.
-        repeats: network of an earlier cell that is filled from the same stand-in.
-    """
-
-    published: PublishedNumber
-    recipe: str = ""
-    ours: Spread | None = None
-    sweep: str = ""
-    trial: str = ""
-    candidates: int = 0
-    beside: tuple[Found, ...] = ()
-    reason: Empty | None = None
-    stand_in: str = ""
-    repeats: str = ""
-
-    @property
-    def network(self) -> str:
-        """The paper's network with its options, in words."""
-        options = options_of(self.published, "architecture").items()
-        return " ".join([self.published.architecture, *(f"{key} {value}" for key, value in options)])
 
 
 @dataclass(frozen=True)
@@ -105,29 +62,12 @@ class PaperTable:
         return sum(cell.ours is not None for cell in self.cells)
 
     @property
-    def reasons(self) -> dict[str, int]:
+    def reasons(self) -> Counter[str]:
         """Reasons for empty cells whose experiments have been run, and the number of cells with each."""
-        empty = [cell.reason for cell in self.cells if cell.ours is None and cell.reason]
-        alike = grouped(empty, lambda reason: reason.kind or reason.text)
-        return {first.text: 1 + len(others) for first, *others in alike.values()}
-
-    @property
-    def stand_ins(self) -> dict[str, list[str]]:
-        """In a rehearsal: small network → the paper's networks that it stands in for."""
-        pairs = dict.fromkeys((cell.stand_in, cell.network) for cell in self.cells if cell.stand_in)
-        return {small: [of for _, of in held] for small, held in grouped(pairs, itemgetter(0)).items()}
-
-    @property
-    def departures(self) -> dict[str, tuple[str, ...]]:
-        """Sweep with numbers beside the cells → its departures from the recipe of its first cell."""
-        departures: dict[str, tuple[str, ...]] = {}
-        for cell in self.cells:
-            for other in cell.beside:
-                departures.setdefault(other.sweep, other.departures)
-        return departures
+        return Counter(cell.reason for cell in self.cells if cell.ours is None and cell.reason)
 
 
-def paper_table(name: str, sweeps: Iterable[Results], *, rehearsed: bool = False) -> PaperTable:
+def paper_table(name: str, sweeps: Sequence[FinishedSweep], *, rehearsed: bool = False) -> PaperTable:
     """Return a published table filled in from `sweeps`; the first that follows a cell's recipe fills it.
 
     Args:
@@ -136,76 +76,27 @@ def paper_table(name: str, sweeps: Iterable[Results], *, rehearsed: bool = False
         rehearsed: fill cells only from rehearsals, by loss and method, to show that each can be filled.
 
     Raises:
-        SweeperError: there is no published table of that name.
+        KeyError: there is no published table of that name.
         QueryError: a sweep's tables cannot be read.
     """
-    known = [*published_tables()]
-    if name not in known:
-        raise SweeperError(f"there is no published table {name!r}", f"tables: {', '.join(known)}{nearest(name, known)}")
-    return filled_table(name, [FinishedSweep(results) for results in sweeps], rehearsed=rehearsed)
-
-
-def filled_table(name: str, sweeps: Sequence[FinishedSweep], *, rehearsed: bool = False) -> PaperTable:
-    """Return a published table filled in from sweeps whose tables may be cached already. Raises QueryError."""
     chosen = [sweep for sweep in sweeps if sweep.rehearsed == rehearsed]
     rehearsals = [sweep.name for sweep in sweeps if sweep.rehearsed]
-    cells = [_cell(number, chosen, rehearsed=rehearsed) for number in read_published(name)]
-    if rehearsed:
-        cells = _said_once(cells)
+    cells = [_cell(number, chosen) for number in read_published(name)]
     return PaperTable(name, cells, [sweep.name for sweep in chosen], rehearsals, rehearsed)
 
 
-def _said_once(cells: Sequence[PaperCell]) -> list[PaperCell]:
-    """Return a rehearsal's cells; if several networks share a stand-in, only the first has the numbers."""
-    # Many networks share a stand-in: the same number in every row would look like a measurement of each.
-    first: dict[tuple[object, ...], str] = {}
-    cells_once = []
-    for cell in cells:
-        n = cell.published
-        others = tuple(item for item in n.options.items() if not item[0].startswith("architecture."))
-        key = (cell.sweep, cell.stand_in, n.loss, others, n.posthoc, n.split, n.metric)
-        earlier = first.setdefault(key, cell.network) if cell.stand_in else cell.network
-        cells_once.append(replace(cell, repeats=earlier) if earlier != cell.network else cell)
-    return cells_once
-
-
-def _cell(number: PublishedNumber, sweeps: Sequence[FinishedSweep], *, rehearsed: bool) -> PaperCell:
+def _cell(number: PublishedNumber, sweeps: Sequence[FinishedSweep]) -> PaperCell:
     if not number.dataset:
         return PaperCell(number, ours=Spread(formula_value(number), None, 1), sweep=FORMULA)
     # A number that no shipped search space trains stays missing rather than be filled by a similar one.
     recipe = recipe_of(number)
     if recipe is None:
         return PaperCell(number)
-    if rehearsed:
-        own = next(filter(None, (sweep.rehearsed_number(number, recipe) for sweep in sweeps)), None)
-        beside: tuple[Found, ...] = ()
-    else:
-        own, beside = _own_and_beside(number, recipe, sweeps)
-    if own is None:
-        reason = next(filter(None, (sweep.reason(number, recipe) for sweep in sweeps)), None)
-        return PaperCell(number, recipe.space, beside=beside, reason=reason)
-    return PaperCell(
-        number, recipe.space, own.ours, own.sweep, own.trial, own.candidates, beside, stand_in=own.stand_in
-    )
-
-
-def _own_and_beside(
-    number: PublishedNumber, recipe: Recipe, sweeps: Sequence[FinishedSweep]
-) -> tuple[Found | None, tuple[Found, ...]]:
-    """Return the number of the first sweep that follows a recipe, and the numbers of all others."""
-    own, beside = None, []
-    for sweep in sweeps:
-        departures = sweep.departures(recipe, number.table)
-        if not departures and own is None:
-            own = sweep.number(number, recipe)
-        if departures or own is None or own.sweep != sweep.name:
-            other = sweep.number_of_any_recipe(number, recipe)
-            if other is not None:
-                more = sweep.departures_of(other.trial, recipe)
-                lacking = None if departures or more else sweep.lacking(number, recipe)
-                apart = (*departures, *more, *([lacking.text] if lacking else []))
-                beside.append(replace(other, departures=tuple(filter(None, apart))))
-    return own, tuple(beside)
+    filled = next(filter(None, (sweep.number(number, recipe) for sweep in sweeps)), None)
+    if filled is not None:
+        return filled
+    reason = next(filter(None, (sweep.reason(number, recipe) for sweep in sweeps)), "")
+    return PaperCell(number, recipe.space, reason=reason)
 
 
 def formula_value(number: PublishedNumber) -> float:
@@ -256,32 +147,24 @@ def caption(table: PaperTable) -> str:
     sentence = f"{table.name}: {table.filled} of {len(table.cells)} cells filled from {', '.join(filling)}"
     if table.rehearsed:
         sentence += ", rehearsals and no results"
-        small = "; ".join(f"{network} stands in for {', '.join(of)}" for network, of in table.stand_ins.items())
-        sentence += f". Networks: {small}" if small else ""
     elif table.rehearsals:
         sentence += f"; rehearsals left out: {', '.join(table.rehearsals)}"
     sentence += f". {HOW_FILLED}"
-    if table.departures:
-        apart = (f"{sweep} ({', '.join(how[:MOST_DEPARTURES])})" for sweep, how in table.departures.items())
-        sentence += f" From other recipes, shown beside the table and never in a cell: {'; '.join(apart)}."
     for reason, count in table.reasons.items():
         sentence += f" {count} empty: {reason}."
     return sentence
 
 
 def grid(table: PaperTable) -> tuple[list[str], list[list[str]]]:
-    """Return header and rows: for each network, metric and method the paper's, ours and another recipe's numbers."""
+    """Return header and rows: for each network, metric and method the paper's numbers and ours."""
     columns = list(dict.fromkeys(_loss(cell.published) for cell in table.cells))
     keys = list(dict.fromkeys(_row_key(cell.published) for cell in table.cells))
     by_place = {(_row_key(cell.published), _loss(cell.published)): cell for cell in table.cells}
     rows = []
-    # The row of other recipes appears only where it has a number: most tables have none.
     for key in keys:
         cells = [by_place.get((key, column)) for column in columns]
         rows.append([*key, "paper", *(cell.published.printed if cell else MISSING for cell in cells)])
         rows.append(["", "", "", "ours", *(_ours(cell) for cell in cells)])
-        if any(cell and cell.beside for cell in cells):
-            rows.append(["", "", "", "other recipe", *(_beside(cell) for cell in cells)])
     return ["data, network", "metric", "calibration", "", *columns], rows
 
 
@@ -300,16 +183,7 @@ def _loss(number: PublishedNumber) -> str:
 
 
 def _ours(cell: PaperCell | None) -> str:
-    if cell is None or cell.ours is None:
-        few = cell.reason.few if cell and cell.reason else ""
-        return f"{MISSING} ({few})" if few else MISSING
-    return f"as {cell.repeats}" if cell.repeats else _in_print(cell.published, cell.ours, cell.candidates)
-
-
-def _beside(cell: PaperCell | None) -> str:
-    if cell is None or not cell.beside:
-        return MISSING
-    return _in_print(cell.published, cell.beside[0].ours, cell.beside[0].candidates)
+    return MISSING if cell is None or cell.ours is None else _in_print(cell.published, cell.ours, cell.candidates)
 
 
 def _in_print(number: PublishedNumber, ours: Spread, candidates: int) -> str:
@@ -344,18 +218,11 @@ def _records(table: PaperTable) -> list[list[object]]:
     """Return the CSV's rows with everything about each cell, header first."""
     records: list[list[object]] = [[*CSV_COLUMNS]]
     for cell in table.cells:
-        number, other = cell.published, cell.beside[0] if cell.beside else None
+        number, ours = cell.published, cell.ours
         options = ";".join(f"{key}={value}" for key, value in number.options.items())
         place = [table.name, number.dataset, number.architecture, number.loss, options, number.posthoc]
         printed = [number.split, number.metric, number.printed, number.value, number.spread]
         source = [cell.sweep, cell.trial, cell.candidates, number.source, cell.recipe]
-        apart = [other.sweep, "; ".join(other.departures)] if other else ["", ""]
-        beside = _measured(other.ours if other else None)
-        records.append(
-            [*place, *printed, *_measured(cell.ours), *source, *beside, *apart, cell.reason.text if cell.reason else ""]
-        )
+        measured = [ours.mean, ours.deviation, ours.n] if ours else [None, None, 0]
+        records.append([*place, *printed, *measured, *source, cell.reason])
     return records
-
-
-def _measured(measured: Spread | None) -> list[object]:
-    return [measured.mean, measured.deviation, measured.n] if measured else [None, None, 0]

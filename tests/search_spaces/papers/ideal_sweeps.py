@@ -13,7 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from search_spaces.papers.finished import FinishedSweep
 from search_spaces.papers.recipes import shipped_recipe
+from search_spaces.papers.tables import PaperTable, paper_table
 from search_spaces.papers.translation.loop import measured_columns
 from sweeper.core.columns import epoch_columns, evaluation_columns
 from sweeper.core.ids import config_hash, flatten_configuration, trial_name
@@ -66,6 +68,11 @@ def ideal_sweep(
         pq.write_table(pa.Table.from_batches([batch]), generation / table / "part.parquet")
     paths.tables.symlink_to(generation.relative_to(paths.root))
     return Results(paths.root)
+
+
+def table_of(name: str, *sweeps: Results, rehearsed: bool = False) -> PaperTable:
+    """Return a published table filled in from sweeps."""
+    return paper_table(name, [FinishedSweep(results) for results in sweeps], rehearsed=rehearsed)
 
 
 def replicates_of(spec: SweepSpec) -> Iterator[tuple[dict[str, Any], Mapping[str, Any]]]:

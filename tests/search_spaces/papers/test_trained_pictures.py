@@ -8,13 +8,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from search_spaces import packaged_files
-from search_spaces.papers.tables import paper_table
 from search_spaces.papers.trained_pictures import temperature_curves, trained_pictures
 from search_spaces.papers.translation.tokens import TEMPERATURES
 from sweeper.core.cells import grouped
 from sweeper.results import Results
 from sweeper.space.loading import load_spec
-from tests.search_spaces.papers.ideal_sweeps import ideal_sweep
+from tests.search_spaces.papers.ideal_sweeps import ideal_sweep, table_of
 from tests.sweeper.reporting.figures.drawn import layers, marks
 from trainables.datasets import load_dataset
 from trainables.worker.trial_tables import write_predictions
@@ -51,7 +50,7 @@ def test_the_highest_bins_share_is_ranked_by_epoch(tmp_path: Path, rising: bool,
         return {**row, "n": 10 * share if row["bin"] == 24 else 10}
 
     edited(results, "reliability", fuller)
-    (cell,) = paper_table("mukhoti-fig1", [results], rehearsed=True).cells
+    (cell,) = table_of("mukhoti-fig1", results, rehearsed=True).cells
     assert cell.ours is not None and cell.ours.mean == pytest.approx(printed)
 
 
@@ -98,8 +97,8 @@ def test_an_empty_cell_says_why(tmp_path: Path) -> None:
         return {**row, **dict.fromkeys(metacal), "posthoc_metacal_acc_unavailable": why}
 
     edited(results, "evaluations", refused)
-    assert paper_table("mukhoti-13", [results], rehearsed=True).reasons == {}, "another paper's sweep explains nothing"
-    table = paper_table("selective-a4", [results], rehearsed=True)
+    assert table_of("mukhoti-13", results, rehearsed=True).reasons == {}, "another paper's sweep explains nothing"
+    table = table_of("selective-a4", results, rehearsed=True)
     ((reason, count),) = table.reasons.items()
     assert reason.startswith("accuracy = 0.97 is above 0.") and count == 4 * 7 * 2
     assert all(not cell.reason for cell in table.cells if cell.ours)
@@ -108,7 +107,7 @@ def test_an_empty_cell_says_why(tmp_path: Path) -> None:
 def test_an_undefined_metric_is_told_from_one_that_was_not_measured(tmp_path: Path) -> None:
     results = rehearsal(tmp_path, "mukhoti_tables_cifar10")
     edited(results, "evaluations", lambda row: {**row, "s99_accuracy": float("nan"), "s99": None})
-    reasons = paper_table("mukhoti-13", [results], rehearsed=True).reasons
+    reasons = table_of("mukhoti-13", results, rehearsed=True).reasons
     assert set(reasons) == {
         "s99_accuracy of test data is undefined: there is no sample of the kind that it counts",
         "s99 of test data is not measured",
@@ -118,7 +117,7 @@ def test_an_undefined_metric_is_told_from_one_that_was_not_measured(tmp_path: Pa
 def test_a_correlation_of_equal_values_says_why_it_is_missing(tmp_path: Path) -> None:
     results = rehearsal(tmp_path, "mukhoti_figure_1")
     edited(results, "reliability", lambda row: {**row, "n": 5})
-    table = paper_table("mukhoti-fig1", [results], rehearsed=True)
+    table = table_of("mukhoti-fig1", results, rehearsed=True)
     assert table.filled == 0
     assert [*table.reasons] == [
         "spearman_epoch_highest_bin needs more values than were measured, or values that are not all equal"
