@@ -100,7 +100,8 @@ class FinishedSweep:
 
     def reason(self, number: PublishedNumber, recipe: Recipe) -> str:
         """Return why a sweep of a recipe has no number; empty for a sweep of another recipe."""
-        if not recipe.named(self.name) and not self._following(recipe):
+        same_data = self._fixed["data set"] == recipe.fixed["data set"]
+        if not recipe.named(self.name) and not (same_data and self._following(recipe)):
             return ""
         if not self.rehearsed and (departures := self.departures(recipe, number.table)):
             return f"{self.name} departs from the recipe ({', '.join(departures[:MOST_DEPARTURES])})"
@@ -112,9 +113,10 @@ class FinishedSweep:
         if number.metric in QUANTITIES:
             return f"{number.metric} needs more values than were measured, or values that are not all equal"
         label = self._labels.get(recipe.method(number)) if number.posthoc else None
-        reasons = {str(row.get(f"posthoc_{label}_unavailable") or "") for rows in held for row in rows} - {""}
-        if label is not None and reasons:
-            return min(reasons)
+        # The first trial's reason stands for all: they differ in their numbers.
+        for row in (row for rows in self._trials.values() for row in rows) if label is not None else ():
+            if why := row.get(f"posthoc_{label}_unavailable"):
+                return str(why)
         column = number.metric if label is None else f"posthoc_{label}_{number.metric}"
         values = [row.get(column) for rows in held for row in rows if row["split"] == number.split]
         undefined = any(isinstance(value, float) and math.isnan(value) for value in values)

@@ -18,7 +18,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-import numpy as np
 import torch
 
 from sweeper.storage.metadata import hardware
@@ -26,9 +25,6 @@ from tests.benchmarks.bench_replicates import configuration, data_for
 from tests.packs import pack
 from trainables.curvature import CurvatureSettings, measure_curvature
 from trainables.losses import build_loss
-from trainables.posthoc.focal_grid import focal_grid
-from trainables.posthoc.focal_temperature import GAMMAS
-from trainables.posthoc.temperature import TEMPERATURE_GRIDS
 from trainables.training.acceleration import PLAIN, TrainingSettings, prepare_arithmetic
 from trainables.training.evaluation import curvature_subset
 from trainables.training.lanes.packing import FUSED, SEQUENTIAL, Packed
@@ -65,7 +61,6 @@ class Size:
     batch_size: int = 128
     width: float | None = None
     seconds: float = 1.5
-    grid_samples: int = 5000
     curvature: CurvatureSettings = field(default_factory=CurvatureSettings)
 
 
@@ -202,7 +197,7 @@ def shares(size: Size, clock: Clock) -> list[list[str]]:
 
 
 def measurements(size: Size, clock: Clock) -> list[list[str]]:
-    """Return seconds of one curvature measurement and of one grid, on the device and for the grid on the CPU."""
+    """Return seconds of one curvature measurement on the device."""
     rows = [["once at a rung", "seconds"]]
     network = size.networks[0]
 
@@ -216,20 +211,7 @@ def measurements(size: Size, clock: Clock) -> list[list[str]]:
 
         return f"{_timed(size, measure):.2f} ({len(targets):,} samples)"
 
-    def grid(device: torch.device | None) -> str:
-        random = np.random.default_rng(0)
-        logits, targets = (
-            random.normal(size=(size.grid_samples, CLASSES)),
-            random.integers(0, CLASSES, size.grid_samples),
-        )
-        arguments = (logits, targets, np.array(GAMMAS), TEMPERATURE_GRIDS["properness"])
-        focal_grid(logits[:60], targets[:60], *arguments[2:], device=device)
-        return f"{_timed(size, lambda: focal_grid(*arguments, device=device)):.2f}"
-
     rows.append([f"curvature of {network}, two losses", measured(clock, curvature, size)])
-    name = f"grid of focal temperature, {size.grid_samples:,} × {CLASSES}"
-    rows.append([f"{name}, on this device", measured(clock, lambda: grid(torch.device(size.device)), size)])
-    rows.append([f"{name}, on the processor", measured(clock, lambda: grid(None), size)])
     return rows
 
 

@@ -1,23 +1,18 @@
-"""On a real card: copies and augmentation there give what plain ones give, and grids what a CPU gives.
+"""On a real card: copies and augmentation there give what plain ones give.
 
 Run with `make check-gpu`. The logic of each is tested without a card beside its module.
 """
 
 import gc
 
-import numpy as np
 import pytest
 import torch
 
 from sweeper.core.errors import InvalidSearchSpace
 from sweeper.space.loading import load_spec
 from tests.trainables.datasets.test_sharing import images
-from tests.trainables.posthoc.test_focal_temperature import logits_and_targets
 from tests.trainables.training.lanes.comparison import configuration, digits, timeless
 from trainables.datasets.base import batches
-from trainables.posthoc.focal_grid import focal_grid
-from trainables.posthoc.focal_temperature import GAMMAS
-from trainables.posthoc.temperature import TEMPERATURE_GRIDS
 from trainables.training.acceleration import PLAIN, TrainingSettings, prepare_arithmetic
 from trainables.training.loop import Replicate
 from trainables.training.prediction import predict
@@ -69,15 +64,6 @@ def test_many_copies_arrive_whole_while_the_card_is_busy():
         # The same draws, augmentation and preprocessing on the card as on the CPU.
         torch.testing.assert_close(found[0].cpu(), own[0], rtol=1e-6, atol=1e-6)
         assert torch.equal(found[1].cpu(), own[1])
-
-
-@pytest.mark.parametrize("classes", [10, 100])
-def test_a_grid_on_the_card_has_the_values_of_the_cpu(classes):
-    logits, targets = logits_and_targets(0, 500, classes)
-    arguments = (logits, targets, np.array(GAMMAS), TEMPERATURE_GRIDS["properness"])
-    found, expected = focal_grid(*arguments, device=DEVICE), focal_grid(*arguments)
-    np.testing.assert_allclose(found.nll, expected.nll, rtol=1e-9, atol=1e-9)
-    np.testing.assert_allclose(found.ada_ece, expected.ada_ece, atol=1e-9)
 
 
 def test_several_cards_for_a_trial_are_refused():

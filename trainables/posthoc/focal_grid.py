@@ -1,10 +1,7 @@
 """ECE and NLL of Ψ^γ(softmax(z/T)) over a whole grid of (γ, T): the search behind focal temperature scaling.
 
 A direct double loop would map all N·K probabilities for every cell. This module visits each temperature once for all γ
-(`log_masses`), and interpolates where temperatures are dense. ln mass_γ is an analytic function of ln T, so in an
-octave of T with many grid points it is computed at 25 Chebyshev points only. Its Chebyshev coefficients fall
-geometrically. Samples whose last coefficients exceed 1e-11 are computed directly, so every ln mass, and with it every
-confidence, is accurate to about 1e-11.
+(`log_masses`).
 
 The argmax of Ψ^γ(softmax(z/T)) equals the argmax of z in every cell, so the top class is taken out once for the whole
 grid. With
@@ -18,7 +15,6 @@ depends on thread order.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -149,12 +145,6 @@ def nll_of_wrong(data: TopFirst, masses: Floats, gammas: Floats, temperatures: F
     return excess
 
 
-#: With 25 points per octave of T, the last coefficients are 1e-12 or less on real and on random logits.
-CHEBYSHEV_POINTS = 25
-
-#: Largest accepted value of a sample's last Chebyshev coefficients; a sample above it is computed directly.
-TOLERANCE = 1e-11
-
 #: Temperatures per job of the thread pool.
 _COLUMNS_A_JOB = 8
 
@@ -169,16 +159,6 @@ class GridValues:
     nll: Floats
 
 
-@dataclass(frozen=True)
-class _Segment:
-    """Consecutive temperatures, the points at which masses are computed, and the interpolation between them, if any."""
-
-    columns: slice
-    points: Floats  # [E]
-    weights: Floats | None  # [len(columns), E]; None: the points are the temperatures
-    tail: Floats | None  # [3, E] last Chebyshev coefficients of values at the points
-
-
 def focal_grid(
     logits: Floats, targets: Integers, gammas: Floats, temperatures: Floats, bins: int = 15, threads: int | None = None
 ) -> GridValues:
@@ -188,7 +168,7 @@ def focal_grid(
         logits: finite float32 or float64 logits [N, K].
         targets: class indices [N].
         gammas: γ > −1, either [G] for all temperatures or [G, T] per temperature.
-        temperatures: ascending temperatures [T] > 0.
+        temperatures: temperatures [T] > 0.
         bins: number of equal-mass bins, at most N.
         threads: number of worker threads; default torch's.
 
@@ -199,92 +179,24 @@ def focal_grid(
                [0.706, 0.578]])
     """
     data = TopFirst.of(logits, targets)
-    temperatures = np.asarray(temperatures, dtype=np.float64)
-    own = np.asarray(gammas, dtype=np.float64)
-    smooth = own.ndim == 1
-    own = np.broadcast_to(own[:, None], (len(own), len(temperatures))) if smooth else own
+    temperatures, own = np.asarray(temperatures, dtype=np.float64), np.asarray(gammas, dtype=np.float64)
+    own = np.broadcast_to(own[:, None], (len(own), len(temperatures))) if own.ndim == 1 else own
     grid = GridValues(own, temperatures, np.empty(own.shape), np.empty(own.shape))
-    # Threads, not processes: numpy releases the GIL in these loops, and the arrays are shared.
-    with ThreadPoolExecutor(threads or torch.get_num_threads()) as pool:
-        for segment in _segments(temperatures, smooth):
-            _fill_segment(grid, data, segment, bins, pool)
-    return grid
-
-
-def _segments(temperatures: Floats, smooth: bool) -> Iterator[_Segment]:
-    """Split ascending temperatures into octaves from the top; interpolate dense ones if γ does not vary with T."""
-    stop = len(temperatures)
-    while stop > 0:
-        top = temperatures[stop - 1]
-        start = int(np.searchsorted(temperatures, top / 2.0, side="right"))
-        if not smooth or stop - start < 2 * CHEBYSHEV_POINTS:
-            start = max(start, stop - CHEBYSHEV_POINTS)
-            yield _Segment(slice(start, stop), temperatures[start:stop], None, None)
-        else:
-            yield _chebyshev_segment(slice(start, stop), temperatures[start:stop])
-        stop = start
-
-
-def _chebyshev_segment(columns: slice, temperatures: Floats) -> _Segment:
-    low, high = math.log(temperatures[0]), math.log(temperatures[-1])
-    degree = CHEBYSHEV_POINTS - 1
-    angles = math.pi * np.arange(CHEBYSHEV_POINTS) / degree
-    halved = np.ones(CHEBYSHEV_POINTS)
-    halved[[0, -1]] = 0.5
-    to_coefficients = 2.0 / degree * np.cos(np.outer(np.arange(CHEBYSHEV_POINTS), angles)) * halved
-    to_coefficients[[0, -1]] *= 0.5
-    # Chebyshev points include both ends, so interpolation never extrapolates.
-    points = np.exp(low + (np.cos(angles) + 1.0) / 2.0 * (high - low))
-    # Rounding can leave [−1, 1] by an ulp, where arccos is NaN.
-    place = np.clip(2.0 * (np.log(temperatures) - low) / (high - low) - 1.0, -1.0, 1.0)
-    polynomials = np.cos(np.outer(np.arccos(place), np.arange(CHEBYSHEV_POINTS)))
-    return _Segment(columns, points, polynomials @ to_coefficients, to_coefficients[-3:])
-
-
-def _fill_segment(grid: GridValues, data: TopFirst, segment: _Segment, bins: int, pool: ThreadPoolExecutor) -> None:
-    """Compute the segment's columns of `grid`: masses by blocks of samples, then objectives by blocks of columns."""
-    gammas, temperatures = grid.gammas[:, segment.columns], grid.temperatures[segment.columns]
-    at_points = gammas[:, :1] if segment.weights is not None else gammas
-    at_points = np.broadcast_to(at_points, (len(gammas), len(segment.points)))
-    masses = np.empty((len(segment.points), 1 + len(gammas), len(data)))
-
-    def compute(rows: slice) -> None:
-        masses[:, :, rows] = log_masses(data.rows(rows), at_points, segment.points)
-
-    list(pool.map(compute, slices(len(data), 1024)))  # `list` waits for the threads and raises their errors
-    rough = _unconverged(masses, segment.tail)
-    direct = log_masses(data.rows(rough), gammas, temperatures) if len(rough) else None
     wrong = np.flatnonzero(data.correct == 0.0)
     mistakes = data.rows(wrong)
 
-    def reduce(columns: slice) -> None:
-        values = masses[columns] if segment.weights is None else _interpolated(segment.weights[columns], masses)
-        if direct is not None:
-            values[:, :, rough] = direct[columns]
-        offset = nll_of_wrong(mistakes, values[:, :, wrong], gammas[:, columns], temperatures[columns])
-        mass = np.exp(values[:, 1:])
-        place = slice(segment.columns.start + columns.start, segment.columns.start + columns.stop)
-        grid.nll[:, place] = ((np.log1p(mass).sum(axis=-1) + offset) / len(data)).T
-        grid.ada_ece[:, place] = equal_mass_errors(1.0 / (1.0 + mass), data.correct, bins).T
+    def fill(columns: slice) -> None:
+        some = own[:, columns], temperatures[columns]
+        masses = log_masses(data, *some)
+        offset = nll_of_wrong(mistakes, masses[:, :, wrong], *some)
+        mass = np.exp(masses[:, 1:])
+        grid.nll[:, columns] = ((np.log1p(mass).sum(axis=-1) + offset) / len(data)).T
+        grid.ada_ece[:, columns] = equal_mass_errors(1.0 / (1.0 + mass), data.correct, bins).T
 
-    list(pool.map(reduce, slices(len(temperatures), _COLUMNS_A_JOB)))
-
-
-def _interpolated(weights: Floats, masses: Floats) -> Floats:
-    """Return weights [T, E] times masses [E, ...]."""
-    flat = masses.reshape(len(masses), -1)
-    product = np.empty((len(weights), flat.shape[1]))
-    # Small pieces keep the linear algebra library on this thread: the pool already uses every core.
-    for part in slices(flat.shape[1], 1024):
-        product[:, part] = weights @ flat[:, part]
-    return product.reshape(len(weights), *masses.shape[1:])
-
-
-def _unconverged(masses: Floats, tail: Floats | None) -> Integers:
-    """Return indices of samples in `masses` [E, 1 + G, N] whose last Chebyshev coefficients exceed the tolerance."""
-    if tail is None:
-        return np.empty(0, dtype=np.int64)
-    return np.flatnonzero(np.abs(_interpolated(tail, masses)).max(axis=(0, 1)) > TOLERANCE)
+    # Threads, not processes: numpy releases the GIL in these loops, and the arrays are shared.
+    with ThreadPoolExecutor(threads or torch.get_num_threads()) as pool:
+        list(pool.map(fill, slices(len(temperatures), _COLUMNS_A_JOB)))  # `list` waits and raises the threads' errors
+    return grid
 
 
 def equal_mass_errors(confidence: Floats, correct: Floats, bins: int) -> Floats:

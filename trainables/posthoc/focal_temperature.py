@@ -120,9 +120,7 @@ def line_search(
     on_line = line.intercept + line.slope * gammas
     # A steep line crosses T = 0 within the range of γ, where no temperature is left to try.
     gammas, on_line = gammas[on_line > 0.0], on_line[on_line > 0.0]
-    # `focal_grid` takes ascending temperatures; the line may fall with γ.
-    ascending = np.argsort(on_line, kind="stable")
-    cells = focal_grid(logits, targets, gammas[ascending][None, :], on_line[ascending], bins)
+    cells = focal_grid(logits, targets, gammas[None, :], on_line, bins)
     return best_temperatures(cells, objective)[0], line
 
 

@@ -82,7 +82,7 @@ def test_other_data_and_rehearsals_fill_nothing(sweep: Results) -> None:
     table = table_of("mukhoti-1", sweep)
     assert table.filled and all(c.published.dataset == "cifar10" for c in table.cells if c.ours)
     others = table_of("mukhoti-1", edit_specification(sweep.folder, dataset={"name": "digits"}))
-    assert others.filled == 0 and "data set name digits for cifar10" in next(iter(others.reasons))
+    assert others.filled == 0 and not others.reasons
     rehearsal = edit_specification(sweep.folder, dataset={"name": "cifar10"}, rehearsed=["digits for cifar10"])
     rehearsed = table_of("mukhoti-1", rehearsal)
     assert (rehearsed.filled, list(rehearsed.rehearsals)) == (0, ["cifar"])
