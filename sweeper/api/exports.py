@@ -77,7 +77,7 @@ def results_(
         [{'trial': 'c00000', 'n': 2}, {'trial': 'c00001', 'n': 2}]
     """
     from sweeper.results.listing import best_trials, columns_table, count_of_listed, listed
-    from sweeper.results.results import load_several
+    from sweeper.results.results import SeveralResults
 
     if len(names) > 1 and sql is None:
         raise SweeperError("several sweeps need a query", "give --sql, or use `sweeper compare A B`")
@@ -88,7 +88,10 @@ def results_(
     if columns is not None and not [*columns]:
         rows = columns_table(first)
     elif sql is not None:
-        whole = first if len(sweeps) == 1 else load_several([sweep.folder for sweep in sweeps])
+        members = {sweep.name: sweep for sweep in sweeps}
+        if len(members) < len(sweeps):
+            raise SweeperError("two of the sweeps have the same name", "name each sweep once, or rename one folder")
+        whole = first if len(sweeps) == 1 else SeveralResults(members)
         # One row more than is shown reveals that there are more.
         rows = whole.sql(sql, most=MOST_ROWS + 1 if form == "table" else None)
         if form == "table" and rows.num_rows > MOST_ROWS:
@@ -118,7 +121,7 @@ def show(
 ) -> CommandResult[Results] | Path:
     """Show one trial.
 
-    Prints its configuration, rungs and decisions, metrics with intervals, and files.
+    Prints its configuration, rungs and decisions, and metrics with intervals.
 
     Args:
         trial: Trial, e.g. c00039, or its number. (default: the best)
@@ -141,7 +144,7 @@ def show(
 
     with results.snapshot() as frozen:  # a running sweep may replace its tables between two queries
         facts = trial_facts(frozen, trial)
-    return CommandResult(results, trial_view(facts, results.folder), json=facts, width=WIDTH)
+    return CommandResult(results, trial_view(facts), json=facts, width=WIDTH)
 
 
 def report(

@@ -1,10 +1,10 @@
-"""Read sweeps, finished or running: tables by SQL, Arrow, pandas and Polars; leaderboards; several sweeps as one.
+"""Read sweeps, finished or running: tables by SQL and as Arrow; leaderboards; several sweeps as one.
 
-Start with `load(name)`, or `sql(name, query)` for one query.
+Start with `load(name)`.
 """
 
 from sweeper.results.queries import QueryError
-from sweeper.results.results import Results, load, sql
+from sweeper.results.results import Results, load
 from sweeper.storage.lookup import UnknownSweepError, is_sweep, sweep_names
 
-__all__ = ["QueryError", "Results", "UnknownSweepError", "is_sweep", "load", "sql", "sweep_names"]
+__all__ = ["QueryError", "Results", "UnknownSweepError", "is_sweep", "load", "sweep_names"]

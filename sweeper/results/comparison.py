@@ -26,7 +26,7 @@ from sweeper.core.statistics.differences import (
     paired_difference,
 )
 from sweeper.results import Results
-from sweeper.results.leaderboard import Leaderboard, leaderboard, selected, winners_interval
+from sweeper.results.leaderboard import leaderboard, selected, winners_interval
 from sweeper.results.results import SeveralResults
 from trainables.curvature.statistics.base import headline_columns
 
@@ -40,11 +40,6 @@ METRICS = (
     ("test", "ada_ece"),
     *(("val", name) for name in headline_columns() if name.startswith("hessian_cross_entropy_")),
 )
-
-#: Smallest number of shared configurations that finished in both sweeps. With fewer, all shared configurations are
-#: compared at the epoch of their first evaluation, including stopped ones. The compared result then selected none of
-#: them.
-LEAST_FINISHED = 3
 
 UNPAIRED = (
     "configurations share seeds that the other sweep does not have, so neither configurations nor seeds are "
@@ -87,15 +82,12 @@ class Comparison:
         ran_on: (key, first, second) for every difference in versions, commit and hardware.
         only: number of configurations that only the first sweep has, and number that only the second has.
         shared: number of configurations in both.
-        finished: number of shared configurations that finished in both. If there are at least LEAST_FINISHED, only
-            these are compared.
+        finished: number of shared configurations that finished in both; only these are compared.
         unit: what is paired, `configuration` (means over seeds) or `seed`.
         equal_seeds: whether both members of a pair have the same seeds.
         metrics: the compared metrics that both measured.
         left_out: metric → why it is not compared.
         best: each sweep's best finished configuration, in words; empty if none finished.
-        epoch: if too few configurations finished in both sweeps, the epoch at which all shared ones are compared; else
-            None.
     """
 
     names: tuple[str, str]
@@ -109,7 +101,6 @@ class Comparison:
     metrics: Sequence[MetricComparison]
     left_out: Mapping[str, str]
     best: tuple[str, str] = ("", "")
-    epoch: int | None = None
 
 
 def compare(first: Results, second: Results) -> Comparison:
@@ -121,18 +112,12 @@ def compare(first: Results, second: Results) -> Comparison:
     done = "status = 'completed' AND epoch = last_evaluation_epoch"
     rows = [_measured(both, f"sweep = '{name}' AND {done}") for name in both.members]
     finished = {key[0] for key in rows[0]} & {key[0] for key in rows[1]}
-    epoch = None
-    if len(finished) < LEAST_FINISHED <= len(hashes[0] & hashes[1]):
-        first_rungs = both.sql("SELECT min(epoch) AS epoch FROM evaluations GROUP BY sweep").to_pylist()
-        # The later of both first rungs, because one of the sweeps has no evaluation before it.
-        epoch = max((row["epoch"] for row in first_rungs), default=None)
-        rows = [_measured(both, f"sweep = '{name}' AND epoch = {epoch or 0}") for name in both.members]
     equal_seeds = any(key in rows[1] for key in rows[0])
     common = set(rows[0]) & set(rows[1]) if equal_seeds else None
     sides = [common] if common else rows
     # Configurations that share seeds are not independent. Then their common seeds are the independent units.
     shared_seeds = any(unit != key[0] for keys in sides for key, unit in independent_units(keys).items())
-    by_seed = (shared_seeds and common is not None) or (len(finished) == 1 and equal_seeds and epoch is None)
+    by_seed = (shared_seeds and common is not None) or (len(finished) == 1 and equal_seeds)
     units = [_units(side, common, by_seed) for side in rows]
     metrics, left_out = ([], {"every metric": UNPAIRED}) if shared_seeds and not common else _compare_metrics(*units)
     return Comparison(
@@ -148,7 +133,6 @@ def compare(first: Results, second: Results) -> Comparison:
         metrics=metrics,
         left_out=left_out,
         best=(_best(first), _best(second)),
-        epoch=epoch,
     )
 
 
@@ -160,32 +144,10 @@ def _best(results: Results) -> str:
     board = leaderboard(results)
     if not board.finished:
         return ""
-    row = board.finished[0]
+    row, answer = board.finished[0], selected(results, board)
     said = f"{board.objective.label} {board.value(row)}, {row['trial']} {board.describe(row)}"
-    return "; ".join([f"{said}, best of {len(board.finished)} finished", *_optimism(results, board)])
-
-
-def _optimism(results: Results, board: Leaderboard) -> list[str]:
-    """Return a sentence on how optimistic the selected configuration's value is; empty if only one finished.
-
-    Only configurations that meet the constraints could be selected. If at most one does, the objective selected
-    nothing.
-    """
-    if len(board.finished) == 1:
-        return []
-    kept = [row for row in board.finished if not board.breaks_constraint(row)]
-    constraints = ", ".join(board.constraints)
-    if not kept:
-        return [f"every one breaks a constraint: {constraints}"]
-    if len(kept) == 1:
-        return [f"the only one that keeps to {constraints}"]
-    answer = selected(results, board)
-    if answer is not None:
-        said = winners_interval(answer[1])
-        return [said[0].lower() + said[1:]]  # not `capitalize`, which would also change NLL
-    alone = all(row["replicates"] == 1 for row in kept)
-    unknown = "one replicate each cannot show by how much" if alone else "single replicates' values are not stored"
-    return [f"optimistic, because it was selected as the best; {unknown}"]
+    said += f", best of {len(board.finished)} finished"
+    return said if answer is None else f"{said}. {winners_interval(answer[1])}"
 
 
 def differences(first: Mapping[str, object], second: Mapping[str, object]) -> list[Difference]:
@@ -304,8 +266,6 @@ def count_sentence(comparison: Comparison) -> str:
     )
     if not comparison.metrics:
         return sentence + "; no pairs to compare"
-    if comparison.epoch is not None:
-        sentence += f", too few to compare. All are compared at epoch {comparison.epoch}, their first evaluation"
     seeds = "with equal seeds" if comparison.equal_seeds else "with different seeds"
     return f"{sentence}, paired by {comparison.unit} {seeds}"
 

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from sweeper.core.statistics.best_set import BestSet, best_set
 from sweeper.journal.best import Objective
 from sweeper.journal.state import COMPLETED, FAILED
 from sweeper.results.queries import CHANGED, PLAIN, NotMeasuredError, literal, measured_sql
-from sweeper.scheduling.ranking import Constraint, constraint_of, hypervolume, keeping, pareto_front
+from sweeper.scheduling.ranking import Constraint, constraint_of, keeping, pareto_front
 from sweeper.search.base import written_method
 from trainables.curvature.statistics.base import headline_columns
 from trainables.metrics.base import larger_is_better
@@ -46,17 +46,15 @@ class Front:
         trials: trials on the front, best by the first objective first.
         values: trial → mean and standard error for each objective.
         finished: number of trials compared.
-        course: (epochs spent, hypervolume) each time a trial finished.
     """
 
     goals: tuple[Objective, ...]
     trials: list[str]
     values: dict[str, list[tuple[float, float]]]
     finished: int
-    course: list[tuple[int, float]]
 
     def lines(self) -> list[str]:
-        """Return the front in sentences: a heading, a line for each trial, and the hypervolume."""
+        """Return the front in sentences: a heading, and a line for each trial."""
         names = ", ".join(goal.metric for goal in self.goals)
         replicated = any(error for of_trial in self.values.values() for _, error in of_trial)
         errors = " (mean ± standard error)" if replicated else ""
@@ -67,13 +65,6 @@ class Front:
                 for goal, (mean, error) in zip(self.goals, self.values[trial], strict=True)
             )
             text.append(f"  {trial}: {', '.join(shown)}")
-        if self.course and self.course[-1][1] > 0:
-            total = self.course[-1][1]
-            half = next(epochs for epochs, volume in self.course if volume >= total / 2)
-            text.append(
-                f"  hypervolume {total:.4g} of 1, in shares of each objective's range over finished trials, after "
-                f"{self.course[-1][0]:,} epochs; half of it after {half:,}"
-            )
         return text
 
 
@@ -122,7 +113,7 @@ def front(results: Results) -> Front | None:
     measured = [final_values(results, goal.metric) for goal in goals]
     kept = set.intersection(*map(set, measured)) - breaking_constraints(results)
     values = {trial: [by_trial[trial] for by_trial in measured] for trial in sorted(kept)}
-    # A diverged trial does not belong on the front, and its infinite cost would make every share of the range NaN.
+    # A diverged trial does not belong on the front.
     values = {trial: pairs for trial, pairs in values.items() if all(math.isfinite(mean) for mean, _ in pairs)}
     trials = [*values]
     if not trials:
@@ -130,26 +121,7 @@ def front(results: Results) -> Front | None:
     costs = np.array([[g.cost(m) for g, (m, _) in zip(goals, values[t], strict=True)] for t in trials])
     errors = np.array([[error for _, error in values[trial]] for trial in trials])
     on_front = sorted(pareto_front(costs, errors), key=lambda place: costs[place, 0])
-    return Front(goals, [trials[place] for place in on_front], values, len(trials), _course(results, trials, costs))
-
-
-def _course(results: Results, trials: list[str], costs: Any) -> list[tuple[int, float]]:
-    """Return epochs spent and hypervolume at the end of each trial, with objectives scaled to [0, 1]."""
-    width = np.ptp(costs, axis=0)
-    shares = (costs - costs.min(axis=0)) / np.where(width > 0, width, 1.0)  # an objective may be constant
-    # A decision's `epoch` counts from the start of its trial, so `lag` subtracts the previous rung's.
-    rows = results.rows(
-        "SELECT trial, epoch - coalesce(lag(epoch) OVER (PARTITION BY trial ORDER BY epoch), 0) AS epochs, kind "
-        "FROM decisions WHERE rung IS NOT NULL ORDER BY decided_at, trial, epoch"
-    )
-    place, spent = {trial: at for at, trial in enumerate(trials)}, 0
-    done, course = list[int](), list[tuple[int, float]]()
-    for row in rows:
-        spent += int_of(row, "epochs")
-        if row["kind"] == "complete" and row["trial"] in place:
-            done.append(place[text_of(row, "trial")])
-            course.append((spent, hypervolume(shares[done], [1.0] * shares.shape[1])))
-    return course
+    return Front(goals, [trials[place] for place in on_front], values, len(trials))
 
 
 #: Mark of a configuration that breaks a constraint.

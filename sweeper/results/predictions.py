@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+import functools
+import itertools
+import operator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -26,9 +28,6 @@ from trainables.posthoc import fit
 from trainables.registry import HyperparameterValue
 from trainables.worker.trial_tables import part_name
 
-#: Number of rows read at once; 64 MiB for 1,000 classes in float32.
-ROWS_A_BATCH = 16_384
-
 #: Number of attempts to open a file while the tables are replaced by a new generation. Compactions are minutes apart,
 #: so the second attempt usually succeeds. The limit only prevents an endless loop on a faulty file system.
 MOVES = 8
@@ -36,9 +35,6 @@ MOVES = 8
 FITTED_ON, MEASURED_ON = "val", "test"
 
 Key = tuple[str, int, int]
-
-#: (Key, split, logits [n, K], targets [n]) for consecutive rows of one evaluation and split.
-Piece = tuple[Key, str, np.ndarray, np.ndarray]
 
 
 @dataclass
@@ -106,12 +102,10 @@ class PredictionFiles:
     def evaluations(self) -> Iterator[StoredPredictions]:
         """Yield every evaluation, in the order of the files.
 
-        Raises SweeperError if a file is damaged or an evaluation's rows are not contiguous.
+        Raises SweeperError if a file is damaged or two files have the same evaluation.
         """
-        # Only one evaluation is in memory at a time. If its rows were not contiguous, the second part could not be
-        # joined to the first and would count as another evaluation.
         self._seen.clear()
-        for predictions in _whole(self._pieces()):
+        for predictions in itertools.chain.from_iterable(map(self._read, self._names)):
             key = (predictions.trial, predictions.replicate, predictions.epoch)
             if key in self._seen:
                 raise SweeperError(
@@ -131,15 +125,12 @@ class PredictionFiles:
         coming = self._paths.generations / INCOMING / "predictions"
         return [Path(name).stem for key in keys if not (coming / (name := part_name(*key))).exists()]
 
-    def _pieces(self) -> Iterator[Piece]:
-        """Yield runs of rows of one evaluation and split."""
-        for name in self._names:
-            try:
-                with self._open(name) as file:
-                    for batch in file.iter_batches(ROWS_A_BATCH):
-                        yield from _runs(batch)
-            except (OSError, pa.ArrowInvalid) as error:
-                raise self._damaged(name, error) from error
+    def _read(self, name: str) -> list[StoredPredictions]:
+        try:
+            with self._open(name) as file:
+                return evaluations_in(file.read())
+        except (OSError, pa.ArrowInvalid) as error:
+            raise self._damaged(name, error) from error
 
     def _rows_of(self, name: str) -> int:
         with self._open(name) as file:
@@ -170,34 +161,26 @@ def predictions_in(path: Path) -> StoredPredictions:
     """Return the single evaluation of a file that a trial wrote. Raises OSError or ValueError."""
     require_sound(path)
     with pq.ParquetFile(path) as file:
-        return next(_whole(run for batch in file.iter_batches(ROWS_A_BATCH) for run in _runs(batch)))
+        (predictions,) = evaluations_in(file.read())
+    return predictions
 
 
-def _whole(pieces: Iterable[Piece]) -> Iterator[StoredPredictions]:
-    """Join consecutive pieces into evaluations."""
-    for key, of_one in groupby(pieces, key=lambda piece: piece[0]):
-        gathered: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
-        for _, split, logits, targets in of_one:
-            gathered.setdefault(split, []).append((logits, targets))
-        predictions = StoredPredictions(*key)
-        for split, parts in gathered.items():
-            predictions.logits[split] = np.concatenate([logits for logits, _ in parts])
-            predictions.targets[split] = np.concatenate([targets for _, targets in parts])
-        yield predictions
+def evaluations_in(table: pa.Table) -> list[StoredPredictions]:
+    """Return the evaluations in rows of the table `predictions`, in their order."""
+    keys = table.group_by(["trial", "replicate", "epoch"], use_threads=False).aggregate([]).to_pylist()
+    evaluations = []
+    for key in keys:
+        rows = table.filter(functools.reduce(operator.and_, (pc.field(name) == value for name, value in key.items())))
+        by_split = {split: rows.filter(pc.field("split") == split) for split in rows["split"].unique().to_pylist()}
+        logits = {split: _matrix(part["logits"]) for split, part in by_split.items()}
+        targets = {split: part["target"].to_numpy() for split, part in by_split.items()}
+        evaluations.append(StoredPredictions(**key, logits=logits, targets=targets))
+    return evaluations
 
 
-def _runs(batch: pa.RecordBatch) -> Iterator[Piece]:
-    """Cut a batch where trial, replicate, epoch or split changes."""
-    if not batch.num_rows:
-        return
-    columns = [batch.column(name) for name in ("trial", "replicate", "epoch", "split")]
-    ends = {end for column in columns for end in pc.run_end_encode(column).run_ends.to_pylist()}
-    for first, end in pairwise([0, *sorted(ends)]):
-        trial, replicate, epoch, split = (column[first].as_py() for column in columns)
-        # `flatten` respects the slice; `values` would return the whole batch's numbers.
-        logits = batch.column("logits").slice(first, end - first)
-        values = logits.flatten().to_numpy(zero_copy_only=False).reshape(end - first, logits.type.list_size)
-        yield (trial, replicate, epoch), split, values, batch.column("target").to_numpy()[first:end]
+def _matrix(column: pa.ChunkedArray) -> np.ndarray:
+    """Return a column of lists as a matrix."""
+    return np.concatenate([part.flatten().to_numpy().reshape(len(part), part.type.list_size) for part in column.chunks])
 
 
 def finished_members(results: Results, most: int) -> list[StoredPredictions]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
-import resource
 import stat
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -42,9 +40,6 @@ LARGE_TABLES = frozenset({"reliability", "predictions", "spectra", "blocks"})
 #: second attempt usually succeeds.
 READ_ATTEMPTS = 8
 
-#: Smallest address space for a query, in bytes. DuckDB's threads and Arrow's buffers take 150 MiB.
-ADDRESS_SPACE = 256 * 2**20
-
 #: `QUALIFY` keeps each replicate's last evaluation; `EXCLUDE` drops the columns that both tables have, so that `trial`
 #: is not ambiguous.
 _FINAL = """
@@ -74,10 +69,6 @@ DEADLINE_SECONDS = 600.0
 #: them.
 _NAMED_TABLES = re.compile(rf"\b(?:{'|'.join(VIEWS)})\b", re.IGNORECASE)
 
-#: DuckDB reports the same statement type for every EXPLAIN, but EXPLAIN ANALYZE executes the statement that it
-#: explains.
-EXPLAIN = re.compile(r"\s*explain\s+(analyze\s+)?(?P<statement>.+)", re.IGNORECASE | re.DOTALL)
-
 
 class QueryError(SweeperError):
     """DuckDB refused the query, or it is not read-only."""
@@ -102,29 +93,13 @@ def current_generation(folder: Path) -> Path:
 
 
 def open_database() -> duckdb.DuckDBPyConnection:
-    """Return a connection to a database in memory. Raises QueryError if too little address space is left."""
-    # DuckDB aborts the process if an allocation is refused, so the limit (`ulimit -v`) is checked first.
-    left = _address_space_left()
-    if left < ADDRESS_SPACE:
-        raise QueryError(
-            f"{left / 2**20:.0f} MiB of address space are left, and a query needs {ADDRESS_SPACE / 2**20:.0f} MiB",
-            "raise the limit (ulimit -v)",
-        )
+    """Return a connection to a database in memory."""
     # DuckDB 2.0 starts eight threads to fetch files over a network. They take 576 MB of address space, which batch
     # systems count and local files do not need. Earlier releases refuse this setting, because they do not know it.
     try:
         return duckdb.connect(config={"async_threads": 0})
     except duckdb.Error:
         return duckdb.connect()
-
-
-def _address_space_left() -> float:
-    """Return the bytes of address space that this process can still allocate."""
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if limit == resource.RLIM_INFINITY:
-        return math.inf
-    pages = int(Path("/proc/self/statm").read_text("ascii").split()[0])
-    return max(0, limit - pages * resource.getpagesize())
 
 
 @contextmanager
@@ -295,25 +270,15 @@ def empty_table(name: str) -> pa.Table:
 
 
 def check_reads_only(query: str) -> None:
-    """Raise QueryError unless `query` is exactly one read-only statement.
-
-    EXPLAIN ANALYZE runs the statement it explains, so that statement has to be read-only too.
-    """
+    """Raise QueryError unless `query` is exactly one read-only statement."""
     try:
         statements = duckdb.extract_statements(query)
     except duckdb.Error as error:
         raise QueryError(first_line(error)) from error
     if len(statements) != 1:
         raise QueryError(f"{len(statements)} SQL statements were given", "give exactly one statement")
-    explained = EXPLAIN.match(query)
-    if explained:
-        check_reads_only(explained["statement"])
-        return
-    reading = {duckdb.StatementType.SELECT, duckdb.StatementType.RELATION}
-    if statements[0].type not in reading:
-        raise QueryError(
-            f"a {statements[0].type.name} statement is not read-only", "use SELECT, DESCRIBE, SHOW or EXPLAIN"
-        )
+    if statements[0].type not in {duckdb.StatementType.SELECT, duckdb.StatementType.RELATION}:
+        raise QueryError(f"a {statements[0].type.name} statement is not read-only", "use SELECT, DESCRIBE or SHOW")
 
 
 def execute(connection: duckdb.DuckDBPyConnection, query: str, most: int | None = None) -> pa.Table:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from sweeper.core.cells import Row, Rows, Value, grouped, text_of
+from sweeper.core.cells import Value, grouped
 from sweeper.core.errors import SweeperError, writing_to
 from sweeper.core.ids import RECALIBRATIONS, SweepPaths
 from sweeper.core.schemas import record_batch
@@ -39,9 +39,6 @@ from trainables.posthoc import Calibrator, fit_many
 from trainables.posthoc.base import cross_fitted
 from trainables.posthoc.focal_map import with_training_gamma
 from trainables.registry import HyperparameterValue, hyperparameter_values
-
-#: Number of rows that are collected before conversion to Arrow. As dictionaries, rows take ten times the memory.
-ROWS_A_BATCH = 1000
 
 #: Number of logits that are fitted together, 16 MiB in float64. Batches save time, because for small evaluations the
 #: calls cost more than the arithmetic.
@@ -114,29 +111,32 @@ def recalibrate(
     paths = sweep.paths
     with writing(paths):  # a lock: a second recalibration of the sweep is refused
         files = PredictionFiles(paths)
-        answers = [_Answer() for _ in requests]
+        answers: list[list[pa.RecordBatch]] = [[] for _ in requests]
         samples = evaluations = 0
         for batch in _batches(files.evaluations()):
             losses = [_training_loss(sweep, predictions.trial) for predictions in batch]
-            for answers_of_one in measure_all(batch, requests, losses, metrics):
-                for answer, rows in zip(answers, answers_of_one, strict=True):
-                    answer.add(rows)
+            # Converted at once, because rows take ten times the memory as dictionaries.
+            for answer, *of_each in zip(answers, *measure_all(batch, requests, losses, metrics), strict=True):
+                answer.append(
+                    record_batch(RECALIBRATIONS, RECALIBRATIONS_SCHEMA, [row for rows in of_each for row in rows])
+                )
             samples, evaluations = samples + sum(predictions.samples for predictions in batch), evaluations + len(batch)
             if progress is not None:
                 progress(samples, files.rows, evaluations)
         missing = files.missing()  # `files` must have read everything before this call
         for request, answer in zip(requests, answers, strict=True):
-            write_part(paths, request.part, answer.batches())
+            write_part(paths, request.part, answer)
         with writing_to(f"the tables in {paths.tables}", "make the folder writable"):
             # Readers search in `tables`, so a link is made there. A driver makes the same link in each later
             # generation.
             link_recalibrations(paths, current_generation(paths.root))
+    unavailable = [_unavailable(answer) for answer in answers]
     return Recalibrated(
         requests,
         evaluations,
         samples,
-        [answer.unavailable for answer in answers],
-        [answer.reason for answer in answers],
+        [len(reasons) for reasons in unavailable],
+        [next(iter(reasons), None) for reasons in unavailable],
         time.monotonic() - began,
         missing,
         effects_of(paths, requests),
@@ -175,7 +175,7 @@ def recalibrate_sweep(
         name: name of a sweep on this machine, or its folder.
         output: the folder of sweeps.
         methods: names of post-hoc methods.
-        options: `key=value` or `method.key=value`.
+        options: `key=value` of the methods that have the option.
         bins: numbers of bins of the calibration errors; the sweep's by default.
         metrics: names of optional metrics. Their options come from the sweep's file, if it has any.
         showing: returns the progress callback for a sweep's name.
@@ -325,33 +325,14 @@ def _as_json(values: Mapping[str, float | str]) -> str:
     return json.dumps(known)
 
 
-class _Answer:
-    """The rows of one request, most of them already converted to Arrow."""
-
-    def __init__(self) -> None:
-        self.unavailable = 0
-        self.reason: str | None = None
-        self._rows: list[Row] = []
-        self._batches: list[pa.RecordBatch] = []
-
-    def add(self, rows: Rows) -> None:
-        """Add the rows of one evaluation."""
-        reasons = [text_of(row, "unavailable") for row in rows if row["unavailable"]]
-        if reasons:
-            self.unavailable += 1
-            self.reason = self.reason or reasons[0]
-        self._rows += rows
-        if len(self._rows) >= ROWS_A_BATCH:
-            self._pack()
-
-    def batches(self) -> list[pa.RecordBatch]:
-        """Return all rows added."""
-        self._pack()
-        return self._batches
-
-    def _pack(self) -> None:
-        self._batches.append(record_batch(RECALIBRATIONS, RECALIBRATIONS_SCHEMA, self._rows))
-        self._rows = []
+def _unavailable(answer: Sequence[pa.RecordBatch]) -> list[str]:
+    """Return one reason for each evaluation on which a request could not be fitted or measured."""
+    reasons: dict[tuple[str, int, int], str] = {}
+    for batch in answer:
+        for row in batch.select(["trial", "replicate", "epoch", "unavailable"]).to_pylist():
+            if row["unavailable"]:
+                reasons.setdefault((row["trial"], row["replicate"], row["epoch"]), row["unavailable"])
+    return [*reasons.values()]
 
 
 def _training_loss(sweep: Sweep, trial: str) -> Mapping[str, object]:

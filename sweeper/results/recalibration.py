@@ -83,7 +83,7 @@ def read_requests(methods: Sequence[str], options: Sequence[str], bins: Sequence
 
     Args:
         methods: names of post-hoc methods.
-        options: `key=value` for every method in `methods` that has the option, or `method.key=value` for one method.
+        options: `key=value` for every method in `methods` that has the option.
         bins: numbers of bins, 1 to 1000.
 
     Raises:
@@ -106,7 +106,7 @@ def read_requests(methods: Sequence[str], options: Sequence[str], bins: Sequence
     for text in options if len(chosen) == len(wanted) else ():
         faults += _assign(text, chosen, values)
     for name, component in chosen.items():
-        faults += [f"--option {fault}{_only_for(name, chosen)}" for fault in component.faults(values[name])]
+        faults += [f"--option {fault} (of {name})" for fault in component.faults(values[name])]
     if faults:
         count = "1 error" if len(faults) == 1 else f"{len(faults)} errors"
         raise SweeperError(
@@ -120,31 +120,21 @@ def read_requests(methods: Sequence[str], options: Sequence[str], bins: Sequence
 
 def _assign(text: str, chosen: Mapping[str, Component], values: dict[str, dict[str, object]]) -> list[str]:
     """Store one `--option` in `values` for the methods that have it; return its errors."""
-    place, equals, written = text.partition("=")
-    owner, dot, key = place.strip().rpartition(".")
+    key, equals, written = (part.strip() for part in text.partition("="))
     if not equals or not key:
-        return [f"--option {text!r} must be key=value or method.key=value"]
-    if dot and owner not in chosen:
-        near = did_you_mean(owner, tuple(chosen))
-        return [f"--option {text!r} is for {owner!r}, which is not among the methods{near}"]
+        return [f"--option {text!r} must be key=value"]
     read = Document()
     apply_overrides(read, [f"value={written}"])
     if read.faults:
         return [f"--option {text!r}: {read.faults[0].rule}"]
-    value = read.values["value"]
-    takers = [owner] if dot else [name for name, component in chosen.items() if component.hyperparameter(key)]
+    takers = [name for name, component in chosen.items() if component.hyperparameter(key)]
     if not takers:
         known = tuple(dict.fromkeys(h.name for component in chosen.values() for h in component.hyperparameters))
         named = ", ".join(chosen) or "no --method"
-        have = "have" if len(chosen) > 1 else "has"
-        return [f"--option {text!r}: {named} {have} no option {key!r}{did_you_mean(key, known)}"]
+        return [f"--option {text!r}: no option {key!r} of {named}{did_you_mean(key, known)}"]
     for name in takers:
-        values[name][key] = value
+        values[name][key] = read.values["value"]
     return []
-
-
-def _only_for(name: str, chosen: Mapping[str, Component]) -> str:
-    return f" (of {name}; write method.key=value for an option of one method)" if len(chosen) > 1 else f" (of {name})"
 
 
 def options_that_differ(component: Component, values: Mapping[str, object]) -> dict[str, object]:

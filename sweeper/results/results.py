@@ -1,4 +1,4 @@
-"""Read a sweep: SQL, Arrow, pandas and Polars over its Parquet tables.
+"""Read a sweep: SQL over its Parquet tables, with Arrow tables as results.
 
 This module reads `<sweep>/tables/<table>/**/*.parquet` and writes nothing. It works while the sweep runs: `tables` is a
 symbolic link to a generation of files, and each query resolves the link once. So a query sees one generation from
@@ -7,7 +7,7 @@ beginning to end, even if the link changes meanwhile.
     from sweeper.results import load
     results = load("quickstart")
     results.sql("SELECT config_loss_name, avg(ece) FROM final WHERE split = 'test' GROUP BY 1")
-    results.pandas("final")
+    results.table("final").to_pandas()
 
 Several sweeps can be read as one: every table is a union, with a column `sweep` that names the source. If only some
 sweeps have a column, it is null in the rows of the others. The view `final` holds each replicate's last evaluation
@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -45,11 +45,6 @@ from sweeper.storage.metadata import read_manifest, read_specification
 from sweeper.storage.places import local_copy
 from trainables.files.stores.base import is_store_address
 from trainables.registry.names import nearest
-
-if TYPE_CHECKING:
-    import pandas
-    import polars
-
 
 #: A snapshot caches the rows of a query if they take at most this many bytes. A page has hundreds of small queries.
 MOST_KEPT = 2**16
@@ -141,18 +136,6 @@ class Results:
         names: list[str] = self.sql(f"SELECT * FROM {name} LIMIT 0", trials=()).column_names
         return names
 
-    def pandas(self, name: str = "final") -> pandas.DataFrame:
-        """Return a whole table as a pandas data frame (needs pandas). Raises QueryError for an unknown name."""
-        return self.table(name).to_pandas()
-
-    def polars(self, name: str = "final") -> polars.DataFrame:
-        """Return a whole table as a Polars data frame (needs Polars). Raises QueryError for an unknown name."""
-        import polars
-
-        frame = polars.from_arrow(self.table(name))
-        assert isinstance(frame, polars.DataFrame)  # `from_arrow` returns a Series for a single array
-        return frame
-
     def _repr_html_(self) -> str:
         """Show the best trials and the number of trials by status in a notebook."""
         # `listing` imports this package, so it is imported when first needed.
@@ -201,43 +184,24 @@ class Results:
         return read_manifest(self.paths.manifest)
 
 
-@overload
-def load(name_or_path: str | Path, output: str | Path = "results", *, table: None = None) -> Results: ...
-@overload
-def load(name_or_path: str | Path, output: str | Path = "results", *, table: str) -> pa.Table: ...
-def load(name_or_path: str | Path, output: str | Path = "results", *, table: str | None = None) -> Results | pa.Table:
-    """Open a sweep, or read one of its tables as Arrow (then `.to_pandas()` or `polars.from_arrow`).
+def load(name_or_path: str | Path, output: str | Path = "results") -> Results:
+    """Open a sweep.
 
     Args:
         name_or_path: name of the sweep (a folder in `output`), path of its results folder, or its address in a store. A
             sweep in a store is copied first.
         output: the folder of sweeps, or a store.
-        table: name of a table, or the view `final`; the whole sweep if unset.
 
     Raises:
         UnknownSweepError: there is no such sweep; the message has the nearest names.
-        QueryError: the sweep has no such table.
 
     Example:
-        >>> load("example").name
-        'example'
-        >>> load("example", table="trials").num_rows
+        >>> load("example").table("trials").num_rows
         4
     """
     if is_store_address(name_or_path) or is_store_address(output):
         name_or_path, output = local_copy(str(name_or_path), output)
-    results = Results(find_sweep(name_or_path, output).root)
-    return results if table is None else results.table(table)
-
-
-def sql(name_or_path: str | Path, query: str, output: str | Path = "results") -> pa.Table:
-    """Return the rows of one read-only SQL statement as Arrow. Raises what `load` and `Results.sql` raise.
-
-    Example:
-        >>> sql("example", "SELECT count(DISTINCT trial) AS trials FROM trials").to_pylist()
-        [{'trials': 2}]
-    """
-    return load(name_or_path, output).sql(query)
+    return Results(find_sweep(name_or_path, output).root)
 
 
 @dataclass(frozen=True)
@@ -261,25 +225,6 @@ class SeveralResults:
             queries.fetch_needed_predictions(member.paths, query)
         folders = {name: member.folder for name, member in self.members.items()}
         return queries.read_one_generation(folders, query, most, named=True)
-
-
-def load_several(names: Sequence[str | Path], output: str | Path = "results") -> SeveralResults:
-    """Open several sweeps by name or path.
-
-    Raises:
-        UnknownSweepError: there is no sweep with one of the names.
-        SweeperError: two sweeps have the same name, so the column `sweep` could not distinguish their rows.
-    """
-    members: dict[str, Results] = {}
-    for name in names:
-        results = load(name, output)
-        if results.name in members:
-            raise SweeperError(
-                f"{members[results.name].folder} and {results.folder} have the same name, {results.name!r}",
-                "name each sweep once; rename one of two folders with the same name",
-            )
-        members[results.name] = results
-    return SeveralResults(members)
 
 
 #: Matches queries that read the column `fragility`. The simulation takes seconds, so it runs only for these.

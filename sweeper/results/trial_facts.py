@@ -66,7 +66,7 @@ class TrialFacts:
         decisions: the scheduler's decisions; None before the first.
         metrics: mean ± standard deviation over replicates; None before the first evaluation.
         posthoc: test metrics after each post-hoc method; None if none was measured.
-        files: files that belong only to this trial, relative to the sweep's folder.
+        checkpoints: the folder of its checkpoints; None if none is kept.
     """
 
     sweep: str
@@ -77,7 +77,7 @@ class TrialFacts:
     decisions: Grid | None
     metrics: Grid | None
     posthoc: Grid | None
-    files: Sequence[Path]
+    checkpoints: Path | None
 
 
 def trial_facts(results: Results, asked: str | None) -> TrialFacts:
@@ -93,12 +93,12 @@ def trial_facts(results: Results, asked: str | None) -> TrialFacts:
     trial = chosen_name(results, asked)
     replicates = results.rows(f"SELECT * FROM trials WHERE trial = {literal(trial)} ORDER BY replicate")
     ended, remarks = state_of(replicates)
-    remarks += same_configuration(results, trial) + fragile(results, trial, replicates)
-    remarks += broken_constraints(results, trial)
+    remarks += fragile(results, trial, replicates) + broken_constraints(results, trial)
     decisions = results.rows(f"SELECT * FROM decisions WHERE trial = {literal(trial)} ORDER BY epoch, decided_at")
     tables = rungs(decisions), metrics(results, trial), posthoc(results, trial)
-    settings, written = configuration(replicates[0]), files(results.folder, trial)
-    return TrialFacts(results.name, trial, ended, remarks, settings, *tables, written)
+    folder = results.paths.checkpoints / trial
+    kept = folder if folder.is_dir() else None
+    return TrialFacts(results.name, trial, ended, remarks, configuration(replicates[0]), *tables, kept)
 
 
 def chosen_name(results: Results, asked: str | None) -> str:
@@ -134,15 +134,6 @@ def broken_constraints(results: Results, trial: str) -> list[str]:
         return []
     guards = ", ".join(constraint.text for constraint in constraints_of(results))
     return [f"breaks a constraint, so it is not among the best: {guards}"]
-
-
-def same_configuration(results: Results, trial: str) -> list[str]:
-    """Return a sentence if other trials have this configuration on other seeds, as in a grid with several samples."""
-    known = f"(SELECT any_value(config_hash) FROM trials WHERE trial = {literal(trial)})"
-    where = f"config_hash = {known} AND trial != {literal(trial)}"
-    rows = results.rows(f"SELECT DISTINCT trial FROM trials WHERE {where} ORDER BY 1")
-    others = [text_of(row, "trial") for row in rows]
-    return [f"the same configuration on other seeds: {', '.join(others)}"] if others else []
 
 
 def fragile(results: Results, trial: str, replicates: Rows) -> list[str]:
@@ -215,12 +206,6 @@ def posthoc(results: Results, trial: str) -> Grid | None:
     return Grid(("post-hoc, test data", "ECE", "NLL"), rows)
 
 
-def files(folder: Path, trial: str) -> list[Path]:
-    """Return the files that belong only to the trial, relative to the sweep's folder."""
-    paths = (path for part in ("checkpoints", "tables") for path in sorted((folder / part).glob(f"**/*{trial}*")))
-    return [path.relative_to(folder) for path in paths]
-
-
 def value(row: Row, column: str) -> str:
     """Return mean ± standard deviation, in percent for accuracies."""
     mean, deviation = float_or_none(row, column), float_or_none(row, f"{column}_sd")
@@ -236,12 +221,8 @@ def number_of(row: Row, column: str) -> str:
     return "" if value is None else f"{value:.4g}"
 
 
-#: Largest number of files listed. Each evaluation of each replicate has a file of predictions.
-MOST_FILES = 8
-
-
-def trial_view(facts: TrialFacts, folder: Path) -> RenderableType:
-    """Return everything about one trial of the sweep in `folder`, for a terminal."""
+def trial_view(facts: TrialFacts) -> RenderableType:
+    """Return everything about one trial, for a terminal."""
     settings = Table.grid(padding=(0, 2))
     for part, words in facts.configuration:
         settings.add_row(Text(part, style="dim"), words)
@@ -249,8 +230,8 @@ def trial_view(facts: TrialFacts, folder: Path) -> RenderableType:
     parts.append(drawn(facts.metrics, "not evaluated yet"))
     if facts.posthoc is not None:
         parts.append(drawn(facts.posthoc, ""))
-    parts.append(Group(*listed(facts.files, folder)))
-    parts.append(Text(f"SQL: trial = '{facts.trial}' in every table", style="dim"))
+    places = f"SQL: trial = '{facts.trial}' in every table; checkpoints: {facts.checkpoints or 'none kept'}"
+    parts.append(Text(places, style="dim"))
     heading = Text(f"{facts.sweep} · {facts.trial} · {facts.ended}", style="bold")
     return Group(heading, *map(Text, facts.remarks), *(line for part in parts for line in (Text(), part)))
 
@@ -266,14 +247,3 @@ def drawn(grid: Grid | None, absent: str) -> RenderableType:
     for row in grid.rows:
         table.add_row(*row)
     return table
-
-
-def listed(files: Sequence[Path], folder: Path) -> list[RenderableType]:
-    """Return the names of the first MOST_FILES files, one per line."""
-    if not files:
-        words = f"files: {folder}/tables (its rows are in files of all trials; no checkpoint is kept)"
-        return [Text(words, style="dim")]
-    lines = [Text("files", style="dim"), *(Text(f"  {path}") for path in files[:MOST_FILES])]
-    if len(files) > MOST_FILES:
-        lines.append(Text(f"  and {len(files) - MOST_FILES} more", style="dim"))
-    return [*lines]

@@ -13,7 +13,7 @@ objective's range within the front, because an ECE and a trace have no common un
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -193,29 +193,3 @@ def pareto_front(costs: Floats, errors: Floats) -> list[int]:
         [0, 1]
     """
     return [*map(int, np.flatnonzero(~_dominated(costs, errors)))]
-
-
-def hypervolume(costs: Floats, reference: Sequence[float]) -> float:
-    """Return the volume that points [n, objectives] dominate below `reference`.
-
-    Example:
-        >>> hypervolume(np.array([[0.0, 0.5], [0.5, 0.0]]), [1.0, 1.0])
-        0.75
-    """
-    # Sums slices along the last objective. The time is exponential in the number of objectives, but sweeps have two or
-    # three.
-    limit = [float(value) for value in reference]
-    points = costs[(costs < np.array(limit)).all(axis=1)]
-    if not len(points):
-        return 0.0
-    if points.shape[1] == 1:
-        return float(limit[0] - points[:, 0].min())
-    points = points[np.argsort(points[:, -1], kind="stable")]
-    edges = np.append(points[:, -1], limit[-1])
-    return float(
-        sum(
-            (edges[k + 1] - edges[k]) * hypervolume(points[: k + 1, :-1], limit[:-1])
-            for k in range(len(points))
-            if edges[k + 1] > edges[k]  # an empty slice would cost a recursion
-        )
-    )

@@ -79,7 +79,7 @@ def test_wrong_loops_fail_with_a_sentence_each_and_the_others_finish(tmp_path):
     (tmp_path / "wrong.yaml").write_text(SPACE)
     done = in_process("run", "wrong.yaml", "--no-mlflow", cwd=tmp_path)
     assert "9 trials: 3 finished, 6 failed" in done.stdout, done.stdout + done.stderr
-    rows = load("wrong", output=tmp_path / "results", table="trials").to_pylist()
+    rows = load("wrong", tmp_path / "results").table("trials").to_pylist()
     found = {row["config_how"]: (row["status"], row["error"]) for row in rows}
     assert {how for how, (status, _) in found.items() if status == "completed"} == {"fine", "prints", "workers"}
     for how, said in SAID.items():
@@ -124,7 +124,7 @@ evaluation: {bootstrap: 0, posthoc: [temperature], curvature: {samples: 30, lanc
 
 
 def _measured(folder: Path, name: str, table: str) -> dict[tuple[object, ...], dict[str, object]]:
-    rows = load(name, output=folder / "results", table=table).to_pylist()
+    rows = load(name, folder / "results").table(table).to_pylist()
     keys = ("trial", "replicate", "epoch", "split", "sample")
     return {tuple(row.get(k) for k in keys): {k: v for k, v in row.items() if "seconds" not in k} for row in rows}
 
@@ -180,10 +180,10 @@ def test_what_is_trained_is_what_journal_tables_and_show_say_with_whole_ends(tmp
     done = in_process("run", "whole.yaml", "--no-mlflow", cwd=tmp_path)
     assert "4 trials: 4 finished" in done.stdout, done.stdout + done.stderr
     output = tmp_path / "results"
-    trials = {row["trial"]: row for row in load("whole", output=output, table="trials").to_pylist()}
+    trials = {row["trial"]: row for row in load("whole", output).table("trials").to_pylist()}
     spec = reopened_spec(read_specification(SweepPaths(output / "whole").sweep_file, required=True), "whole")
     kept = configurations_of(spec, SweepPaths(output / "whole").journal)
-    for row in load("whole", output=output, table="epochs").to_pylist():
+    for row in load("whole", output).table("epochs").to_pylist():
         own = kept[int(row["trial"][1:])]
         text = in_process("show", "whole", row["trial"], cwd=tmp_path).stdout
         for key, value in ((key, own[key]) for key in ("lr", "width", "step", "rank")):

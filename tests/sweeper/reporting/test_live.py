@@ -207,7 +207,7 @@ CELLS = [
     "resources": {"gpu": 0}, "evaluation": {"curvature": False, "bootstrap": 0}}
 sweeper.plan(space)""",
     "done = sweeper.run(space, name='cells', set={'seed': 5}, mlflow=False, cpus=1)\ndone",
-    "sweeper.results.load(done.name, table='final').to_pandas().groupby('config_loss_name').ece.mean()",
+    "sweeper.results.load(done.name).table('final').to_pandas().groupby('config_loss_name').ece.mean()",
     "sweeper.status()",
     "sweeper.recalibrate('cells', method='temperature')",
     "print(done.complete, done.outcome, sum(done.counts.values()), sweeper.report('cells').path.name)",

@@ -99,16 +99,6 @@ def test_trials_that_break_a_constraint_are_marked_and_explained(losses_folder: 
     assert "†" not in printed(shown) and "†" not in printed(listed(Results(losses_folder), everything=True))
 
 
-def test_as_data_trials_that_break_a_constraint_come_after_those_that_keep_it(losses_folder: Path) -> None:
-    results = Results(losses_folder)
-    accuracies = sorted(float(str(row["val_accuracy"])) for row in leaderboard(results).finished)
-    guard = {"metric": "val_accuracy", "min": accuracies[len(accuracies) // 2]}
-    results.__dict__["specification"] = {**results.specification, "constraints": [guard]}
-    expected = [row["trial"] for row in leaderboard(results).rows]
-    assert best_trials(results)["trial"].to_pylist() == expected
-    assert best_trials(results, ["test_nll"])["trial"].to_pylist() == expected
-
-
 def test_what_a_search_space_draws_is_a_column_however_few_were_drawn() -> None:
     space = {
         "loss": {"one_of": [{"name": "cross_entropy"}, {"name": "focal", "gamma": {"uniform": [0.5, 10]}}]},

@@ -25,7 +25,7 @@ def asked(folder: Path, **changes: Any) -> Results:
 
 def test_final_values_are_means_over_replicates_with_their_error(losses_folder):
     results = Results(losses_folder)
-    frame = results.pandas("final").query("split == 'val' and status == 'completed'")
+    frame = results.table("final").to_pandas().query("split == 'val' and status == 'completed'")
     found = final_values(results, "val_ece")
     for trial, group in frame.groupby("trial"):
         error = group.ece.std(ddof=1) / np.sqrt(len(group)) if len(group) > 1 else 0.0

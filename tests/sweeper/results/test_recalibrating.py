@@ -58,9 +58,7 @@ def answered(gamma_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tu
     """A sweep with four methods at two numbers of bins, only read afterwards."""
     folder = tmp_path_factory.mktemp("answered") / "grid"
     shutil.copytree(gamma_folder, folder, symlinks=True)
-    asked = read_requests(
-        ["temperature", "focal_map", "metacal_acc"], ["accuracy=0.9", "temperature.objective=ece"], [10, 15]
-    )
+    asked = read_requests(["temperature", "focal_map", "metacal_acc"], ["accuracy=0.9", "objective=ece"], [10, 15])
     return opened(folder), recalibrate(opened(folder), asked)
 
 
@@ -255,17 +253,10 @@ def test_all_faults_of_a_request_are_named_at_once() -> None:
     text = str(caught.value)
     assert "did you mean 'temperature'?" in text and "--bins 0 " in text and "--bins 5000" in text
     with pytest.raises(SweeperError) as caught:
-        options = ["objective=ece", "gama=2", "alpha", "metacal_acc.seed=1", "alpha=2"]
+        options = ["objective=ece", "gama=2", "alpha", "alpha=2"]
         read_requests(["temperature", "focal_temperature", "metacal_mis"], options, [15])
     text = str(caught.value)
-    for part in (
-        "5 errors",
-        "did you mean 'ada_ece'?",
-        "did you mean 'gamma'?",
-        "key=value",
-        "'metacal_acc'",
-        "(0, 1)",
-    ):
+    for part in ("4 errors", "did you mean 'ada_ece'?", "did you mean 'gamma'?", "key=value", "(0, 1)"):
         assert part in text, part
 
 
@@ -275,7 +266,7 @@ def test_defaults_and_spellings_of_one_number_are_one_request() -> None:
     assert read_requests(["temperature"], ["gamma=3"], [15]) == read_requests(["temperature"], ["gamma=3.0"], [15])
     assert [request.method for request in plain] == ["none", "temperature"]
     one = read_requests(["focal_map"], ["gamma=2"], [15])[1]
-    assert one == read_requests(["focal_map"], ["focal_map.gamma=2.0"], [15])[1]
+    assert one == read_requests(["focal_map"], ["gamma=2.0"], [15])[1]
     assert one.part != plain[1].part and one.label == "focal_map (gamma=2), 15 bins"
 
 

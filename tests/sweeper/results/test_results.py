@@ -28,7 +28,7 @@ from sweeper.core.ids import SweepPaths
 from sweeper.results import Results, UnknownSweepError, load, queries
 from sweeper.results.leaderboard import leaderboard
 from sweeper.results.queries import VIEWS, QueryError
-from sweeper.results.results import load_several
+from sweeper.results.results import SeveralResults
 from tests.running import typed
 from tests.sweeper.synthetic_sweep import write_sweep
 
@@ -65,17 +65,7 @@ def test_final_prefers_the_end_to_a_rung_at_the_same_epoch(quickstart_folder: Pa
     assert stages.to_pylist() == [{"stage": "end"}]
 
 
-def test_arrow_pandas_and_polars_agree(quickstart_folder: Path) -> None:
-    results = load(quickstart_folder)
-    arrow = results.table("trials")
-    assert list(results.pandas("trials").columns) == results.polars("trials").columns == arrow.column_names
-    assert len(results.pandas("trials")) == results.polars("trials").height == arrow.num_rows == 96
-    assert results.sql("SELECT count(*) AS n FROM predictions").to_pylist()[0]["n"] > 0
-
-
-@pytest.mark.parametrize(
-    "query", ["SELECT 1 AS one", "DESCRIBE final", "SHOW TABLES", "EXPLAIN SELECT 1", "FROM trials"]
-)
+@pytest.mark.parametrize("query", ["SELECT 1 AS one", "DESCRIBE final", "SHOW TABLES", "FROM trials"])
 def test_reading_statements_pass(quickstart_folder: Path, query: str) -> None:
     assert Results(quickstart_folder).sql(query).num_columns
 
@@ -139,7 +129,7 @@ def test_a_generation_swapped_and_removed_in_the_middle_does_not_hurt(quickstart
     thread.start()
     try:
         results = Results(folder)
-        for _ in range(15):
+        for _ in range(6):
             assert results.sql("SELECT count(*) AS n FROM trials JOIN epochs USING (trial, replicate)").to_pylist()
             assert len(results.sql("SELECT DISTINCT trial FROM trials")) == 48
     finally:
@@ -165,7 +155,7 @@ def test_a_generation_removed_while_it_is_looked_through_is_left_for_the_next(
         return glob(path, pattern)
 
     monkeypatch.setattr(Path, "glob", removed)
-    results = load_several([folder]) if several else Results(folder)
+    results = SeveralResults({"swapped": Results(folder)}) if several else Results(folder)
     assert results.sql("SELECT DISTINCT trial FROM trials").num_rows == 48
 
 
@@ -224,13 +214,17 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
 NAMES = ["first", "it's second"]
 
 
+def both(output: Path) -> SeveralResults:
+    return SeveralResults({name: load(name, output) for name in NAMES})
+
+
 def _values(rows: list[dict], columns: list[str]) -> list[str]:
     return [repr([row[column] for column in columns]) for row in rows]
 
 
 @pytest.mark.parametrize("table", ["trials", "epochs", "evaluations", "decisions", "predictions", "final"])
 def test_every_table_is_the_union_of_the_sweeps(output: Path, table: str) -> None:
-    united = load_several(NAMES, output)
+    united = both(output)
     for name in NAMES:
         alone = load(name, output).table(table).to_pylist()
         quoted = name.replace("'", "''")
@@ -244,29 +238,23 @@ def test_every_table_is_the_union_of_the_sweeps(output: Path, table: str) -> Non
 
 
 def test_a_column_that_one_sweep_lacks_is_null_there(output: Path) -> None:
-    rows = load_several(NAMES, output).sql("SELECT sweep, count(config_loss_coverage) AS n FROM trials GROUP BY 1")
+    rows = both(output).sql("SELECT sweep, count(config_loss_coverage) AS n FROM trials GROUP BY 1")
     counts = {row["sweep"]: row["n"] for row in rows.to_pylist()}
     assert counts["it's second"] == 0
 
 
 def test_one_question_over_both(output: Path) -> None:
     query = "SELECT sweep, avg(ece) AS ece FROM final WHERE split = 'test' GROUP BY 1 ORDER BY 1"
-    found = load_several(NAMES, output).sql(query).to_pylist()
+    found = both(output).sql(query).to_pylist()
     for row in found:
         alone = load(row["sweep"], output).rows("SELECT avg(ece) AS ece FROM final WHERE split = 'test'")
         assert row["ece"] == pytest.approx(alone[0]["ece"])
     assert len(found) == 2
 
 
-def test_faults_are_named(output: Path, tmp_path: Path) -> None:
-    with pytest.raises(UnknownSweepError, match="third"):
-        load_several(["first", "third"], output)
-    with pytest.raises(SweeperError, match="same name"):
-        load_several(["first", write_sweep(tmp_path / "first", configurations=2, failures=0, samples=60)], output)
+def test_a_query_of_several_is_read_only(output: Path) -> None:
     with pytest.raises(QueryError, match="not read-only"):
-        load_several(NAMES, output).sql("DROP VIEW trials")
-    with pytest.raises(QueryError):
-        load_several(NAMES, output).sql("SELECT nothing FROM trials")
+        both(output).sql("DROP VIEW trials")
 
 
 READS = "(SELECT content FROM read_text('{secret}'))"
@@ -275,22 +263,21 @@ READS = "(SELECT content FROM read_text('{secret}'))"
 
 def stranger(tmp_path: Path, change: Callable[[pa.Table], pa.Table]) -> Path:
     """Return a sweep whose table `trials` was written by somebody else."""
-    write_sweep(tmp_path / "theirs")
+    write_sweep(tmp_path / "theirs", configurations=2, failures=0, samples=20)
     for file in (tmp_path / "theirs" / "tables" / "trials").resolve().glob("**/*.parquet"):
         pq.write_table(change(pq.read_table(file)), file)
     return tmp_path / "theirs"
 
 
-@pytest.mark.parametrize("command", [["results"], ["report"], ["show"], ["compare", "{sweep}"]])
 @pytest.mark.parametrize("column", ["config_loss_name, CAST({reads} AS INT)", 'config_"x', "config_a b"])
-def test_a_strangers_column_name_is_refused_and_never_run(tmp_path: Path, command: list[str], column: str) -> None:
+def test_a_strangers_column_name_is_refused_and_never_run(tmp_path: Path, column: str) -> None:
     (tmp_path / "secret.txt").write_text("the reader's own")
     name = column.format(reads=READS.format(secret=tmp_path / "secret.txt"))
     folder = stranger(tmp_path, lambda table: table.append_column(name, pa.array(range(len(table)))))
-    arguments = [command[0], str(folder), *(word.format(sweep=folder) for word in command[1:])]
-    done = typed(*arguments)
-    said = done.stdout + done.stderr
-    assert "which no sweep writes" in said and "the reader's own" not in said and done.returncode
+    for arguments in (["results"], ["report"], ["show"], ["compare", str(folder)]):
+        done = typed(arguments[0], str(folder), *arguments[1:])
+        said = done.stdout + done.stderr
+        assert "which no sweep writes" in said and "the reader's own" not in said and done.returncode
 
 
 def test_a_strangers_cells_are_values(tmp_path: Path) -> None:
@@ -316,7 +303,7 @@ def test_a_flipped_bit_is_named_by_every_query(quickstart_folder: Path, tmp_path
     folder = shutil.copytree(quickstart_folder, tmp_path / "damaged", symlinks=True)
     results, draw = Results(folder), random.Random(7)
     other = "trials" if table == "decisions" else "decisions"
-    for part in draw.choices(sorted((folder / "tables" / table).glob("*.parquet")), k=4):
+    for part in draw.choices(sorted((folder / "tables" / table).glob("*.parquet")), k=2):
         sound = part.read_bytes()
         content = bytearray(sound)
         content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
@@ -367,7 +354,7 @@ def test_a_query_that_takes_too_long_is_interrupted(quickstart_folder: Path, mon
 
 
 def test_a_strangers_objective_is_refused(tmp_path: Path) -> None:
-    write_sweep(tmp_path / "theirs")
+    write_sweep(tmp_path / "theirs", configurations=2, failures=0, samples=20)
     file = tmp_path / "theirs" / "sweep.yaml"
     written = yaml.safe_load(file.read_text("utf-8"))
     written["objective"]["metric"] = "val_nll FROM epochs) --"

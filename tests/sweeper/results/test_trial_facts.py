@@ -12,13 +12,12 @@ from sweeper.core.errors import SweeperError
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
 from sweeper.results.trial_facts import trial_facts, trial_view
-from tests.sweeper.synthetic_sweep import write_sweep
 from tests.sweeper.tables_by_pandas import frame
 
 
 def printed(folder: Path, asked: str, width: int = 100) -> str:
     console = Console(width=width, file=io.StringIO())
-    console.print(trial_view(trial_facts(Results(folder), asked), folder))
+    console.print(trial_view(trial_facts(Results(folder), asked)))
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
@@ -72,9 +71,3 @@ def test_a_trial_that_breaks_a_constraint_says_so(losses_folder: Path) -> None:
     said = {trial for trial, remark in remarks.items() if remark.startswith("breaks a constraint")}
     assert said == {*breaking[:3]}
     assert "val_accuracy at least" in remarks[breaking[0]]
-
-
-def test_a_configuration_names_other_trials_of_the_same_values(tmp_path: Path) -> None:
-    again = write_sweep(tmp_path / "again", space="gamma", configurations=20, samples=20, failures=0)  # the grid has 18
-    assert "the same configuration on other seeds: c00018" in printed(again, "0")
-    assert "other seeds" not in printed(again, "5")

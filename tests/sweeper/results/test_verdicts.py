@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -86,15 +87,13 @@ def _on(rows: Sequence[Row], network: str) -> list[str]:
         (("focal", "c00099"), "c00099"),
     ],
 )
-def test_sides_that_are_not_there_are_errors(tmp_path: Path, sides: tuple[str, str], said: str) -> None:
-    results = Results(write_sweep(tmp_path / "s", configurations=4, replicates=2, space="gamma", samples=60))
+def test_sides_that_are_not_there_are_errors(results: Results, sides: tuple[str, str], said: str) -> None:
     with pytest.raises(SweeperError, match=said):
         estimates((results, sides[0]), (results, sides[1]))
 
 
-def test_two_sweeps_are_compared_by_the_best_of_each_on_every_shared_network(tmp_path: Path) -> None:
-    folders = [write_sweep(tmp_path / name, configurations=4, replicates=3, space="gamma", samples=60) for name in "ab"]
-    sweeps = [Results(folder) for folder in folders]
+def test_two_sweeps_are_compared_by_the_best_of_each_on_every_shared_network(results: Results, tmp_path: Path) -> None:
+    sweeps = [Results(shutil.copytree(results.folder, tmp_path / name, symlinks=True)) for name in "ab"]
     found = estimates((sweeps[0], None), (sweeps[1], None))
     assert [name for name, _ in found[0].sides] == ["a", "b"]
     assert {one.code for stage in found[0].stages.values() for one in stage} == {NO_DIFFERENCE}, "equal predictions"

@@ -1,12 +1,10 @@
-"""Non-dominated sorting beyond standard errors, ε-nets, constraints and hypervolumes, against plain loops."""
-
-import itertools
+"""Non-dominated sorting beyond standard errors, ε-nets and constraints, against plain loops."""
 
 import numpy as np
 import pytest
 
 from sweeper.journal.best import Objective
-from sweeper.scheduling.ranking import Constraint, epsilon_net, hypervolume, pareto_front, rank
+from sweeper.scheduling.ranking import Constraint, epsilon_net, pareto_front, rank
 
 NOTHING = np.zeros
 
@@ -73,16 +71,3 @@ def test_constraints_relative_to_the_best_and_absolute():
     assert least.violations(accuracy) == pytest.approx([0, 0, 0.05, np.inf])
     assert least.text == "val_accuracy at least 0.95"
     assert Constraint(Objective("val_ece"), bound=0.1).violations(np.array([0.3, 0.05])) == pytest.approx([0.2, 0])
-
-
-@pytest.mark.parametrize("seed", range(10))
-@pytest.mark.parametrize("objectives", [1, 2, 3])
-def test_hypervolume_is_that_of_inclusion_and_exclusion(seed, objectives):
-    points = np.random.default_rng(seed).random((5, objectives)) * 1.2
-    expected = 0.0
-    for size in range(1, 6):
-        for chosen in itertools.combinations(points, size):
-            sides = np.maximum(0.0, 1.0 - np.max(chosen, axis=0))
-            expected += (-1) ** (size + 1) * np.prod(sides)
-    assert hypervolume(points, [1.0] * objectives) == pytest.approx(expected)
-    assert hypervolume(np.ones((2, 2)), [1.0, 1.0]) == 0

@@ -71,8 +71,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     write_sweep(folder, space="gamma", configurations=9, replicates=2, failures=0, samples=200)
     configurations = [gamma_configuration(i) for i in range(8)] + [{"loss": {"name": "brier"}}]
     sweep = Sweep(SweepPaths(folder), load_spec("quickstart"), configurations)  # type: ignore[arg-type]
-    options = ["temperature.objective=ece", "focal_temperature.objective=nll"]
-    recalibrate(sweep, read_requests(["temperature", "focal_temperature", "focal_map"], options, [15]))
+    recalibrate(sweep, read_requests(["temperature"], ["objective=ece"], [15]))
+    recalibrate(sweep, read_requests(["focal_temperature", "focal_map"], ["objective=nll"], [15]))
     return held(folder)
 
 
