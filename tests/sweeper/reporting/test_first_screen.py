@@ -2,6 +2,7 @@
 
 import math
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -45,7 +46,8 @@ from tests.sweeper.tables_by_pandas import means
 
 
 def screen(results: Results) -> FirstScreen:
-    return first_screen(results, leaderboard(results), overview(results))
+    with nullcontext(results) if results.frozen is not None else results.snapshot() as frozen:
+        return first_screen(frozen, leaderboard(frozen), overview(frozen))
 
 
 @pytest.fixture(scope="module")
