@@ -54,7 +54,7 @@ def screen(results: Results) -> FirstScreen:
 def gammas(tmp_path_factory: pytest.TempPathFactory) -> Results:
     """A grid of losses and γ on one network, with three seeds each."""
     folder = tmp_path_factory.mktemp("gammas") / "s"
-    return Results(write_sweep(folder, configurations=9, replicates=3, space="gamma", samples=200, failures=0))
+    return held(write_sweep(folder, configurations=9, replicates=3, space="gamma", samples=200, failures=0))
 
 
 @pytest.fixture(scope="module")

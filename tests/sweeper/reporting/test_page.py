@@ -180,7 +180,7 @@ def test_another_hessian_sample_size_is_left_out_and_said(quickstart_folder: Pat
     (folder / "tables" / "evaluations").mkdir(parents=True)
     for name in ("trials", "epochs", "decisions", "reliability", "predictions"):
         shutil.copytree(quickstart_folder / "tables" / name, folder / "tables" / name)
-    table = Results(quickstart_folder).table("evaluations")
+    table = held(quickstart_folder).table("evaluations")
     at = table.column_names.index("hessian_training_samples")
     sizes = pc.if_else(pc.equal(table["trial"], "c00000"), 64, table["hessian_training_samples"])
     pq.write_table(table.set_column(at, table.schema[at].name, sizes), folder / "tables" / "evaluations" / "a.parquet")
@@ -314,7 +314,7 @@ def test_a_sweep_named_twice_is_refused(quickstart_folder: Path, tmp_path: Path)
 
 
 def test_the_best_trial_on_a_page(quickstart_folder: Path, tmp_path: Path) -> None:
-    results = Results(quickstart_folder)
+    results = held(quickstart_folder)
     html = write_trial_page(results, None, tmp_path / "trial.html").read_text("utf-8")
     page, facts = Page(html), trial_facts(results, None)
     assert facts.trial == leaderboard(results).best["trial"]  # type: ignore[index]

@@ -15,6 +15,7 @@ from sweeper.core.labels import describe
 from sweeper.reporting.summary import failure_lines, packing_lines, summary
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard, varying_columns
+from tests.sweeper.held import held
 from tests.sweeper.results.test_results import rows_of
 
 
@@ -36,7 +37,7 @@ def expected_means(folder: Path) -> dict[str, tuple[float, float]]:
 
 
 def test_the_leaderboard_orders_finished_trials_by_the_mean_of_their_replicates(quickstart_folder: Path) -> None:
-    board = leaderboard(Results(quickstart_folder))
+    board = leaderboard(held(quickstart_folder))
     expected = expected_means(quickstart_folder)
     order = sorted(expected, key=lambda trial: expected[trial][0])
     assert [row["trial"] for row in board.finished] == order
@@ -49,7 +50,7 @@ def test_the_leaderboard_orders_finished_trials_by_the_mean_of_their_replicates(
 
 def test_only_what_varies_is_named(quickstart_folder: Path, gamma_folder: Path) -> None:
     assert varying_columns(Results(gamma_folder)) == ("config_loss_name", "config_loss_gamma")
-    varying = varying_columns(Results(quickstart_folder))
+    varying = varying_columns(held(quickstart_folder))
     assert "config_optimizer_momentum" not in varying and "config_hash" not in varying
     row = {"config_loss_name": "focal", "config_loss_gamma": 1.934, "config_optimizer_lr": 0.1, "config_loss_nu": None}
     columns = ("config_loss_name", "config_loss_gamma", "config_loss_nu", "config_optimizer_lr")
@@ -93,7 +94,7 @@ def test_the_summary_of_a_sweep_in_progress_and_of_an_empty_one(live_folder: Pat
 
 def test_the_summary_names_the_reason_of_each_failure_once(quickstart_folder: Path) -> None:
     failed = {row["trial"]: row["error"] for row in rows_of(quickstart_folder, "trials") if row["status"] == "failed"}
-    (line,) = failure_lines(Results(quickstart_folder))
+    (line,) = failure_lines(held(quickstart_folder))
     first = min(failed)
     others = {1: "", 2: " and 1 other"}.get(len(failed), f" and {len(failed) - 1} others")
     assert line == f"failed: {first}{others}: {failed[first]}", "they differ in the epoch alone"
@@ -101,7 +102,7 @@ def test_the_summary_names_the_reason_of_each_failure_once(quickstart_folder: Pa
 
 
 def test_the_summary_says_how_replicates_shared_processes(quickstart_folder: Path) -> None:
-    assert packing_lines(Results(quickstart_folder)) == [], "one after another, as usual"
+    assert packing_lines(held(quickstart_folder)) == [], "one after another, as usual"
     packing = "CASE WHEN n < 3 THEN 'fused' WHEN n < 5 THEN 'sequential' END AS packing"
     with duckdb.connect() as tables:
         tables.execute(f"CREATE TABLE trials AS SELECT n AS trial, r, {packing} FROM range(6) t(n), range(2) s(r)")

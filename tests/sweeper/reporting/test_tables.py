@@ -11,12 +11,13 @@ import sweeper
 from sweeper.reporting.tables import paper_table
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
+from tests.sweeper.held import held
 from tests.sweeper.synthetic_sweep import write_sweep
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory) -> Results:
-    return Results(write_sweep(tmp_path_factory.mktemp("table") / "made"))
+    return held(write_sweep(tmp_path_factory.mktemp("table") / "made"))
 
 
 def cells(results: Results) -> list[dict[str, str]]:

@@ -12,6 +12,7 @@ from sweeper.core.errors import SweeperError
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard, searched
 from sweeper.results.listing import TOP, TrialsTable, best_trials, cell, listed, usual_headings
+from tests.sweeper.held import held
 
 
 def printed(table: TrialsTable, width: int = 100) -> str:
@@ -21,7 +22,7 @@ def printed(table: TrialsTable, width: int = 100) -> str:
 
 
 def test_the_best_ten_fit_a_hundred_columns_with_the_summarys_columns(quickstart_folder: Path) -> None:
-    results = Results(quickstart_folder)
+    results = held(quickstart_folder)
     board = leaderboard(results)
     lines = printed(listed(results)).splitlines()
     assert len(lines) == 1 + TOP and all(len(line) <= 100 for line in lines)
@@ -35,7 +36,7 @@ def test_the_best_ten_fit_a_hundred_columns_with_the_summarys_columns(quickstart
 
 @pytest.mark.parametrize("width", [100, 80, 64])
 def test_numbers_and_headings_are_never_cut(quickstart_folder: Path, width: int) -> None:
-    board = leaderboard(Results(quickstart_folder))
+    board = leaderboard(held(quickstart_folder))
     table = TrialsTable(board, board.rows[:20], usual_headings(board))
     text = printed(table, width)
     assert all(len(line) <= width for line in text.splitlines())
@@ -46,7 +47,7 @@ def test_numbers_and_headings_are_never_cut(quickstart_folder: Path, width: int)
 
 
 def test_columns_are_chosen_by_name_and_rows_sorted_by_one(quickstart_folder: Path) -> None:
-    results = Results(quickstart_folder)
+    results = held(quickstart_folder)
     board = leaderboard(results)
     table = listed(results, ["test_nll,loss_gamma", "optimizer_lr"], "-test_nll", everything=True)
     assert [heading.words for heading in table.headings] == ["test NLL", "γ", "lr"]
@@ -60,7 +61,7 @@ def test_columns_are_chosen_by_name_and_rows_sorted_by_one(quickstart_folder: Pa
 
 
 def test_an_unknown_column_is_refused_with_the_nearest(quickstart_folder: Path) -> None:
-    results = Results(quickstart_folder)
+    results = held(quickstart_folder)
     with pytest.raises(SweeperError, match="there is no column 'test_eec'") as raised:
         listed(results, ["test_eec"])
     assert "did you mean 'test_ece'?" in str(raised.value)
@@ -69,7 +70,7 @@ def test_an_unknown_column_is_refused_with_the_nearest(quickstart_folder: Path) 
 
 
 def test_as_data_every_row_is_there_unrounded(quickstart_folder: Path, tmp_path: Path) -> None:
-    results = Results(quickstart_folder)
+    results = held(quickstart_folder)
     board = leaderboard(results)
     table = best_trials(results)
     assert table["trial"].to_pylist() == [row["trial"] for row in board.rows]

@@ -31,6 +31,7 @@ from sweeper.results.predictive import (
     guarantee,
     too_few,
 )
+from tests.sweeper.held import held
 from tests.sweeper.synthetic_sweep import write_sweep
 from trainables.metrics import evaluate_probabilities, softmax64
 from trainables.posthoc import fit
@@ -42,7 +43,7 @@ SIZE = 5
 @pytest.fixture(scope="module")
 def sweep(tmp_path_factory: pytest.TempPathFactory) -> Results:
     folder = tmp_path_factory.mktemp("ensembles") / "s"
-    return Results(write_sweep(folder, configurations=8, replicates=3, space="gamma", failures=1, samples=120))
+    return held(write_sweep(folder, configurations=8, replicates=3, space="gamma", failures=1, samples=120))
 
 
 def greedy_by_hand(of_target: np.ndarray, size: int) -> list[int]:
@@ -126,7 +127,7 @@ def test_a_network_that_takes_no_temperature_is_named(sweep: Results, monkeypatc
 @pytest.fixture(scope="module")
 def conformal_sweep(tmp_path_factory: pytest.TempPathFactory) -> Results:
     folder = tmp_path_factory.mktemp("conformal") / "s"
-    return Results(write_sweep(folder, configurations=6, replicates=2, space="gamma", failures=0, samples=300))
+    return held(write_sweep(folder, configurations=6, replicates=2, space="gamma", failures=0, samples=300))
 
 
 def test_the_sets_of_thr_are_those_of_the_definition(conformal_sweep: Results) -> None:

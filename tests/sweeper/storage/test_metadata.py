@@ -12,15 +12,15 @@ import pytest
 import yaml
 
 from sweeper.core.errors import SweeperError
-from sweeper.results import Results
 from sweeper.space.loading import build_spec
 from sweeper.storage import metadata
 from sweeper.storage.metadata import PACKAGES, build_manifest, hardware, read_manifest, read_specification
+from tests.sweeper.held import held
 from tests.sweeper.small_registries import MINIMAL, REGISTRIES
 
 
 def test_what_is_sound_is_read_and_what_is_missing_is_empty(quickstart_folder: Path, tmp_path: Path) -> None:
-    results = Results(quickstart_folder)
+    results = held(quickstart_folder)
     assert results.specification["samples"] == 48 and results.manifest["versions"]["python"]
     assert read_specification(tmp_path / "sweep.yaml") == {} == read_manifest(tmp_path / "manifest.json")
 

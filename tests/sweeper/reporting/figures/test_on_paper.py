@@ -11,6 +11,7 @@ from sweeper.reporting.figures import FIGURES
 from sweeper.reporting.figures.base import Figure, Panel, colour, mark, points, quantity
 from sweeper.reporting.figures.drawing import PALETTE, caption, on_paper, svg_text, write_report_figure
 from sweeper.results import Results
+from tests.sweeper.held import held
 from tests.sweeper.synthetic_sweep import write_sweep
 
 NO_DATA = {"trace_regularisation", "posthoc_temperature", "shift", "curvature_by_layer", "sharpness_and_calibration"}
@@ -19,7 +20,7 @@ NO_DATA = {"trace_regularisation", "posthoc_temperature", "shift", "curvature_by
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory) -> Results:
-    return Results(write_sweep(tmp_path_factory.mktemp("picture") / "made"))
+    return held(write_sweep(tmp_path_factory.mktemp("picture") / "made"))
 
 
 @pytest.mark.parametrize("name", sorted(set(FIGURES) - NO_DATA - {"loss_families"}))

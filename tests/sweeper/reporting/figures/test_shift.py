@@ -15,6 +15,7 @@ from sweeper.core.statistics.spreads import spreads
 from sweeper.reporting.figures import FIGURES, shift
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
+from tests.sweeper.held import held
 from tests.sweeper.reporting.figures.drawn import layers, marks
 
 KINDS, SEVERITIES = ("fog", "gaussian_noise"), (1, 5)
@@ -98,7 +99,7 @@ def test_it_says_whether_the_winner_stays_calibrated_and_temperature_helps(
 
 
 def test_nothing_is_drawn_where_nothing_was_corrupted(losses_folder: Path) -> None:
-    assert shift.draw(Results(losses_folder)) is None and "shift" in FIGURES
+    assert shift.draw(held(losses_folder)) is None and "shift" in FIGURES
 
 
 def test_detection_of_other_data_names_the_best_score() -> None:
