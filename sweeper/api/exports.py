@@ -40,7 +40,7 @@ SHOWN_SWEEPS = 5
 
 
 def results_(
-    names: arguments.Names,
+    name: arguments.Name,
     *,
     sql: str | None = None,
     everything: Annotated[bool, Parameter("--all")] = False,
@@ -53,11 +53,9 @@ def results_(
 ) -> CommandResult[TrialsTable] | CommandResult[pa.Table]:
     """Print the best trials, or the rows of an SQL query.
 
-    For several sweeps, the column `sweep` names the source.
     A table shows the best ten trials, or at most 10,000 rows; json, csv and parquet contain everything, unrounded.
 
     Args:
-        names: Names or paths of one or more sweeps.
         sql: SQL query over the tables and the view `final`. (default: the best trials)
         everything: Print all trials, not the best ten.
         columns: Columns to print, e.g. test_nll,loss_gamma; repeatable. Without names, a description of every column
@@ -70,38 +68,31 @@ def results_(
 
     Examples:
         >>> import sweeper
-        >>> [row["trial"] for row in sorted(sweeper.results_(["example"]).value.rows, key=lambda row: row["trial"])]
+        >>> [row["trial"] for row in sorted(sweeper.results_("example").value.rows, key=lambda row: row["trial"])]
         ['c00000', 'c00001']
         >>> query = "select trial, count(*) as n from final where split = 'test' group by trial order by trial"
-        >>> sweeper.results_(["example"], sql=query).value.to_pylist()
+        >>> sweeper.results_("example", sql=query).value.to_pylist()
         [{'trial': 'c00000', 'n': 2}, {'trial': 'c00001', 'n': 2}]
     """
     from sweeper.results.listing import best_trials, columns_table, count_of_listed, listed
-    from sweeper.results.results import SeveralResults
 
-    if len(names) > 1 and sql is None:
-        raise SweeperError("several sweeps need a query", "give --sql, or use `sweeper compare A B`")
     if sql is not None and (everything or columns or sort is not None or by is not None):
         raise SweeperError("--sql excludes --all, --columns, --sort and --by", "write them into the query")
-    sweeps = [opened(name, output, address) for name in names]
-    first, marks = sweeps[0], [f"{sweep.name}: {mark}" for sweep in sweeps for mark in sweep.marks]
+    sweep = opened(name, output, address)
+    marks = [*sweep.marks]
     if columns is not None and not [*columns]:
-        rows = columns_table(first)
+        rows = columns_table(sweep)
     elif sql is not None:
-        members = {sweep.name: sweep for sweep in sweeps}
-        if len(members) < len(sweeps):
-            raise SweeperError("two of the sweeps have the same name", "name each sweep once, or rename one folder")
-        whole = first if len(sweeps) == 1 else SeveralResults(members)
         # One row more than is shown reveals that there are more.
-        rows = whole.sql(sql, most=MOST_ROWS + 1 if form == "table" else None)
+        rows = sweep.sql(sql, most=MOST_ROWS + 1 if form == "table" else None)
         if form == "table" and rows.num_rows > MOST_ROWS:
             rows = rows.slice(0, MOST_ROWS)
             marks.append(f"the first {MOST_ROWS:,} rows; --format csv, json or parquet writes all")
     elif form != "table":
-        rows = best_trials(first, columns or (), sort, by)
+        rows = best_trials(sweep, columns or (), sort, by)
     else:
-        table = listed(first, columns or (), sort, by, everything=everything)
-        count = len(table.rows) if everything else count_of_listed(first)
+        table = listed(sweep, columns or (), sort, by, everything=everything)
+        count = len(table.rows) if everything else count_of_listed(sweep)
         note = f"{len(table.rows)} of {plural(count, 'trial')}; --all prints every one"
         notes = [
             *([note] if len(table.rows) < count else []),

@@ -1,4 +1,4 @@
-"""Read sweeps, finished or running: tables by SQL and as Arrow; leaderboards; several sweeps as one.
+"""Read sweeps, finished or running: tables by SQL and as Arrow; leaderboards.
 
 Start with `load(name)`.
 """

@@ -27,7 +27,6 @@ from sweeper.core.statistics.differences import (
 )
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard, selected, winners_interval
-from sweeper.results.results import SeveralResults
 from trainables.curvature.statistics.base import headline_columns
 
 #: (Split, column) of the compared metrics. Curvature is measured only on validation data. There are few metrics,
@@ -105,12 +104,9 @@ class Comparison:
 
 def compare(first: Results, second: Results) -> Comparison:
     """Compare two sweeps. Raises QueryError if their tables cannot be read."""
-    both = SeveralResults({"first": first, "second": second})
-    trials = both.sql("SELECT DISTINCT sweep, config_hash FROM trials WHERE config_hash IS NOT NULL").to_pylist()
-    hashes = [{row["config_hash"] for row in trials if row["sweep"] == name} for name in both.members]
-    # Only the last evaluation is used, because earlier rungs measured half-trained networks.
-    done = "status = 'completed' AND epoch = last_evaluation_epoch"
-    rows = [_measured(both, f"sweep = '{name}' AND {done}") for name in both.members]
+    known = "SELECT DISTINCT config_hash FROM trials WHERE config_hash IS NOT NULL"
+    hashes = [{row["config_hash"] for row in results.rows(known)} for results in (first, second)]
+    rows = [_measured(results) for results in (first, second)]
     finished = {key[0] for key in rows[0]} & {key[0] for key in rows[1]}
     equal_seeds = any(key in rows[1] for key in rows[0])
     common = set(rows[0]) & set(rows[1]) if equal_seeds else None
@@ -171,11 +167,13 @@ def _environment(results: Results) -> dict[str, object]:
     return {key: manifest[key] for key in ("versions", "git", "hardware", "dataset") if manifest.get(key) is not None}
 
 
-def _measured(both: SeveralResults, where: str) -> dict[Key, dict[str, Value]]:
-    """Return the measurements of each replicate at one epoch, by configuration and seed."""
-    table = both.sql(
-        "SELECT evaluations.*, config_hash, seed FROM evaluations JOIN trials USING (sweep, trial, replicate)\n"
-        f"WHERE {where} AND split IN ('val', 'test') ORDER BY config_hash, seed"
+def _measured(results: Results) -> dict[Key, dict[str, Value]]:
+    """Return the measurements of each finished replicate, by configuration and seed."""
+    # Only the last evaluation is used, because earlier rungs measured half-trained networks.
+    table = results.sql(
+        "SELECT evaluations.*, config_hash, seed FROM evaluations JOIN trials USING (trial, replicate)\n"
+        "WHERE status = 'completed' AND epoch = last_evaluation_epoch AND split IN ('val', 'test')\n"
+        "ORDER BY config_hash, seed"
     )
     measurements: dict[Key, dict[str, Value]] = {}
     wanted = {metric for _, metric in METRICS} | {"hessian_cross_entropy_samples"}

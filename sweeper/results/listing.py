@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import yaml
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
@@ -376,23 +376,6 @@ def elapsed(created: object, last: Value) -> float | None:
     return max(0.0, (both[1] - both[0]).total_seconds())
 
 
-def headline(board: Leaderboard) -> str:
-    """Return the best configuration, and its accuracy, NLL and ECE on test data, in one sentence."""
-    best = board.best
-    if best is None:
-        return "Every evaluated trial has failed." if board.rows else "No trial has been evaluated yet."
-    parts = [f"{best['trial']}, {board.describe(best)}"]
-    words = [("accuracy", "accuracy {:.1f} %", 100), ("nll", "NLL {:.3g}", 1), ("ece", "ECE {:.3g}", 1)]
-    words += [(name, f"{name} {{:.3g}}", 1) for name in ("overconfidence", "underconfidence")]  # where asked for
-    values = [(text, scale, float_or_none(best, f"test_{name}")) for name, text, scale in words]
-    if tested := ", ".join(text.format(scale * value) for text, scale, value in values if value is not None):
-        parts.append(f"on test data {tested}")
-    caution = "" if board.finished else f" None has finished; this one was evaluated at epoch {best['epochs']}."
-    if board.breaks_constraint(best):
-        caution = f" Every finished configuration breaks a constraint: {', '.join(board.constraints)}."
-    return f"{'; '.join(parts)}.{caution}"
-
-
 #: Test metrics of the best configuration: column, sentence, factor.
 DETAILS = (
     ("test_accuracy", "accuracy {} %", 100),
@@ -402,26 +385,25 @@ DETAILS = (
 )
 
 
+def headline(board: Leaderboard) -> str:
+    """Return the best configuration and its test metrics, in one sentence."""
+    best = board.best
+    if best is None:
+        return "Every evaluated trial has failed." if board.rows else "No trial has been evaluated yet."
+    caution = "" if board.finished else f" None has finished; this one was evaluated at epoch {best['epochs']}."
+    if board.breaks_constraint(best):
+        caution = f" Every finished configuration breaks a constraint: {', '.join(board.constraints)}."
+    return " ".join([f"{best['trial']}, {board.describe(best)}.", *details(board)]) + caution
+
+
 def details(board: Leaderboard) -> list[str]:
-    """Return the sentences below the headline: test metrics of the best configuration."""
+    """Return a sentence with the test metrics of the best configuration; nothing without test data."""
     best = board.best
     if best is None:
         return []
     there = ((text, scale, column) for column, text, scale in DETAILS if best.get(column) is not None)
     measured = ", ".join(text.format(board.value(best, column, scale)) for text, scale, column in there)
     return [f"On test data, not used for selection ({best['trial']}): {measured}."] if measured else []
-
-
-#: Number of trials below the headline in a notebook.
-BEST = 5
-
-
-def overview_table(board: Leaderboard, counts: Overview) -> RenderableType:
-    """Return headline, best trials, and trials by status."""
-    parts: list[RenderableType] = [Text(headline(board), style="bold"), Text()]
-    if board.rows:
-        parts += [TrialsTable(board, board.rows[:BEST], usual_headings(board)), Text()]
-    return Group(*parts, Text(count_line(counts)))
 
 
 def count_line(counts: Overview) -> str:

@@ -6,7 +6,7 @@ import os
 import re
 import stat
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,9 +47,9 @@ CREATE VIEW final AS
 SELECT evaluations.*, trials.* EXCLUDE ({shared})
 FROM (
     SELECT * FROM evaluations
-    QUALIFY row_number() OVER (PARTITION BY {key}, split ORDER BY epoch DESC, stage) = 1
+    QUALIFY row_number() OVER (PARTITION BY trial, replicate, split ORDER BY epoch DESC, stage) = 1
 ) AS evaluations
-JOIN trials ON {same}
+JOIN trials ON trials.trial = evaluations.trial AND trials.replicate = evaluations.replicate
 """
 
 #: A name that needs no quotes in SQL. Names go into queries unquoted. A column name of a foreign table could contain a
@@ -103,58 +103,44 @@ def open_database() -> duckdb.DuckDBPyConnection:
 
 
 @contextmanager
-def connect(
-    generations: Mapping[str, Path], query: str = "", *, in_memory: bool = False, named: bool = False
-) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Yield a connection with one view per table, the union over sweeps by column name, and the view `final`.
+def connect(generation: Path, query: str = "", *, in_memory: bool = False) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Yield a connection with one view per table, and the view `final`.
 
     The folder is not trusted: a query can read no other file and no address, and column names that would need quotes
     in SQL are refused.
 
     Args:
-        generations: sweep name → folder of its files.
+        generation: folder of the sweep's files.
         query: the statement to run. The files of the tables that it names are first compared with their checksums.
         in_memory: copy all but the large tables, so that later queries do not open the files again.
-        named: add the name of its sweep to every row, as the first column `sweep`.
     """
     tables = {*READ_TABLES} - LARGE_TABLES if in_memory else tables_of(query)
     # A view opens its files, so one query gets only the views it names. `SHOW TABLES` names none and gets all.
     views = READ_TABLES if in_memory or not tables else [name for name in READ_TABLES if name in tables]
     connection = open_database()
     try:
-        for generation in generations.values():
-            require_files(generation)
-            require_sound_files(generation, tables)
+        require_files(generation)
+        require_sound_files(generation, tables)
         connection.execute("SET TimeZone = 'UTC'")
         for name in views:
-            empty, parts = empty_table(name), []
-            for sweep, generation in generations.items():
-                # DuckDB raises an error for a pattern without files, and a new sweep has no decisions yet.
-                if next((generation / name).glob("**/*.parquet"), None) is not None:
-                    files = literal(f"{generation}/{name}/**/*.parquet")
-                    parts.append((sweep, f"read_parquet({files}, hive_partitioning = false)"))
-            kind = "TABLE" if in_memory and parts and name not in LARGE_TABLES else "VIEW"
-            if not parts:
-                connection.register(f"no_{name}", empty)
-                parts = [("", f"no_{name}")]
-            rest = "* EXCLUDE (sweep)" if named and "sweep" in empty.column_names else "*"
-            rows = (
-                f"SELECT {f'{literal(sweep)} AS sweep, ' if named else ''}{rest} FROM {table}" for sweep, table in parts
-            )
-            connection.execute(f"CREATE {kind} {name} AS {' UNION ALL BY NAME '.join(rows)}")
+            rows = f"read_parquet({literal(f'{generation}/{name}/**/*.parquet')}, hive_partitioning = false)"
+            # DuckDB raises an error for a pattern without files, and a new sweep has no decisions yet.
+            if absent := next((generation / name).glob("**/*.parquet"), None) is None:
+                connection.register(rows := f"no_{name}", empty_table(name))
+            kind = "TABLE" if in_memory and not absent and name not in LARGE_TABLES else "VIEW"
+            connection.execute(f"CREATE {kind} {name} AS SELECT * FROM {rows}")
         if {"evaluations", "trials"} <= {*views}:
-            create_final_view(connection, ("sweep", "trial", "replicate") if named else ("trial", "replicate"))
+            create_final_view(connection)
         _require_plain_columns(connection, views)
         # The order matters: the directories cannot be set after external access is disabled, and the last setting locks
         # all settings. `python_enable_replacements` would let a query read this process's variables by name.
-        folders = ", ".join(literal(str(_sweep_of(generation))) for generation in generations.values())
-        connection.execute(f"SET allowed_directories = [{folders}]; SET memory_limit = '{MEMORY_PERCENT}%'")
+        folder = literal(str(_sweep_of(generation)))
+        connection.execute(f"SET allowed_directories = [{folder}]; SET memory_limit = '{MEMORY_PERCENT}%'")
         connection.execute("SET python_enable_replacements = false; SET enable_external_access = false")
         connection.execute("SET lock_configuration = true")
         yield connection
     except (duckdb.Error, OSError) as error:  # OSError: a generation was removed while its folders were listed
-        owner = "the sweeps' tables could not be read together" if named else "the sweep's tables could not be read"
-        raise QueryError(first_line(error), owner) from error
+        raise QueryError(first_line(error), "the sweep's tables could not be read") from error
     finally:
         connection.close()
 
@@ -205,32 +191,28 @@ def literal(value: object) -> str:
     return repr(value) if isinstance(value, int | float) else "'" + str(value).replace("'", "''") + "'"
 
 
-def read_one_generation(
-    folders: Mapping[str, Path], query: str, most: int | None = None, *, named: bool = False
-) -> pa.Table:
-    """Return a query's rows from one generation of each sweep's files, even if the files are replaced meanwhile.
+def read_one_generation(folder: Path, query: str, most: int | None = None) -> pa.Table:
+    """Return a query's rows from one generation of a sweep's files, even if the files are replaced meanwhile.
 
     Args:
-        folders: sweep name → its folder.
+        folder: the sweep's folder.
         query: one read-only statement.
         most: largest number of rows; all by default.
-        named: add the column `sweep`.
 
     Raises:
         QueryError: DuckDB refuses the query, or the files were replaced READ_ATTEMPTS times.
     """
     for _ in range(READ_ATTEMPTS):
-        before = {name: current_generation(folder) for name, folder in folders.items()}
-        outcome: pa.Table | QueryError
+        before = current_generation(folder)
         try:
-            with connect(before, query, named=named) as connection:
-                outcome = execute(connection, query, most)
-        except QueryError as error:  # files may have vanished: raised below if the link is unchanged
-            outcome = error
-        if before == {name: current_generation(folder) for name, folder in folders.items()}:
-            if isinstance(outcome, QueryError):
-                raise outcome
-            return outcome
+            with connect(before, query) as connection:
+                rows = execute(connection, query, most)
+        except QueryError:  # files may have vanished, if the link has changed
+            if before == current_generation(folder):
+                raise
+        else:
+            if before == current_generation(folder):
+                return rows
     raise QueryError(f"the tables were replaced {READ_ATTEMPTS} times while they were read", "try again")
 
 
@@ -246,20 +228,15 @@ def fetch_needed_predictions(paths: SweepPaths, query: str, trials: Collection[s
         bring_predictions(paths, trials)
 
 
-def create_final_view(connection: duckdb.DuckDBPyConnection, key: Sequence[str]) -> None:
+def create_final_view(connection: duckdb.DuckDBPyConnection) -> None:
     """Create the view `final`: each replicate's last evaluation per split, with its configuration and status.
 
     Columns that both tables have occur once. If one epoch was evaluated twice, stage `end` wins over `rung`.
-
-    Args:
-        connection: a connection with the tables `evaluations` and `trials`.
-        key: the columns that identify a replicate.
     """
-    same = " AND ".join(f"trials.{column} = evaluations.{column}" for column in key)
     columns = [connection.sql(f"SELECT * FROM {name} LIMIT 0").columns for name in ("evaluations", "trials")]
-    # The shared columns are looked up, because a foreign or older sweep may lack a column such as `rehearsal`.
+    # The shared columns are looked up, because a foreign sweep may lack a column such as `rehearsal`.
     shared = ", ".join(name for name in columns[1] if name in columns[0])
-    connection.execute(_FINAL.format(key=", ".join(key), same=same, shared=shared))
+    connection.execute(_FINAL.format(shared=shared))
 
 
 def empty_table(name: str) -> pa.Table:

@@ -8,17 +8,13 @@ beginning to end, even if the link changes meanwhile.
     results = load("quickstart")
     results.sql("SELECT config_loss_name, avg(ece) FROM final WHERE split = 'test' GROUP BY 1")
     results.table("final").to_pandas()
-
-Several sweeps can be read as one: every table is a union, with a column `sweep` that names the source. If only some
-sweeps have a column, it is null in the rows of the others. The view `final` holds each replicate's last evaluation
-within its own sweep.
 """
 
 from __future__ import annotations
 
 import html
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -35,7 +31,7 @@ from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths, configuration_index, trial_name
 from sweeper.core.labels import rehearsal_notice
 from sweeper.results import queries
-from sweeper.results.leaderboard import leaderboard, objective
+from sweeper.results.leaderboard import objective
 from sweeper.results.queries import FRAGILITY, VIEWS, QueryError
 from sweeper.scheduling import Scheduler
 from sweeper.scheduling.simulation import Chances, chances
@@ -108,7 +104,7 @@ class Results:
             queries.require_sound_files(self.generation, queries.tables_of(query) & queries.LARGE_TABLES)
         if self.frozen is None:
             if not NAMES_FRAGILITY.search(query):
-                return queries.read_one_generation({self.name: self.folder}, query, most)
+                return queries.read_one_generation(self.folder, query, most)
             # The simulation and the query must see the same rows, even if the tables are replaced between them.
             with self.snapshot() as held:
                 return held.sql(query, trials=trials, most=most)
@@ -137,13 +133,13 @@ class Results:
         return names
 
     def _repr_html_(self) -> str:
-        """Show the best trials and the number of trials by status in a notebook."""
+        """Show the best trials in a notebook."""
         # `listing` imports this package, so it is imported when first needed.
-        from sweeper.results.listing import overview, overview_table
+        from sweeper.results.listing import listed
 
         try:
             with self.snapshot() as snapshot:
-                return as_html(overview_table(leaderboard(snapshot), overview(snapshot)))
+                return as_html(listed(snapshot))
         except QueryError as error:  # a notebook would print a traceback and no value
             return f"<p>{html.escape(f'{self.name}: {error}')}</p>"
 
@@ -154,7 +150,7 @@ class Results:
         The small tables are copied into memory; `LARGE_TABLES` are read from the files of the current generation.
         """
         generation = queries.current_generation(self.folder)
-        with queries.connect({self.name: generation}, in_memory=True) as connection:
+        with queries.connect(generation, in_memory=True) as connection:
             yield Results(self.folder, connection, generation)
 
     @cached_property
@@ -202,29 +198,6 @@ def load(name_or_path: str | Path, output: str | Path = "results") -> Results:
     if is_store_address(name_or_path) or is_store_address(output):
         name_or_path, output = local_copy(str(name_or_path), output)
     return Results(find_sweep(name_or_path, output).root)
-
-
-@dataclass(frozen=True)
-class SeveralResults:
-    """The tables of several sweeps.
-
-    Attributes:
-        members: sweep name → its results.
-    """
-
-    members: Mapping[str, Results]
-
-    def sql(self, query: str, *, most: int | None = None) -> pa.Table:
-        """Return the rows of one read-only SQL statement over the united tables and the view `final`, at most `most`.
-
-        Raises:
-            QueryError: DuckDB refuses the query, or it is not exactly one read-only statement.
-        """
-        queries.check_reads_only(query)
-        for member in self.members.values():
-            queries.fetch_needed_predictions(member.paths, query)
-        folders = {name: member.folder for name, member in self.members.items()}
-        return queries.read_one_generation(folders, query, most, named=True)
 
 
 #: Matches queries that read the column `fragility`. The simulation takes seconds, so it runs only for these.

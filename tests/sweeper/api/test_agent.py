@@ -51,8 +51,8 @@ def test_an_agent_reads_and_is_refused_what_it_may_not(tmp_path):
             failed, compared = await _call(client, "compare", name="first", first="first")
             assert not failed and compared["answer"]["sweeps"]["names"] == ["first", "first"]
             refusals = [
-                ("results", {"names": ["first"], "sql": "SELECT * FROM read_text('/etc/passwd')"}, "disabled"),
-                ("results", {"names": ["first"], "sql": "SET enable_external_access = true"}, "not read-only"),
+                ("results", {"name": "first", "sql": "SELECT * FROM read_text('/etc/passwd')"}, "disabled"),
+                ("results", {"name": "first", "sql": "SET enable_external_access = true"}, "not read-only"),
                 ("plan", {"space": "own.yaml"}, "this:That"),
                 ("compare", {"name": "first", "first": "none"}, "there is no sweep 'none'"),
             ]

@@ -334,4 +334,4 @@ def test_the_best_trial_on_a_page(quickstart_folder: Path, tmp_path: Path) -> No
 def test_a_trial_that_waits_has_a_page_without_curves(live_folder: Path, tmp_path: Path) -> None:
     waiting = frame(live_folder, "trials").query("status == 'waiting'").iloc[0]["trial"]
     page = Page(write_trial_page(Results(live_folder), waiting, tmp_path / "trial.html").read_text("utf-8"))
-    assert {key for key in page.sections if key} == {"configuration", "files"}
+    assert {key for key in page.sections if key} == {"configuration", "rows"}

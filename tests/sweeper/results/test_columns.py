@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from sweeper.results.listing import columns_table, meaning
-from tests.running import typed
 from tests.sweeper.held import held
 
 
@@ -24,8 +23,3 @@ def test_a_column_is_described_by_its_declaration() -> None:
     assert meaning("posthoc_temperature_nll").startswith("NLL after temperature: ")
     assert meaning("config_loss_gamma") == "hyperparameter gamma of the loss"
     assert meaning("status").startswith("waiting, running, completed")
-
-
-def test_columns_without_names_are_described_on_the_command_line(quickstart_folder: Path) -> None:
-    done = typed("results", str(quickstart_folder), "--columns")
-    assert done.returncode == 0 and "negative log-likelihood, in [0, inf)" in done.stdout

@@ -23,6 +23,7 @@ from sweeper.results.predictive import (
     NONE,
     REPLICATES,
     SINGLE,
+    Conformal,
     conformal_sets,
     conformal_view,
     ensembles,
@@ -96,14 +97,6 @@ def test_every_row_is_found_again_by_hand(sweep: Results) -> None:
     assert found[SINGLE, 1, NONE].metrics == found[GREEDY, 1, NONE].metrics
 
 
-def test_averaging_replicates_lowers_brier_score_and_nll_on_average(sweep: Results) -> None:
-    members = finished_members(sweep, most=1)
-    each = [evaluate_probabilities(softmax64(m.logits["test"]), m.targets["test"]) for m in members]
-    row = next(row for row in ensembles(sweep, size=1) if (row.ensemble, row.temperature) == (REPLICATES, NONE))
-    for metric in ("nll", "brier"):  # both are convex in the probabilities
-        assert row.metrics[metric] <= np.mean([one[metric] for one in each]) + 1e-12
-
-
 def test_it_is_shown_and_drawn(sweep: Results, tmp_path: Path) -> None:
     rows = ensembles(sweep, size=3)
     console = Console(width=200, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
@@ -127,7 +120,17 @@ def test_a_network_that_takes_no_temperature_is_named(sweep: Results, monkeypatc
 @pytest.fixture(scope="module")
 def conformal_sweep(tmp_path_factory: pytest.TempPathFactory) -> Results:
     folder = tmp_path_factory.mktemp("conformal") / "s"
-    return held(write_sweep(folder, configurations=6, replicates=2, space="gamma", failures=0, samples=300))
+    return held(write_sweep(folder, configurations=3, replicates=2, space="gamma", failures=0, samples=300))
+
+
+@pytest.fixture(scope="module")
+def plain(conformal_sweep: Results) -> Conformal:
+    return conformal_sets(conformal_sweep)
+
+
+@pytest.fixture(scope="module")
+def tight(conformal_sweep: Results) -> Conformal:
+    return conformal_sets(conformal_sweep, alpha=0.01)
 
 
 def test_the_sets_of_thr_are_those_of_the_definition(conformal_sweep: Results) -> None:
@@ -146,8 +149,8 @@ def test_the_sets_of_thr_are_those_of_the_definition(conformal_sweep: Results) -
         assert row["coverage"][at] == pytest.approx(sets[np.arange(len(test)), member.targets["test"]].mean())
 
 
-def test_the_guarantee_is_stated_with_its_conditions(conformal_sweep: Results) -> None:
-    plain, halves = conformal_sets(conformal_sweep), conformal_sets(conformal_sweep, method="temperature")
+def test_the_guarantee_is_stated_with_its_conditions(conformal_sweep: Results, plain: Conformal) -> None:
+    halves = conformal_sets(conformal_sweep, method="temperature")
     crosswise = conformal_sets(conformal_sweep, method="temperature", crosswise=True)
     assert plain.promised == halves.promised == pytest.approx(0.9)
     assert crosswise.promised == pytest.approx(1 - 0.2 - 2 * (1 - 1 / 5) / (300 / 5 + 1))
@@ -159,32 +162,19 @@ def test_the_guarantee_is_stated_with_its_conditions(conformal_sweep: Results) -
     assert "at least 0.774 on average" in guarantee(crosswise) and "CV+" in guarantee(crosswise)
 
 
-def test_more_coverage_takes_larger_sets_and_all_is_shown(conformal_sweep: Results) -> None:
-    few, many = conformal_sets(conformal_sweep, alpha=0.3), conformal_sets(conformal_sweep, alpha=0.02)
-    for loose, tight in zip(few.rows, many.rows, strict=True):
-        assert np.mean(loose.measures["size"]) < np.mean(tight.measures["size"])
-    console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
-    console.print(conformal_view(many))
-    text = console.export_text()
-    assert (
-        text.count("per class") == 4
-        and "Warning: every set by thresholds per class" in text
-        and "at least 0.98" in text
-        and many.trial in text
-    )
-
-
-def test_sets_that_hold_classes_for_want_of_samples_are_warned_of(conformal_sweep: Results) -> None:
-    assert too_few(conformal_sets(conformal_sweep)) == ""
-    found = conformal_sets(conformal_sweep, alpha=0.01)
+def test_more_coverage_takes_larger_sets_and_classes_held_for_want_of_samples_are_warned_of(
+    conformal_sweep: Results, plain: Conformal, tight: Conformal
+) -> None:
+    for loose, larger in zip(plain.rows, tight.rows, strict=True):
+        assert np.mean(loose.measures["size"]) < np.mean(larger.measures["size"])
     counts = np.bincount(finished_members(conformal_sweep, most=1)[0].targets["val"])
-    assert found.always == (0, len(counts)) and counts.max() < 99
-    classes = len(counts)
-    assert f"every set by thresholds per class holds {classes} of {classes} classes" in too_few(found)
-    assert "fewer than 99 validation samples" in too_few(found) and "one threshold" not in too_few(found)
-    assert f"one threshold holds {classes} of {classes} classes; " in too_few(
-        conformal_sets(conformal_sweep, alpha=0.001)
-    )
+    assert tight.always == (0, len(counts)) and counts.max() < 99 and too_few(plain) == ""
+    assert f"every set by thresholds per class holds {len(counts)} of {len(counts)} classes" in too_few(tight)
+    assert "fewer than 99 validation samples" in too_few(tight) and "one threshold" not in too_few(tight)
+    console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
+    console.print(conformal_view(tight))
+    text = console.export_text()
+    assert text.count("per class") == 4 and "Warning: every set by" in text and tight.trial in text
 
 
 def test_bad_input_is_refused_in_a_sentence(conformal_sweep: Results) -> None:

@@ -28,7 +28,6 @@ from sweeper.core.ids import SweepPaths
 from sweeper.results import Results, UnknownSweepError, load, queries
 from sweeper.results.leaderboard import leaderboard
 from sweeper.results.queries import VIEWS, QueryError
-from sweeper.results.results import SeveralResults
 from tests.running import typed
 from tests.sweeper.synthetic_sweep import write_sweep
 
@@ -137,9 +136,8 @@ def test_a_generation_swapped_and_removed_in_the_middle_does_not_hurt(quickstart
         thread.join()
 
 
-@pytest.mark.parametrize("several", [False, True])
 def test_a_generation_removed_while_it_is_looked_through_is_left_for_the_next(
-    quickstart_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, several: bool
+    quickstart_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "swapped"
     shutil.copytree(quickstart_folder, folder, symlinks=True)
@@ -155,8 +153,7 @@ def test_a_generation_removed_while_it_is_looked_through_is_left_for_the_next(
         return glob(path, pattern)
 
     monkeypatch.setattr(Path, "glob", removed)
-    results = SeveralResults({"swapped": Results(folder)}) if several else Results(folder)
-    assert results.sql("SELECT DISTINCT trial FROM trials").num_rows == 48
+    assert Results(folder).sql("SELECT DISTINCT trial FROM trials").num_rows == 48
 
 
 def test_a_snapshot_does_not_see_later_rows(quickstart_folder: Path, tmp_path: Path) -> None:
@@ -201,60 +198,6 @@ def test_a_snapshot_asks_once_for_small_answers(quickstart_folder: Path, monkeyp
         answers = [snapshot.rows(query) for query in (small, small, large, large)]
     assert answers[0] == answers[1] == results.rows(small) and answers[2] == answers[3]
     assert executed.count(small) == 2 and executed.count(large) == 2  # once by the snapshot, once without it; twice
-
-
-@pytest.fixture(scope="module")
-def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("several")
-    write_sweep(folder / "first", configurations=6, failures=1, samples=60)
-    write_sweep(folder / "it's second", configurations=4, failures=0, space="gamma", samples=60, seed=1)
-    return folder
-
-
-NAMES = ["first", "it's second"]
-
-
-def both(output: Path) -> SeveralResults:
-    return SeveralResults({name: load(name, output) for name in NAMES})
-
-
-def _values(rows: list[dict], columns: list[str]) -> list[str]:
-    return [repr([row[column] for column in columns]) for row in rows]
-
-
-@pytest.mark.parametrize("table", ["trials", "epochs", "evaluations", "decisions", "predictions", "final"])
-def test_every_table_is_the_union_of_the_sweeps(output: Path, table: str) -> None:
-    united = both(output)
-    for name in NAMES:
-        alone = load(name, output).table(table).to_pylist()
-        quoted = name.replace("'", "''")
-        found = united.sql(f"SELECT * FROM {table} WHERE sweep = '{quoted}'").to_pylist()
-        assert len(found) == len(alone)
-        names = united.sql(f"SELECT * FROM {table} LIMIT 0").column_names
-        assert not [name for name in names if name.endswith("_1")], "what two tables have is given once"
-        columns = sorted(set(alone[0]) - {"sweep"}) if alone else []
-        assert sorted(_values(found, columns)) == sorted(_values(alone, columns))
-    assert united.sql(f"SELECT DISTINCT sweep FROM {table}").num_rows <= 2
-
-
-def test_a_column_that_one_sweep_lacks_is_null_there(output: Path) -> None:
-    rows = both(output).sql("SELECT sweep, count(config_loss_coverage) AS n FROM trials GROUP BY 1")
-    counts = {row["sweep"]: row["n"] for row in rows.to_pylist()}
-    assert counts["it's second"] == 0
-
-
-def test_one_question_over_both(output: Path) -> None:
-    query = "SELECT sweep, avg(ece) AS ece FROM final WHERE split = 'test' GROUP BY 1 ORDER BY 1"
-    found = both(output).sql(query).to_pylist()
-    for row in found:
-        alone = load(row["sweep"], output).rows("SELECT avg(ece) AS ece FROM final WHERE split = 'test'")
-        assert row["ece"] == pytest.approx(alone[0]["ece"])
-    assert len(found) == 2
-
-
-def test_a_query_of_several_is_read_only(output: Path) -> None:
-    with pytest.raises(QueryError, match="not read-only"):
-        both(output).sql("DROP VIEW trials")
 
 
 READS = "(SELECT content FROM read_text('{secret}'))"

@@ -79,7 +79,7 @@ def assert_trials(sweep: Any, state: Any) -> None:
             assert row["wall_seconds"] == trial.wall_seconds / sweep.replicates
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_equals_the_naive_projection_through_crashes_and_resumes(
     seed: int, random_sweep: Any, expected: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -336,9 +336,10 @@ def copy_the_tables_alone(sweep: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "copied", [lose_the_link, let_it_dangle, make_it_a_text_file, copy_following_links, copy_the_tables_alone]
-)
-@pytest.mark.parametrize("merged", [False, True])
+    ("copied", "merged"),
+    [(lose_the_link, True), (let_it_dangle, False), (make_it_a_text_file, False), (copy_following_links, False),
+     (copy_the_tables_alone, True)],
+)  # fmt: skip
 def test_tables_whose_link_a_copy_has_lost_are_taken_up(
     copied: Callable[[Any], None], merged: bool, random_sweep: Any, expected: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -416,16 +417,6 @@ def test_flushes_keep_to_their_share_of_the_time(random_sweep: Any, monkeypatch:
         now[0] += 0.1
     assert flushes[0] == pytest.approx(writer.SHORTEST_INTERVAL)
     assert len(flushes) * 0.5 <= 100 * writer.SHARE_OF_TIME + 0.5
-
-
-def test_parts_grow_with_the_logarithm_of_the_sweeps_age(random_sweep: Any) -> None:
-    sweep = random_sweep(12, count=1)
-    sink, journal = sweep.sink(), sweep.journal()
-    sink.append(journal.append(made_body("attempt", {"attempt": 1})))
-    sweep.time += 10 * 3600
-    sink.append(journal.append(made_body("started", {"configuration": 0, "attempt": 1})))
-    sink.flush()
-    assert sink._interval == pytest.approx(36000 * writer.GROWTH, rel=1e-3)
 
 
 def test_an_unwritable_folder_loses_nothing(random_sweep: Any, expected: Any, monkeypatch: pytest.MonkeyPatch) -> None:

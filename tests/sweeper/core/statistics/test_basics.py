@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 from sweeper.core.statistics.basics import correlation, log_log_fit, ranks, spearman, spread, spread_text
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(0, 6), min_size=3, max_size=20), st.integers(0, 10**6))
 def test_spearman_agrees_with_scipy_with_ties(x: list[int], seed: int) -> None:
     y = np.random.default_rng(seed).integers(0, 5, len(x))
@@ -29,12 +29,12 @@ def test_correlation_says_when_it_cannot_tell() -> None:
     assert perfect is not None and perfect.interval is not None and 0.8 < perfect.interval[0] < 1 == perfect.interval[1]
 
 
-@pytest.mark.parametrize("n", [6, 8, 16, 40])
+@pytest.mark.parametrize("n", [8, 24])
 def test_a_correlations_interval_covers(n: int) -> None:
     """A percentile bootstrap of 8 pairs without relation excludes 0 in 8 of 100 samples, and of related ones more."""
     rng, covered, excluded = np.random.default_rng(n), 0, 0
     truth = 6 / np.pi * np.arcsin(0.6 / 2)  # Spearman's of normal values with Pearson's .6
-    for _ in range(300):
+    for _ in range(200):
         x, noise = rng.normal(size=n), rng.normal(size=n)
         related, unrelated = correlation(x, 0.6 * x + 0.8 * noise), correlation(x, noise)
         assert related is not None and related.interval is not None
@@ -42,7 +42,7 @@ def test_a_correlations_interval_covers(n: int) -> None:
         covered += related.interval[0] <= truth <= related.interval[1]
         excluded += unrelated.p < 0.05
         assert (unrelated.p < 0.05) == (unrelated.interval[0] >= 0 or unrelated.interval[1] <= 0)
-    assert covered / 300 >= 0.95 - 0.03 and excluded / 300 <= 0.05 + 0.03
+    assert covered / 200 >= 0.95 - 0.03 and excluded / 200 <= 0.05 + 0.03
 
 
 def test_strata_with_unequal_levels_are_not_mixed() -> None:

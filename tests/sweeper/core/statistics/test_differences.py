@@ -22,7 +22,6 @@ from sweeper.core.statistics.differences import (
     smallest_holm,
     unpaired_difference,
 )
-from tests.benchmarks.simulated_claims import noise
 
 KINDS = {
     "normal": lambda rng, size: rng.normal(size=size),
@@ -50,6 +49,7 @@ def test_the_interval_of_a_difference_covers(kind: str, first: int, second: int,
     found = [difference_of(wide * KINDS[kind](rng, first), KINDS[kind](rng, second)) for _ in range(DRAWS)]
     covers = [interval[0] <= 0 <= interval[1] for each in found if (interval := each.interval()) is not None]
     assert np.mean(covers) >= 0.95 - NEAR - 0.02 * (kind == "log-normal" and wide > 1)
+    assert covers == [each.p >= 0.05 for each in found]
 
 
 def test_it_is_students_or_welchs_where_nothing_is_skewed() -> None:
@@ -101,15 +101,6 @@ def test_the_interval_is_students_where_nothing_is_skewed_and_wider_elsewhere(n:
         found = paired_difference(np.zeros(n), differences).interval
         assert found is not None and found[0] <= low + 1e-9 and high - 1e-9 <= found[1]
         assert (found == pytest.approx((low, high))) is same
-
-
-def test_intervals_cover() -> None:
-    rng = np.random.default_rng(0)
-    hits = 0
-    for trial in range(200):
-        found = paired_difference(np.zeros(20), rng.normal(0.3, 1, 20), seed=trial)
-        hits += found.interval is not None and found.interval[0] <= 0.3 <= found.interval[1]
-    assert 175 <= hits <= 198
 
 
 def test_pairs_that_are_all_the_same_are_one_unit() -> None:
@@ -172,20 +163,6 @@ def test_many_pairs_are_counted_in_blocks_with_the_same_result(monkeypatch: pyte
     found = sign_flip_p(small)
     monkeypatch.setattr("sweeper.core.statistics.differences.SIGNS_AT_ONCE", 40 * 7)
     assert sign_flip_p(small) == found and 0 < p < 1
-
-
-@pytest.mark.parametrize("kind", ["normal", "log-normal"])
-@pytest.mark.parametrize("sizes", [(4, 4), (4, 24), (24, 4), (30, 25)])
-def test_the_unpaired_interval_covers_where_spreads_differ_and_p_agrees(sizes: tuple[int, int], kind: str) -> None:
-    rng, rounds = np.random.default_rng(0), 400
-    inside = 0
-    for _ in range(rounds):
-        few, many = (noise(kind, rng, size) for size in sizes)
-        found = unpaired_difference(3 * few, many)
-        assert found.interval is not None
-        inside += found.interval[0] <= 0 <= found.interval[1]
-        assert (found.p < 0.05) == (not found.interval[0] <= 0 <= found.interval[1])
-    assert inside / rounds >= 0.95 - 0.02 - 0.03
 
 
 def test_samples_that_do_not_vary_have_no_interval() -> None:
