@@ -173,7 +173,8 @@ def evaluations_in(table: pa.Table) -> list[StoredPredictions]:
         rows = table.filter(functools.reduce(operator.and_, (pc.field(name) == value for name, value in key.items())))
         by_split = {split: rows.filter(pc.field("split") == split) for split in rows["split"].unique().to_pylist()}
         logits = {split: _matrix(part["logits"]) for split, part in by_split.items()}
-        targets = {split: np.array(part["target"]) for split, part in by_split.items()}
+        # Copied, because PyTorch warns of read-only arrays.
+        targets = {split: part["target"].to_numpy().copy() for split, part in by_split.items()}
         evaluations.append(StoredPredictions(**key, logits=logits, targets=targets))
     return evaluations
 
