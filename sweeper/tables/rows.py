@@ -15,16 +15,15 @@ import datetime
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from sweeper.core.ids import ReplicateSeeds, config_hash, flatten_configuration, trial_name
-from sweeper.core.schemas import ARITHMETIC, REHEARSAL, record_batch
+from sweeper.core.schemas import ARITHMETIC, record_batch
 from sweeper.journal.reasons import reason_text
 from sweeper.journal.records import Added, AddedSeed, Decision, Judged, Record, Reported
 from sweeper.journal.state import FAILED, ReplicateState, SweepState, TrialState
-from trainables.worker.trial_reports import Failure, Row
+from trainables.worker.trial_reports import Row
 
 #: The tables whose rows travel through the journal.
 SCALAR_TABLES = ("epochs", "evaluations", "decisions")
@@ -97,7 +96,7 @@ _OWN_COLUMNS = ("status", "epochs", "last_evaluation_epoch", "wall_seconds", "de
 
 
 class TrialsTable:
-    """Makes the table `trials` from the sweep's state; constant columns are converted once."""
+    """Makes the table `trials` from the sweep's state."""
 
     def __init__(
         self,
@@ -106,25 +105,12 @@ class TrialsTable:
         configurations: Sequence[Mapping[str, object] | None],
         seeds: ReplicateSeeds,
     ) -> None:
-        """Convert the configurations; `None` stands for a configuration that only the state will contain.
-
-        Raises ValueError if a configuration has a hyperparameter without a column in the schema.
-        """
-        self._sweep, self._schema, self._replicates = sweep, schema, seeds.count
-        self._places = np.repeat(np.arange(len(configurations)), seeds.count)
-        hyperparameters = (name for name in schema.names if name.startswith("config_"))
-        fixed = ("sweep", "trial", "config_hash", ARITHMETIC, REHEARSAL, *hyperparameters)
+        """Prepare the configurations; `None` stands for a configuration that only the state will contain."""
+        self._sweep, self._schema = sweep, schema
         self._texts = {field.name for field in schema if field.type == pa.string()}
-        self._fixed_schema = pa.schema([schema.field(name) for name in dict.fromkeys(fixed) if name in schema.names])
+        # Rows are made once, because every access to `configurations` draws them again.
         self._rows = [self._row(index, configuration) for index, configuration in enumerate(configurations)]
-        # Use the rows, because every access to `configurations` draws them again.
-        self._unknown = {index for index, row in enumerate(self._rows) if "config_hash" not in row}
-        indices = range(len(self._rows))
-        self._fixed = {
-            "replicate": pa.array([replicate for _ in indices for replicate in range(seeds.count)], pa.int64()),
-            "seed": pa.array([seed for index in indices for seed in seeds.of(index)], pa.int64()),
-        }
-        self._convert()
+        self._seeds = [seeds.of(index) for index in range(len(self._rows))]
 
     def _row(self, index: int, configuration: Mapping[str, object] | None) -> dict[str, object]:
         """Return the constant columns of a trial, as far as its configuration is known."""
@@ -140,78 +126,57 @@ class TrialsTable:
         """Hash of every configuration's values, by index; `None` for one that is not known yet."""
         return [None if (digest := row.get("config_hash")) is None else str(digest) for row in self._rows]
 
-    def _convert(self) -> None:
-        batch = record_batch("trials", self._fixed_schema, self._rows).take(pa.array(self._places))
-        self._fixed |= {name: batch.column(name) for name in self._fixed_schema.names}
-
-    def _take_suggestions(self, state: SweepState) -> None:
-        """Fill in the configurations that a searcher has chosen since the last call."""
-        known = self._unknown & state.configurations.keys()
-        if known:
-            for index in known:
-                self._rows[index] = self._row(index, state.configurations[index])
-            self._unknown -= known
-            self._convert()
-
     def batch(self, state: SweepState) -> pa.RecordBatch:
-        """Return the table for `state`: replicates of all configurations, then added seeds."""
-        rows = [self._added_row(trial, trial.added) for trial in state.added if trial.added is not None]
-        batch = pa.concat_batches([self._drawn(state), record_batch("trials", self._schema, rows)])
-        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-        if ARITHMETIC in columns:
-            columns[ARITHMETIC] = _computed(columns[ARITHMETIC], columns["device"])
-        return pa.RecordBatch.from_arrays([*columns.values()], schema=self._schema)
+        """Return the table for `state`: replicates of all configurations, then added seeds.
+
+        A replicate that failed while the others continued is `failed` with its own error. `wall_seconds` is the
+        replicate's share of its trial's time, so that sums over rows are right. Replicates with separate processes have
+        their own epochs, times and attempts.
+
+        Raises ValueError if a configuration has a hyperparameter without a column in the schema.
+        """
+        for index, configuration in state.configurations.items():  # those that a searcher has chosen
+            if "config_hash" not in self._rows[index]:
+                self._rows[index] = self._row(index, configuration)
+        drawn = [(index, trial) for index, trial in state.trials.items() if trial.added is None]
+        rows = [
+            {**self._rows[index], "replicate": r, "seed": seed, **_standing(trial, r, len(self._seeds[index]))}
+            for index, trial in drawn
+            for r, seed in enumerate(self._seeds[index])
+        ]
+        rows += [self._added_row(trial, trial.added) for trial in state.added if trial.added is not None]
+        batch = record_batch("trials", self._schema, rows)
+        if ARITHMETIC not in self._schema.names:
+            return batch
+        computed = _computed(batch[ARITHMETIC], batch["device"])
+        return batch.set_column(self._schema.get_field_index(ARITHMETIC), self._schema.field(ARITHMETIC), computed)
 
     def _added_row(self, trial: TrialState, added: AddedSeed) -> dict[str, object]:
         for known in trial.replicates.values():  # a separate process can be ahead of its trial's last report
             trial = replace(trial, **{name: getattr(known, name) for name in _OWN_COLUMNS})
         same = {name: getattr(trial, name) for name in (*_STATE_COLUMNS, "status", "wall_seconds")}
-        failure = _failure(trial, added.replicate)
-        same["error"] = None if failure is None else reason_text(failure)
         row = self._row(added.trial, added.values) | same | {"replicate": added.replicate, "seed": added.seed}
+        row["error"] = _error(trial, added.replicate)
         return {name: value for name, value in row.items() if name in self._schema.names}
 
-    def _drawn(self, state: SweepState) -> pa.RecordBatch:
-        """Return the rows of drawn configurations.
 
-        A replicate that failed while the others continued is `failed` with its own error. `wall_seconds` is the
-        replicate's share of its trial's time, so that sums over rows are right. Replicates with separate processes have
-        their own epochs, times and attempts.
-        """
-        self._take_suggestions(state)
-        trials = [trial for trial in state.trials.values() if trial.added is None]
-        replicates = [(trial, replicate) for trial in trials for replicate in range(self._replicates)]
-        columns = dict(self._fixed)
-        for column in _STATE_COLUMNS:
-            values = pa.array([getattr(trial, column) for trial in trials], self._schema.field(column).type)
-            columns[column] = values.take(pa.array(self._places))
-        statuses = [FAILED if r in trial.replicate_errors else trial.status for trial, r in replicates]
-        failures = [_failure(trial, replicate) for trial, replicate in replicates]
-        errors = [None if failure is None else reason_text(failure) for failure in failures]
-        columns |= {"status": pa.array(statuses, pa.string()), "error": pa.array(errors, pa.string())}
-        columns["wall_seconds"] = pa.array([trial.wall_seconds / self._replicates for trial, _ in replicates])
-        if any(trial.replicates for trial in trials):
-            columns |= self._own_columns(replicates, columns)
-        return pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
-
-    def _own_columns(
-        self, replicates: Sequence[tuple[TrialState, int]], columns: Mapping[str, pa.Array]
-    ) -> dict[str, pa.Array]:
-        """Return the columns in which replicates with separate processes differ."""
-        never_begun, own_columns = ReplicateState(), dict[str, pa.Array]()
-        states = [trial.replicates.get(r, never_begun) if trial.replicates else None for trial, r in replicates]
-        for name in _OWN_COLUMNS:
-            shared = columns[name].to_pylist()
-            values = [cell if own is None else getattr(own, name) for own, cell in zip(states, shared, strict=True)]
-            own_columns[name] = pa.array(values, self._schema.field(name).type)
-        return own_columns
-
-
-def _failure(trial: TrialState, number: int) -> Failure | None:
-    """Return the failure of a replicate, or of its whole trial."""
+def _standing(trial: TrialState, number: int, count: int) -> dict[str, object]:
+    """Return where one of a trial's `count` replicates stands: the columns that change during a sweep."""
+    row = {name: getattr(trial, name) for name in _STATE_COLUMNS}
+    row |= {"status": FAILED if number in trial.replicate_errors else trial.status, "error": _error(trial, number)}
+    row["wall_seconds"] = trial.wall_seconds / count
     if trial.replicates:
-        return trial.replicates[number].failure if number in trial.replicates else None
-    return trial.replicate_errors.get(number, trial.failure)
+        own = trial.replicates.get(number, ReplicateState())
+        row |= {name: getattr(own, name) for name in _OWN_COLUMNS}
+    return row
+
+
+def _error(trial: TrialState, number: int) -> str | None:
+    """Return why a replicate, or its whole trial, failed."""
+    failure = trial.replicate_errors.get(number, trial.failure)
+    if trial.replicates:
+        failure = trial.replicates[number].failure if number in trial.replicates else None
+    return None if failure is None else reason_text(failure)
 
 
 def _computed(asked: pa.Array, device: pa.Array) -> pa.Array:

