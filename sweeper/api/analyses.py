@@ -130,7 +130,7 @@ def recalibrate(
     trust: arguments.Trust = False,
     output: arguments.Output = None,
     progress: Annotated[
-        Callable[[str], AbstractContextManager[Callable[[int, int, int], None] | None]], HANDED
+        Callable[[str], AbstractContextManager[Callable[[int, int], None] | None]], HANDED
     ] = lambda sweep: nullcontext(None),
 ) -> CommandResult[Recalibrated]:
     """Fit post-hoc methods or recompute metrics on stored predictions.

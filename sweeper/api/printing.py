@@ -161,22 +161,22 @@ def _print_phases(done: FinishedRun) -> None:
 
 
 @contextlib.contextmanager
-def recalibration_progress(console: Console, sweep: str) -> Iterator[Callable[[int, int, int], None]]:
+def recalibration_progress(console: Console, sweep: str) -> Iterator[Callable[[int, int], None]]:
     """Show the progress of recalibrating `sweep`: a bar on a terminal, a plain line every ten seconds elsewhere.
 
-    Yields a callback that takes the samples done, all samples, and the evaluations done.
+    Yields a callback that takes the number of evaluations done, and of all.
     """
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     said = time.monotonic()
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(f"recalibrating {sweep}", total=None)
 
-        def advance(done: int, total: int, evaluations: int) -> None:
+        def advance(done: int, total: int) -> None:
             nonlocal said
             bar.update(task, completed=done, total=total)
             if not console.is_terminal and time.monotonic() - said >= PLAIN_LINE_SECONDS:
                 said = time.monotonic()
-                console.print(f"recalibrating {sweep}: {done / total:.0%}, {evaluations:,} evaluations")
+                console.print(f"recalibrating {sweep}: {done:,} of {total:,} evaluations")
 
         yield advance
 

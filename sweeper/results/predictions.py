@@ -21,7 +21,7 @@ from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
 from sweeper.results.queries import current_generation
 from sweeper.storage.places import bring_predictions
-from sweeper.tables.generations import INCOMING
+from sweeper.tables.generations import EMPTY_PART, INCOMING
 from trainables.files.sealed import require_sound
 from trainables.metrics.base import Floats, softmax64
 from trainables.posthoc import fit
@@ -88,11 +88,11 @@ class PredictionFiles:
         self._seen: set[Key] = set()
         bring_predictions(paths, trials)
         folder = current_generation(paths.root) / "predictions"
-        names = sorted(path.relative_to(folder).as_posix() for path in folder.glob("**/*.parquet"))
+        files = (path for path in folder.glob("**/*.parquet") if path.name != EMPTY_PART)
+        names = sorted(path.relative_to(folder).as_posix() for path in files)
         # A compacted file holds several trials, and its name does not contain them, so it is always included.
         self._names = [name for name in names if trials is None or trial_of(name) in (None, *trials)]
-        self.rows = sum(self._rows_of(name) for name in self._names)
-        if not self.rows:
+        if not self._names:
             raise SweeperError(
                 f"the sweep {paths.name!r} has no stored predictions",
                 "trials write them at the first rung: wait until a trial reaches it, or restore the table "
@@ -115,15 +115,14 @@ class PredictionFiles:
             self._seen.add(key)
             yield predictions
 
-    def missing(self) -> list[str]:
-        """Return the names of the evaluations without stored predictions; call it after `evaluations`.
+    def missing(self, expected: Collection[Key]) -> list[str]:
+        """Return the names of the expected evaluations without stored predictions; call it after `evaluations`.
 
         Evaluations whose predictions a running sweep is about to publish do not count.
         """
-        measured = Results(self._paths.root).sql("SELECT DISTINCT trial, replicate, epoch FROM evaluations")
-        keys = sorted({*zip(*(column.to_pylist() for column in measured.columns), strict=True)} - self._seen)
         coming = self._paths.generations / INCOMING / "predictions"
-        return [Path(name).stem for key in keys if not (coming / (name := part_name(*key))).exists()]
+        names = (part_name(*key) for key in sorted({*expected} - self._seen))
+        return [Path(name).stem for name in names if not (coming / name).exists()]
 
     def _read(self, name: str) -> list[StoredPredictions]:
         try:
@@ -131,10 +130,6 @@ class PredictionFiles:
                 return evaluations_in(file.read())
         except (OSError, pa.ArrowInvalid) as error:
             raise self._damaged(name, error) from error
-
-    def _rows_of(self, name: str) -> int:
-        with self._open(name) as file:
-            return int(file.metadata.num_rows)
 
     def _open(self, name: str) -> pq.ParquetFile:
         for _ in range(MOVES):

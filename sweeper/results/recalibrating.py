@@ -44,8 +44,8 @@ from trainables.registry import HyperparameterValue, hyperparameter_values
 #: calls cost more than the arithmetic.
 BATCH_VALUES = 2**21
 
-#: Callback that receives samples done, total number of samples, and evaluations done.
-Progress = Callable[[int, int, int], None]
+#: Callback that receives the number of evaluations done, and of all.
+Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -111,6 +111,8 @@ def recalibrate(
     paths = sweep.paths
     with writing(paths):  # a lock: a second recalibration of the sweep is refused
         files = PredictionFiles(paths)
+        measured = Results(paths.root).sql("SELECT DISTINCT trial, replicate, epoch FROM evaluations")
+        expected = [*zip(*(column.to_pylist() for column in measured.columns), strict=True)]
         answers: list[list[pa.RecordBatch]] = [[] for _ in requests]
         samples = evaluations = 0
         for batch in _batches(files.evaluations()):
@@ -122,8 +124,8 @@ def recalibrate(
                 )
             samples, evaluations = samples + sum(predictions.samples for predictions in batch), evaluations + len(batch)
             if progress is not None:
-                progress(samples, files.rows, evaluations)
-        missing = files.missing()  # `files` must have read everything before this call
+                progress(evaluations, len(expected))
+        missing = files.missing(expected)  # `files` must have read everything before this call
         for request, answer in zip(requests, answers, strict=True):
             write_part(paths, request.part, answer)
         with writing_to(f"the tables in {paths.tables}", "make the folder writable"):
@@ -152,10 +154,9 @@ def effects_of(paths: SweepPaths, requests: Sequence[Request]) -> list[Effect]:
         "ORDER BY trial, replicate"
     )
     finished = [row for row in rows if row["status"] == COMPLETED] or rows
-    order = {(request.method, request.options_text, request.bins): at for at, request in enumerate(requests)}
     measured = effects(finished, results.manifest.get("dataset"))
-    requested = [effect for effect in measured if effect.key in order]
-    return sorted(requested, key=lambda effect: order[effect.key])
+    requested = [effect for effect in measured if effect.request in requests]
+    return sorted(requested, key=lambda effect: requests.index(effect.request))
 
 
 def recalibrate_sweep(

@@ -251,9 +251,7 @@ class Effect:
     """The effect of one method.
 
     Attributes:
-        method: name in the table `recalibrations`.
-        options: JSON of the options that differ from the defaults.
-        bins: number of bins of the ECE.
+        request: the method, its options, and the number of bins of the ECE.
         changes: change of each metric that was measured before and after.
         fits: number of fits.
         at_bound: number of fits that the validation data do not determine, because the search ended at an end of its
@@ -264,9 +262,7 @@ class Effect:
         gain: mean NLL that the method would save with unlimited validation data, estimated from n.
     """
 
-    method: str
-    options: str
-    bins: int
+    request: Request
     changes: Sequence[Change]
     fits: int = 0
     at_bound: int = 0
@@ -276,19 +272,9 @@ class Effect:
     gain: float = 0.0
 
     @property
-    def key(self) -> tuple[str, str, int]:
-        """Method, options and bins, which identify the request."""
-        return self.method, self.options, self.bins
-
-    @property
     def words(self) -> str:
         """The method's name in a sentence, e.g. `focal temperature (objective=ece)`."""
-        return method_label(self.method.replace("_", " "), json.loads(self.options))
-
-    @property
-    def label(self) -> str:
-        """Name for readers, e.g. `focal_temperature (objective=ece), 15 bins`."""
-        return f"{method_label(self.method, json.loads(self.options))}, {plural(self.bins, 'bin')}"
+        return method_label(self.request.method.replace("_", " "), self.request.options)
 
     @property
     def warning(self) -> str:
@@ -325,7 +311,7 @@ class Effect:
     def sentence(self) -> str:
         """Return the method and its changes on the measured samples in one sentence."""
         where = "test data" if self.split == "test" else "cross-fitted"
-        return f"{self.label}, {where}: {'; '.join(change.text() for change in self.changes)}."
+        return f"{self.request.label}, {where}: {'; '.join(change.text() for change in self.changes)}."
 
 
 def effects(rows: Rows, dataset: Mapping[str, Any] | None = None) -> list[Effect]:
@@ -346,8 +332,9 @@ def effects(rows: Rows, dataset: Mapping[str, Any] | None = None) -> list[Effect
         if any(changes):
             bounds = [at_bound(row) for row in after]
             known = [change for change in changes if change is not None]
-            effect = Effect(method, options, bins, known, len(bounds), sum(bounds), split)
-            sides = (validated.get((UNCALIBRATED, "{}", bins), []), validated.get(effect.key, []))
+            request = Request(method, bins, json.loads(options))
+            effect = Effect(request, known, len(bounds), sum(bounds), split)
+            sides = (validated.get((UNCALIBRATED, "{}", bins), []), validated.get((method, options, bins), []))
             method_effects.append(_with_gain(effect, *sides, dataset or {}))
     return method_effects
 
@@ -360,10 +347,10 @@ def _with_gain(effect: Effect, before: Rows, after: Rows, dataset: Mapping[str, 
     """Return an effect with its free parameters and its gain, from validation rows without and with the method."""
     from trainables.posthoc import POSTHOC
 
-    count = None if POSTHOC.is_own(effect.method) else POSTHOC[effect.method].free
+    count = None if POSTHOC.is_own(effect.request.method) else POSTHOC[effect.request.method].free
     samples, classes = dataset.get("samples", {}).get("val"), dataset.get("classes")
     change = _over_units("nll", before, after)
-    if count is None or not samples or not classes or change is None or FITTED_ON in json.loads(effect.options):
+    if count is None or not samples or not classes or change is None or FITTED_ON in effect.request.options:
         return effect
     free = fmean(count(classes, json.loads(str(row["parameters"]))) for row in after if not row["unavailable"])
     # n samples show a gain that is k/(2n) too large to the fit, and k/(2n) too small to others; folds are 4/5 of them.

@@ -35,7 +35,7 @@ def test_a_function_gets_what_is_typed() -> None:
     assert parsed("recalibrate", "a", "-m", "temperature", "-m", "vector", "--bins", "5", "--bins", "10") == {
         "name": "a", "method": ["temperature", "vector"], "bins": [5, 10]
     }  # fmt: skip
-    assert parsed("results", "a", "--columns") == {"names": ["a"], "columns": []}
+    assert parsed("results", "a", "--columns") == {"name": "a", "columns": []}
     assert parsed("results", "a", "--columns", "ece,nll", "--columns", "lr") == {
         "names": ["a"], "columns": ["ece,nll", "lr"]
     }  # fmt: skip

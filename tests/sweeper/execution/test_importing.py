@@ -192,7 +192,7 @@ def test_cross_fitting_measures_every_sample_after_fits_on_the_others(tmp_path):
         expected = evaluate_probabilities(probabilities, targets)
         (row,) = [row for row in rows if row["method"] == method]
         assert (row["ece"], row["nll"]) == pytest.approx((expected["ece"], expected["nll"]), abs=1e-9)
-    known = [(effect.method, effect.split, effect.free, effect.samples) for effect in again.effects]
+    known = [(effect.request.method, effect.split, effect.free, effect.samples) for effect in again.effects]
     assert known == [("platt", "val", 3, 90), ("beta", "val", 4.5, 90)]
     assert posthoc_tables(done.results).split == "val"
     with pytest.raises(SweeperError) as refused:  # to wait would not help

@@ -39,7 +39,7 @@ def test_each_trial_counts_once_and_is_paired_with_itself() -> None:
 def test_a_method_is_compared_at_its_own_number_of_bins_or_not_at_all() -> None:
     rows = [row("c0", "none", 0.1, 1.0, bins=10), row("c0", "temperature", 0.05, 0.9), row("c0", "none", 0.2, 1.0)]
     (found,) = effects(rows)
-    assert found.bins == 15 and found.changes[0].before == 0.2
+    assert found.request.bins == 15 and found.changes[0].before == 0.2
     assert effects(rows[:2]) == []
 
 
