@@ -37,7 +37,7 @@ def test_a_function_gets_what_is_typed() -> None:
     }  # fmt: skip
     assert parsed("results", "a", "--columns") == {"name": "a", "columns": []}
     assert parsed("results", "a", "--columns", "ece,nll", "--columns", "lr") == {
-        "names": ["a"], "columns": ["ece,nll", "lr"]
+        "name": "a", "columns": ["ece,nll", "lr"]
     }  # fmt: skip
 
 
