@@ -26,8 +26,7 @@ from sweeper.api.finished import FinishedRun
 from sweeper.core.display import CommandResult, SafeConsole, printable
 from sweeper.core.errors import SweeperError
 from sweeper.execution.fork_server import early_server
-from sweeper.execution.options import RunOptions, settled
-from sweeper.reporting.live import Timings
+from sweeper.execution.options import RunOptions
 from sweeper.reporting.status import (
     FAR_LOOK_SECONDS,
     LOOK_SECONDS,
@@ -176,11 +175,6 @@ def resume(
     name, place = split_name(name, output_folder(output))
     tracked = mlflow and (tracking_uri is not None or not _untracked(name, place))
     uri = arguments.tracking_address(tracking_uri, place, name) if tracked else None
-    # A complete sweep needs no driver: this saves importing torch and Ray.
-    if not (settings or discard_damaged or is_store_address(place)):
-        outcome = settled(name, place, failed_too=failed, tracker=uri)
-        if outcome is not None:
-            return FinishedRun(outcome, place, Timings())
     with early_server(executor, address) as server:
         from sweeper.execution.runner import resume_sweep
 

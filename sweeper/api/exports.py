@@ -327,7 +327,6 @@ def export(
     onnx: bool = False,
     retrain: bool = False,
     mlflow: bool = False,
-    register: str | None = None,
     tracking_uri: arguments.Tracking = None,
     trust: arguments.Trust = False,
     output: arguments.Output = None,
@@ -345,7 +344,6 @@ def export(
         onnx: Also write an ONNX file (needs the extra onnx).
         retrain: Retrain the trial if its weights are gone.
         mlflow: Log the model in MLflow with its trial's run.
-        register: Register the model in MLflow under this name, with the alias best. (default: none)
         say: Callback for the progress of retraining.
 
     Returns:
@@ -381,9 +379,9 @@ def export(
         onnx=onnx,
         say=say,
     )
-    if mlflow or register is not None:
+    if mlflow:
         uri = local_tracking(tracking_uri, local[1])
-        done = replace(done, logged=log_model(done.folder, *local, uri, register))
+        done = replace(done, logged=log_model(done.folder, *local, uri))
     return done
 
 

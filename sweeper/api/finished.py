@@ -14,7 +14,7 @@ from sweeper.core.display import CommandResult, as_html, as_text
 
 if TYPE_CHECKING:
     from sweeper.execution.cluster.cluster import Cluster, RemoteSweep
-    from sweeper.execution.options import Settled
+    from sweeper.execution.options import Outcome
     from sweeper.reporting.live import Timings
 
 
@@ -36,17 +36,18 @@ class FinishedRun:
         retriable: Number of failed trials that could succeed in a retry; a trial that diverged would diverge again.
     """
 
-    def __init__(self, outcome: Settled, output: str, timings: Timings, *, show_timings: bool = False) -> None:
+    def __init__(self, outcome: Outcome, output: str, timings: Timings, *, show_timings: bool = False) -> None:
         """Take over a run's outcome; `output` is the folder or store of its sweeps."""
+        from sweeper.execution.options import retriable
         from sweeper.results import Results  # DuckDB and Arrow, which the list of commands does not need
 
-        paths, self.timings, self.show_timings = outcome.paths, timings, show_timings
+        paths, state = outcome.sweep.paths, outcome.state
+        self.timings, self.show_timings = timings, show_timings
         self.name, self.folder, self.output = paths.name, paths.root, output
         self.outcome, self.notes, self.seconds = outcome.outcome, list(outcome.notes), outcome.seconds
         self.results = Results(paths.root)
         self.report = ReportPage(paths.report)
-        self.counts: dict[str, int] = dict(outcome.counts)
-        self.unfinished, self.retriable = outcome.unfinished, outcome.retriable
+        self.counts, self.unfinished, self.retriable = state.count(), len(state.unfinished()), retriable(state)
 
     @property
     def complete(self) -> bool:

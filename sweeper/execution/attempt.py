@@ -22,7 +22,7 @@ from sweeper.execution.driver.context import DriverSettings, Sink
 from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.executor import Executor, Job, Session
 from sweeper.execution.driver.steering import BudgetWatch, Interrupts, WorkingTime, answered
-from sweeper.execution.options import Outcome, RunOptions, mark_settled, retriable
+from sweeper.execution.options import Outcome, RunOptions
 from sweeper.journal.best import Spending
 from sweeper.journal.journal import read_journal
 from sweeper.journal.reasons import reason_text
@@ -97,10 +97,7 @@ def drive(
             except KeyboardInterrupt:
                 attempt.notes.append("tables and report were skipped; the next `sweeper resume` writes them")
     options.timings.note("processes ended")
-    outcome = ended or "finished"
-    state, seconds = attempt.state, time.monotonic() - started
-    counts, again, left = state.count(), retriable(state), len(state.unfinished())
-    return Outcome(paths, counts, seconds, again, outcome, attempt.notes, left, sweep=sweep, state=state)
+    return Outcome(sweep, attempt.state, time.monotonic() - started, ended or "finished", attempt.notes)
 
 
 class Attempt:
@@ -161,11 +158,9 @@ class Attempt:
         unfinished = unfinished or bool(self._additions(state))
         if not unfinished and state.outcome is not None:
             return None
-        begun = resuming.begun_trials(state)
         driver = self.run(executor) if unfinished else self.take_up()
         outcome, reason = driver.finish(), driver.closing
         self.notes += [f"stopped: {reason_text(reason)}"] if reason else []
-        self.notes += resuming.repeatability_notes(state, begun, deterministic=self.sweep.spec.training.deterministic)
         return outcome
 
     def run(self, executor: Executor) -> Driver:
@@ -202,8 +197,6 @@ class Attempt:
             self.progress.stage(f"finishing {kind_of(options.tracker).name} logging")
         lacking += self._tables.notes + self.follower.wait(patience(time.monotonic() - started))
         options.timings.note("tracking complete")
-        if mirror.store is None and not lacking and not state.unfinished():
-            mark_settled(self.sweep.paths, state.count(), options.tracker, retriable(state))
         return lacking
 
     def _settings(self, resources: dict[str, float]) -> TrialSettings:

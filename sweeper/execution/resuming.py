@@ -6,12 +6,11 @@ error.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from sweeper.core.columns import epoch_columns, evaluation_columns
 from sweeper.core.errors import InvalidSearchSpace, SweeperError
 from sweeper.core.ids import SweepPaths, trial_name
-from sweeper.core.labels import plural
 from sweeper.core.schemas import table_schemas
 from sweeper.execution.driver.context import Fold
 from sweeper.journal.journal import read_journal, set_aside_damaged
@@ -148,28 +147,3 @@ def open_tables(sweep: Sweep, dataset: DataSet, mirror: Mirror | SharedFolder) -
         spec.replicate_seeds,
         arrivals=mirror.arrivals,
     )
-
-
-def begun_trials(state: SweepState) -> frozenset[int]:
-    """Return the indices of trials that have reported but not ended, which a new driver continues."""
-    return frozenset(index for index in state.unfinished(failed_too=True) if state.trials[index].epochs)
-
-
-def repeatability_notes(state: SweepState, begun: Collection[int], *, deterministic: bool) -> list[str]:
-    """Return a note on continued trials whose results may differ in rounding from an uninterrupted run.
-
-    Args:
-        state: State at the end of a driver.
-        begun: Indices of the trials that the driver continued, from `begun_trials`.
-        deterministic: Whether the sweep trains deterministically.
-    """
-    if deterministic:
-        return []
-    # CPU kernels add in a fixed order; CUDA's atomic sums do not.
-    continued = sum(state.trials[index].device == "cuda" for index in begun)
-    if not continued:
-        return []
-    return [
-        f"{plural(continued, 'trial')} continued on a GPU without training: {{deterministic: true}}: measurements "
-        "equal those of an uninterrupted run up to rounding, not to the bit"
-    ]

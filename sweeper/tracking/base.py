@@ -33,9 +33,6 @@ from sweeper.space.spec import SweepSpec
 #: The key of the sweep's own run (its `place`); a trial's `place` is its configuration's index.
 SWEEP_RUN = -1
 
-#: The tag with the epoch of the evaluation that a run's diagram shows.
-DIAGRAM_TAG = "reliability_epoch"
-
 #: File name of a diagram.
 DIAGRAM = "reliability_diagram.svg"
 
@@ -63,8 +60,6 @@ class RunUpdate:
         tags: all other facts, as text.
         points: metric values to add.
         sequence: number of the newest journal record included; stored with the run.
-        dataset: name and options of the trial's data set; `None` for the sweep's run.
-        diagram: reliability diagram as SVG, if it is new; the tag `DIAGRAM_TAG` has its epoch.
     """
 
     place: int
@@ -77,8 +72,6 @@ class RunUpdate:
     tags: dict[str, str] = field(default_factory=dict)
     points: list[Point] = field(default_factory=list)
     sequence: int = -1
-    dataset: Mapping[str, Any] | None = None
-    diagram: str | None = None
 
 
 @dataclass(frozen=True)
@@ -107,8 +100,6 @@ class Tracker(ABC):
     takes_files = False
 
     def __init__(self) -> None:
-        #: Place → epoch of the diagram that its run has, from `DIAGRAM_TAG`.
-        self.drawn: dict[int, str] = {}
         self._tags: dict[str, str] = {}
 
     def prepare(self) -> None:  # noqa: B027  (optional)
@@ -133,9 +124,6 @@ class Tracker(ABC):
         """Set a tag of the sweep's run."""
         self._tags[key] = value
 
-    def watch_machine(self) -> None:  # noqa: B027  (optional)
-        """Log the use of this machine while this process lives; called once the sweep's run exists."""
-
     def describe(self, answer: str) -> None:
         """Show the sweep's answer above its runs; called only if `takes_files`."""
         raise NotImplementedError
@@ -154,7 +142,6 @@ class TrackerKind:
         open: function that makes the tracker of a sweep for an address, without sending anything.
         errors: function that returns the exceptions that the tracker raises if it is down, slow or broken.
         fault: function that returns why an address is invalid, with the remedy; `None` if it is valid.
-        is_there: function that returns whether runs that were written to an address can still exist.
         beside_sweep: function that returns whether an address means the sweep's own folder, which a store lacks.
     """
 
@@ -162,7 +149,6 @@ class TrackerKind:
     open: Callable[[str, TrackedSweep], Tracker]
     errors: Callable[[], tuple[type[Exception], ...]] = lambda: (OSError,)
     fault: Callable[[str], tuple[str, str] | None] = lambda address: None
-    is_there: Callable[[str], bool] = lambda address: True
     beside_sweep: Callable[[str], bool] = lambda address: False
 
 

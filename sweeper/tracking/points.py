@@ -6,35 +6,19 @@ the end, so that pages can rank these trials alone.
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
-from typing import Any
-
-import pyarrow.parquet as pq
 
 from sweeper.core.cells import grouped
-from sweeper.core.ids import configuration_index
 from sweeper.core.schemas import EPOCHS_SCHEMA
-from sweeper.results.recalibration import method_label
-from sweeper.tables.generations import RecalibrationPart
-from sweeper.tracking.base import Point
 from trainables.curvature.statistics.base import headline_columns
 from trainables.registry.names import CORRUPTED, corruption_of, is_corrupted
 from trainables.worker.trial_reports import Row
 
 #: Metric, value and epoch of each point.
 Measured = Iterator[tuple[str, float, int]]
-
-#: Metrics of recalibrations that become points, because a post-hoc method can change them; the table has all others.
-RECALIBRATED = ("accuracy", "nll", "brier", "ece", "ada_ece", "mce", "cw_ece", "aurc")
-
-FITTED = ("temperature", "gamma")
-
-#: Limit of a recalibration's prefix: MLflow allows 250 characters, and the metric and `_std` follow.
-LONGEST_KEY = 200
 
 _KEY_COLUMNS = frozenset({"trial", "replicate", "epoch", "split", "stage"})
 _EPOCH_METRICS = frozenset(EPOCHS_SCHEMA.names) - _KEY_COLUMNS
@@ -53,21 +37,6 @@ CORE = re.compile(
     r"accuracy|nll|brier|ece|ada_ece|cw_ece|mce|aurc|(refinement|calibration)_nll"
     r"|posthoc_.*_(nll|temperature|gamma)|posthoc_.*(?<!_ada)(?<!_cw)_ece"
 )
-
-#: Largest number of points of one metric in one run, besides those at evaluations: pages that compare a hundred runs
-#: fetch them all, and draw at most 320 of each. The tables have every epoch.
-MOST_EPOCHS = 1000
-
-
-def epochs_between_points(max_epochs: int) -> int:
-    """Return the distance in epochs at which a run of `max_epochs` has at most `MOST_EPOCHS` points."""
-    return -(-max_epochs // MOST_EPOCHS)
-
-
-def thinned(rows: Iterable[Row], every: int, evaluations: Iterable[Row]) -> list[Row]:
-    """Return the epoch rows that become points: every `every`-th epoch, and all evaluated epochs."""
-    evaluated = {row["epoch"] for row in evaluations}
-    return [row for row in rows if row["epoch"] % every == 0 or row["epoch"] in evaluated]
 
 
 def epoch_points(rows: Iterable[Row]) -> Measured:
@@ -151,25 +120,3 @@ def mean_and_spread(rows: Sequence[Row], columns: Iterable[str], prefix: str, ep
         if len(values) > 1 and column != "lr" and not column.endswith("_se"):
             deviation = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
             yield f"{prefix}{column}_std", deviation, epoch
-
-
-def recalibration_points(part: RecalibrationPart) -> Iterator[tuple[int, list[Point]]]:
-    """Yield (configuration, points) of one file: means over replicates and, for several, their `…_std`.
-
-    Keys are `recalibrated_<method>_<options>_bins<n>/<split>_<metric>`, which MLflow's pages show as one group.
-    """
-    table, by_trial = pq.read_table(part.path).to_pylist(), dict[int, list[Point]]()
-    for (trial, epoch, split), rows in grouped(table, itemgetter("trial", "epoch", "split")).items():
-        prefix = _prefix(rows[0]["method"], json.loads(rows[0]["options"]), rows[0]["bins"])
-        measured = [*mean_and_spread(rows, RECALIBRATED, f"{prefix}/{split}_", epoch)]
-        if split == "val":
-            measured += mean_and_spread(rows, FITTED, f"{prefix}/", epoch)
-        points = by_trial.setdefault(configuration_index(trial), [])
-        points += [Point(key, value, part.written, step) for key, value, step in measured]
-    yield from by_trial.items()
-
-
-def _prefix(method: str, options: Mapping[str, Any], bins: int) -> str:
-    """Return a name that MLflow allows: letters, digits, `_`, `-`, `.`, `:`, space and `/`."""
-    words = method_label(method, options).replace("=", ":")
-    return f"recalibrated_{re.sub(r'[^A-Za-z0-9_.:-]+', '_', words).strip('_')[:LONGEST_KEY]}_bins{bins}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +24,8 @@ from sweeper.journal.records import Record, Reported, Suggested, configuration_o
 from sweeper.journal.segments import contents
 from sweeper.journal.state import COMPLETED, EARLY_STOPPED, ENDED, INTERRUPTED, RUNNING, WAITING, SweepState, TrialState
 from sweeper.tables.rows import FINAL, JournalRows
-from sweeper.tracking.base import DIAGRAM_TAG, SWEEP_RUN, Point, RunUpdate, TrackedSweep
-from sweeper.tracking.points import (
-    FINISHED,
-    MOST_TRIALS,
-    Measured,
-    epoch_points,
-    epochs_between_points,
-    evaluation_points,
-    is_core,
-    thinned,
-)
+from sweeper.tracking.base import SWEEP_RUN, Point, RunUpdate, TrackedSweep
+from sweeper.tracking.points import FINISHED, MOST_TRIALS, Measured, epoch_points, evaluation_points, is_core
 from trainables.worker.trial_reports import Row, TrialReport, of_kept_weights
 
 #: The tag that separates runs made after records were quarantined from runs made before.
@@ -70,7 +61,6 @@ class RunProjection:
         self.state = SweepState(len(sweep.configurations))
         self._sweep, self._identity, self._known = sweep, identity, known
         self._tags = _sweep_tags(sweep)
-        self._every = epochs_between_points(sweep.spec.scheduler.max_epochs)
         self._rows = JournalRows()
         self._began: dict[int, int] = {}
         self._changed_at: dict[int, int] = {}
@@ -93,8 +83,7 @@ class RunProjection:
         configuration = configuration_of(record.body)
         if rows and configuration is not None and configuration in self._touched:
             evaluations = rows.get("evaluations", ())
-            epochs = thinned(rows.get("epochs", ()), self._every, evaluations)
-            epochs = of_kept_weights(epochs, evaluations)
+            epochs = of_kept_weights(rows.get("epochs", ()), evaluations)
             measured = [*epoch_points(epochs), *evaluation_points(evaluations, self._logged)]
             if isinstance(record.body, Reported) and record.body.status == COMPLETED:
                 measured += self._finished(record.body.report, [*measured])
@@ -119,22 +108,12 @@ class RunProjection:
             return True
         return self._sweep.spec.objective.metric.endswith(f"_{column}")
 
-    def add(self, place: int, points: Sequence[Point]) -> None:
-        """Add points that are not in the journal to a trial's run; a trial that never started has none."""
-        if points and place in self._began:
-            self._points.setdefault(place, []).extend(points)
-            self.pending_points += len(points)
-            self._touched.add(place)
-
-    def take(self, *, abandoned: bool = False, diagrams: Mapping[int, int] | None = None) -> list[RunUpdate]:
+    def take(self, *, abandoned: bool = False) -> list[RunUpdate]:
         """Return an update for every run that lacks data, the parent run first; the next call does not return it again.
 
         Args:
             abandoned: whether the driver died, so that running trials are interrupted.
-            diagrams: configurations that get a new diagram, with its epoch.
         """
-        diagrams = diagrams or {}
-        self._touched |= diagrams.keys()
         if abandoned and self.state.outcome is None:
             running = (index for index, trial in self.state.trials.items() if trial.status == RUNNING)
             self._touched |= {SWEEP_RUN, *running}
@@ -144,9 +123,6 @@ class RunProjection:
         ]
         self._touched.clear()
         self._points, self._texts, self.pending_points = {}, {}, 0
-        for update in updates:
-            if update.place in diagrams:
-                update.tags[DIAGRAM_TAG] = str(diagrams[update.place])
         return updates
 
     def _places(self, record: Record) -> list[int]:
@@ -176,7 +152,6 @@ class RunProjection:
         trial = self.state.trials[index]
         status = INTERRUPTED if abandoned and trial.status == RUNNING else trial.status
         configuration = self._configuration(index)
-        named = configuration.get("dataset")
         flat = {key: value for key, value in flatten_configuration(configuration).items() if value is not None}
         tags = {key: value for key, value in self._tags.items() if key in EVERYWHERE}
         tags |= {"status": status, **_trial_tags(trial), **self._texts.get(index, {})}
@@ -200,7 +175,6 @@ class RunProjection:
             tags=tags,
             points=self._points.get(index, []),
             sequence=self.state.sequence,
-            dataset=named if isinstance(named, Mapping) else self._sweep.spec.dataset,
         )
 
     def _sweep_update(self, abandoned: bool) -> RunUpdate:

@@ -24,7 +24,7 @@ SECRET = "a secret of the reader's"
 NAMES = (
     "driver.json", "driver.heartbeat", "mlflow.lock", "mlflow.lock.heartbeat", "mlflow.log", "recalibrations.lock",
     "stop", "report.html", "sweeper.log", "extensions.zip", ".store", "card_memory", "data", "checkpoints",
-    "generations", "tables", "journal", "recalibrations", "manifest.json", "sweep.yaml", "generations/settled.json",
+    "generations", "tables", "journal", "recalibrations", "manifest.json", "sweep.yaml",
     "generations/damaged", "generations/incoming",
 )  # fmt: skip
 """What a sweep's folder may hold; the files that it does hold come on top."""

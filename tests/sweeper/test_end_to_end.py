@@ -177,7 +177,7 @@ def test_every_documented_filter_finds_in_mlflow_what_the_tables_say(finished: F
     assert len(asked) == len(ASKED) + 1
 
 
-def test_every_run_shows_its_own_reliability_diagram_and_says_what_it_is(finished: Finished) -> None:
+def test_every_run_says_what_it_is(finished: Finished) -> None:
     client = MlflowClient(f"sqlite:///{finished.folder / 'results' / 'mlflow.db'}")
     experiment = client.get_experiment_by_name("small")
     assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
@@ -187,17 +187,6 @@ def test_every_run_shows_its_own_reliability_diagram_and_says_what_it_is(finishe
     for run in children:
         trial = run.data.tags["trial"]
         assert run.info.run_name.removeprefix("○ ") == f"{trial} {sweep.describe(int(trial[1:]))}"
-        assert run.data.tags["reliability_epoch"] == run.data.tags["epochs"]
-        assert [item.path for item in client.list_artifacts(run.info.run_id)] == ["reliability_diagram.svg"]
-        diagram = Path(client.download_artifacts(run.info.run_id, "reliability_diagram.svg")).read_text()
-        row = load(finished.paths.root).rows(
-            f"SELECT sum(n) AS n, sum(n * abs(accuracy - confidence)) / sum(n) AS ece FROM (SELECT bin, sum(n) AS n, "
-            "sum(n * accuracy) / sum(n) AS accuracy, sum(n * confidence) / sum(n) AS confidence FROM reliability "
-            f"JOIN (SELECT trial, max(epoch) AS epoch FROM reliability GROUP BY trial) USING (trial, epoch) "
-            f"WHERE trial = '{trial}' AND split = 'test' AND n > 0 GROUP BY bin)"
-        )[0]
-        assert f"{row['n']:,} predictions of all replicates, ECE {row['ece']:.3f}" in diagram
-        assert trial in diagram and f"epoch {run.data.tags['epochs']}" in diagram
 
 
 def test_status_and_audit(finished: Finished) -> None:

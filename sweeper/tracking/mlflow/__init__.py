@@ -46,8 +46,4 @@ def _fault(address: str) -> tuple[str, str] | None:
     return f"{scheme}:// is not an MLflow tracking store", f"use one of {known}, or --no-mlflow"
 
 
-def _is_there(address: str) -> bool:
-    return not address.startswith(_SQLITE) or Path(address.removeprefix(_SQLITE)).is_file()
-
-
-TRACKER = TrackerKind("MLflow", _open, _errors, _fault, _is_there)
+TRACKER = TrackerKind("MLflow", _open, _errors, _fault)

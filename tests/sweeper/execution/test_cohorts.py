@@ -46,15 +46,15 @@ def _packings(outcome) -> dict[str, int]:
 
 def test_every_trial_of_a_cohort_is_judged_as_a_trial(tmp_path: Path) -> None:
     outcome, _ = _run(tmp_path)
-    assert outcome.outcome == "finished" and not outcome.counts["failed"]
-    assert outcome.counts["completed"] + outcome.counts["early_stopped"] == 12
+    assert outcome.outcome == "finished" and not outcome.state.count()["failed"]
+    assert outcome.state.count()["completed"] + outcome.state.count()["early_stopped"] == 12
     assert _packings(outcome) == {"cohort": 12}
 
 
 @pytest.mark.integration
 def test_promoted_and_searched_trials_join_cohorts(tmp_path: Path) -> None:
     outcome, records = _run(tmp_path, "scheduler.variant=promotion", "searcher.name=optuna", "replicates.count=2")
-    assert outcome.outcome == "finished" and not outcome.counts["failed"]
+    assert outcome.outcome == "finished" and not outcome.state.count()["failed"]
     assert any(record.kind == "judged" for record in records), "some were promoted, or stopped at the end"
 
 
@@ -73,7 +73,7 @@ def test_memory_that_runs_out_halves_cohorts_and_costs_no_try(tmp_path: Path, mo
 
     monkeypatch.setenv(THRESHOLD_VARIABLE, "0.0001")
     outcome, _ = _run(tmp_path, "samples=8", "retries=2", progress=Scarce)
-    assert outcome.outcome == "finished" and not outcome.counts["failed"]
+    assert outcome.outcome == "finished" and not outcome.state.count()["failed"]
     shared = [body.failure for body in ended if "shared_with" in body.failure.values]
     assert shared and all(failure.kind == "out_of_memory" and not failure.counts for failure in shared)
 
@@ -90,10 +90,10 @@ def test_after_ctrl_c_every_lane_reports_its_epoch_and_the_sweep_can_be_resumed(
                 pressed.append(os.kill(os.getpid(), signal.SIGINT))
 
     outcome, _ = _run(tmp_path, "scheduler.max_epochs=9", progress=Pressed)
-    assert outcome.outcome == "interrupted" and outcome.unfinished > 0 and not outcome.counts["failed"]
+    assert outcome.outcome == "interrupted" and outcome.state.unfinished() and not outcome.state.count()["failed"]
     reported = sum(trial.epochs for trial in outcome.state.trials.values())
     again = resume_sweep("s", RunOptions(tmp_path / "results", cpus=2), shared_server())
-    assert again.outcome == "finished" and not again.counts["failed"]
+    assert again.outcome == "finished" and not again.state.count()["failed"]
     assert sum(trial.epochs for trial in again.state.trials.values()) > reported
 
 
@@ -106,7 +106,7 @@ def test_what_cannot_be_a_lane_trains_alone_beside_cohorts(tmp_path: Path) -> No
     outcome = run_sweep(
         write_space(tmp_path, text), ["samples=6"], "s", RunOptions(tmp_path / "results", cpus=2), shared_server()
     )
-    assert outcome.outcome == "finished" and not outcome.counts["failed"]
+    assert outcome.outcome == "finished" and not outcome.state.count()["failed"]
     packings = _packings(outcome)
     assert packings.keys() == {"cohort", "sequential"}
     assert any("mlp with mine:plain trains alone" in note for note in outcome.notes)

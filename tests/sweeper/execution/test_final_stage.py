@@ -46,7 +46,7 @@ def _grow(folder: Path, *steps: tuple[str, ...], executor: str = "local") -> lis
     for settings in steps:
         options = RunOptions(folder / "results", cpus=2, settings=settings, executor=executor)
         outcome = resume_sweep("s", options, shared_server())
-        assert outcome.outcome == "finished" and not outcome.unfinished
+        assert outcome.outcome == "finished" and not outcome.state.unfinished()
     records = list(read_journal(outcome.sweep.paths.journal))
     assert audit(outcome.sweep.spec.schedule, records)[1] == []
     return load(outcome.sweep.paths.root).rows(MEASURED)

@@ -1,9 +1,7 @@
-"""A resume with nothing to do, one whose journal is damaged or lost, and what a driver says of repeatability."""
+"""A resume whose journal is damaged or lost."""
 
 import json
-import os
 import shutil
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,17 +9,14 @@ import pytest
 
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
-from sweeper.execution.options import RunOptions, Settled, mark_settled, settled
-from sweeper.execution.resuming import begun_trials, refuse_lost_journal, repeatability_notes
+from sweeper.execution.options import RunOptions
+from sweeper.execution.resuming import refuse_lost_journal
 from sweeper.execution.runner import resume_sweep
-from sweeper.journal.state import COMPLETED, SweepState
 from sweeper.storage.lease import Lease
 from sweeper.storage.lookup import find_sweep
 from sweeper.storage.sweeps import open_sweep
 from tests.running import in_process
 from tests.sweeper.inline_sweep import Inline
-
-COUNTS = {"completed": 3, "failed": 1}
 
 
 @pytest.fixture(scope="module")
@@ -37,96 +32,6 @@ def ended_paths(ended: Path, tmp_path: Path) -> SweepPaths:
     """A copy to lose parts of."""
     shutil.copytree(ended, tmp_path / "results", symlinks=True)
     return find_sweep("small", tmp_path / "results")
-
-
-@pytest.fixture
-def paths(ended_paths: SweepPaths) -> SweepPaths:
-    """A copy with its report and its mark."""
-    ended_paths.report.write_text("a report")
-    mark_settled(ended_paths, COUNTS, None, retriable=1)
-    return ended_paths
-
-
-def look(paths: SweepPaths, *, failed_too: bool = False, tracker: str | None = None) -> Settled | None:
-    return settled(paths.name, paths.root.parent, failed_too=failed_too, tracker=tracker)
-
-
-def first(folder: Path) -> Path:
-    return min(path for path in folder.iterdir() if path.is_file())
-
-
-def damage(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    os.utime(path, ns=(0, 0))
-    path.write_bytes(content)
-
-
-def publish_again(paths: SweepPaths) -> None:
-    shutil.copytree(paths.tables.resolve(), paths.generations / "0009", symlinks=True)
-    paths.tables.unlink()
-    paths.tables.symlink_to("generations/0009")
-
-
-def test_it_is_known_with_its_counts(paths: SweepPaths) -> None:
-    found = look(paths)
-    assert found is not None and found.counts == COUNTS and found.paths.root == paths.root
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda paths: damage(first(paths.journal)),
-        lambda paths: first(paths.journal).unlink(),
-        lambda paths: (paths.journal / "0000009999-attempt.json").touch(),
-        lambda paths: (paths.journal / ".tmp-1-00000000").touch(),
-        lambda paths: first(paths.tables / "predictions").unlink(),
-        lambda paths: damage(first(paths.tables / "epochs")),
-        lambda paths: damage(paths.sweep_file),
-        lambda paths: damage(paths.manifest),
-        lambda paths: paths.extensions.touch(),
-        lambda paths: paths.report.unlink(),
-        lambda paths: paths.tables.unlink(),
-        lambda paths: shutil.rmtree(paths.journal),
-        lambda paths: (paths.generations / "settled.json").write_text("[]"),
-        publish_again,
-    ],
-)
-def test_whatever_has_changed_makes_the_mark_void(paths: SweepPaths, change: Callable[[SweepPaths], object]) -> None:
-    change(paths)
-    assert look(paths) is None
-
-
-def test_what_it_does_not_speak_of_changes_nothing(paths: SweepPaths) -> None:
-    paths.report.write_text("written again")
-    (paths.tables / "recalibrations" / "another.parquet").touch()
-    paths.log.touch()
-    assert look(paths) is not None
-
-
-def test_failed_trials_and_another_store_are_something_to_do(paths: SweepPaths, tmp_path: Path) -> None:
-    store = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    assert look(paths, failed_too=True) is None
-    assert look(paths, tracker=store) is None, "it was not logged"
-    mark_settled(paths, COUNTS, store)
-    assert look(paths) is not None and look(paths, tracker=store) is None, "the store is gone"
-    (tmp_path / "mlflow.db").touch()
-    assert look(paths, tracker=store) is not None
-    assert "mlflow.db" not in (paths.generations / "settled.json").read_text(), "an address may hold a password"
-
-
-def test_a_resume_looks_at_nothing_else(paths: SweepPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_: object, **__: object) -> None:
-        raise AssertionError("it was opened")
-
-    monkeypatch.setattr("sweeper.execution.runner.resume_sweep", refused)
-    monkeypatch.setattr("sweeper.journal.records.Record.from_bytes", refused)
-    done = in_process("resume", "small", "--no-mlflow", cwd=tmp_path)
-    assert done.returncode == 1, "one trial has failed"
-    assert "sweeper resume small --failed" in done.stdout
-    for option in (["--failed"], ["--discard-damaged"], ["--set", "retries=3"]):
-        with pytest.raises(AssertionError, match="it was opened"):
-            in_process("resume", "small", "--no-mlflow", *option, cwd=tmp_path)
 
 
 @pytest.mark.parametrize("lost", ["folder", "records", "folder and link"])
@@ -195,29 +100,3 @@ def test_a_damaged_manifest_is_refused_before_anything_is_run(ended_paths: Sweep
     with pytest.raises(SweeperError, match=r"manifest\.json is damaged"):
         resume_sweep("small", RunOptions(ended_paths.root.parent, executor="ray"))
     assert sorted(ended_paths.root.rglob("*")) == before
-
-
-def _state(device: str) -> SweepState:
-    """Four trials: two finished, one begun, one waiting."""
-    state = SweepState(4)
-    for index, (epochs, status) in enumerate([(9, COMPLETED), (9, COMPLETED), (4, "interrupted")]):
-        trial = state.trials[index]
-        trial.device, trial.epochs, trial.status = device, epochs, status
-    return state
-
-
-def test_what_a_driver_continues_are_the_trials_that_have_reported_and_not_ended() -> None:
-    assert begun_trials(_state("cuda")) == {2}
-
-
-def test_continued_trials_are_told_on_a_gpu() -> None:
-    state = _state("cuda")
-    (note,) = repeatability_notes(state, begun_trials(state), deterministic=False)
-    assert note.startswith("1 trial continued on a GPU without training: {deterministic: true}")
-    assert "not to the bit" in note
-
-
-@pytest.mark.parametrize(("device", "deterministic"), [("cpu", False), ("cuda", True), ("cpu", True)])
-def test_nothing_is_said_where_bits_repeat(device: str, deterministic: bool) -> None:
-    assert repeatability_notes(_state(device), (2,), deterministic=deterministic) == []
-    assert repeatability_notes(SweepState(4), (), deterministic=False) == []
