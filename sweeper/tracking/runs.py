@@ -2,22 +2,25 @@
 
 A sweep has one parent run and one child run for each trial. A run is identified by its tags, so any process can find
 it. Points of metrics are means over replicates and their standard deviations. A point's time is the time of its journal
-record. For a recalibration, it is the time at which its rows were first written; the file stays unchanged if the rows
-are equal. So a point that is sent twice is the same point, and a changed value is a newer point.
+record, so a point that is sent twice is the same point. A metric's group is the part of its name before a slash:
+`finished/` has the objective and test metrics of trials that ran to the end, so that pages can rank these alone.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from sweeper.core.cells import grouped
 from sweeper.core.domains import part_of
 from sweeper.core.ids import SweepPaths, config_hash, flatten_configuration, trial_name
 from sweeper.core.labels import STATUS_WORDS, describe, plural
-from sweeper.core.schemas import REHEARSAL
+from sweeper.core.schemas import EPOCHS_SCHEMA, REHEARSAL
 from sweeper.journal.journal import generation
 from sweeper.journal.reasons import decision_text, reason_text
 from sweeper.journal.records import Record, Reported, Suggested, configuration_of
@@ -25,7 +28,8 @@ from sweeper.journal.segments import contents
 from sweeper.journal.state import COMPLETED, EARLY_STOPPED, ENDED, INTERRUPTED, RUNNING, WAITING, SweepState, TrialState
 from sweeper.tables.rows import FINAL, JournalRows
 from sweeper.tracking.base import SWEEP_RUN, Point, RunUpdate, TrackedSweep
-from sweeper.tracking.points import FINISHED, MOST_TRIALS, Measured, epoch_points, evaluation_points, is_core
+from trainables.curvature.statistics.base import headline_columns
+from trainables.registry.names import CORRUPTED, corruption_of, is_corrupted
 from trainables.worker.trial_reports import Row, TrialReport, of_kept_weights
 
 #: The tag that separates runs made after records were quarantined from runs made before.
@@ -271,3 +275,108 @@ def _trial_tags(trial: TrialState) -> dict[str, str]:
 
 def _text(value: object) -> str:
     return str(value)[:LONGEST_TEXT]
+
+
+#: Metric, value and epoch of each point.
+Measured = Iterator[tuple[str, float, int]]
+
+_KEY_COLUMNS = frozenset({"trial", "replicate", "epoch", "split", "stage"})
+_EPOCH_METRICS = frozenset(EPOCHS_SCHEMA.names) - _KEY_COLUMNS
+
+
+#: Columns about the computation of a number, which are not metrics; the tables have them.
+UNLOGGED = re.compile(r".*_(matvecs|residual|samples|converged|at_bound)")
+
+#: Sweeps of more trials log only the `CORE` columns of an evaluation. MLflow's SQLite file takes 0.5 kB for a metric of
+#: a run (its primary key and two indexes repeat each row). 110 metrics of 10,000 trials took 577 MB, and everything
+#: else took 404 MB.
+MOST_TRIALS = 2000
+
+#: Columns of evaluations that even the largest sweeps log; they also log the main curvature metrics and the objective.
+CORE = re.compile(
+    r"accuracy|nll|brier|ece|ada_ece|cw_ece|mce|aurc|(refinement|calibration)_nll"
+    r"|posthoc_.*_(nll|temperature|gamma)|posthoc_.*(?<!_ada)(?<!_cw)_ece"
+)
+
+
+def epoch_points(rows: Iterable[Row]) -> Measured:
+    """Yield (metric, value, epoch) of epoch rows: the mean over replicates and, for several, their `…_std`."""
+    for epoch, group in grouped(rows, itemgetter("epoch")).items():
+        yield from _mean_and_spread(group, "", epoch)
+
+
+def is_core(column: str) -> bool:
+    """Return whether the largest sweeps log a column of evaluations."""
+    return CORE.fullmatch(column) is not None or column in headline_columns()
+
+
+def evaluation_points(rows: Iterable[Row], logged: Callable[[str], bool] = lambda column: True) -> Measured:
+    """Yield (metric, value, epoch) of evaluation rows, named after their split, except for the Hessian.
+
+    Columns in `UNLOGGED` are left out, as are columns that the epoch rows have (`val_nll` …). Pages show one group for
+    each word before a slash: `calibration/test_mce`, `posthoc/test_posthoc_temperature_ece`. Corrupted splits are
+    averaged over kinds for each severity, as `corrupted_3_ece`; the table has a row for each kind.
+
+    Args:
+        rows: evaluation rows.
+        logged: whether a column becomes points.
+    """
+    rows = [*rows]
+    means = _over_kinds(row for row in rows if is_corrupted(str(row.get("split"))))
+    plain = [row for row in rows if not is_corrupted(str(row.get("split")))]
+    for (epoch, split), group in grouped([*plain, *means], itemgetter("epoch", "split")).items():
+        yield from _mean_and_spread(group, split, epoch, logged)
+
+
+def _over_kinds(rows: Iterable[Row]) -> Iterator[Row]:
+    """Yield a row for each replicate, epoch and severity: means over kinds of the columns that all kinds have."""
+    named = ({**row, "split": f"{CORRUPTED}{corruption_of(row['split'])[1]}"} for row in rows)
+    for (replicate, epoch, split), group in grouped(named, itemgetter("replicate", "epoch", "split")).items():
+        columns = [c for c in group[0] if c not in _KEY_COLUMNS]
+        numbers = {c: [row[c] for row in group if isinstance(row.get(c), (int, float))] for c in columns}
+        # A mean over only some kinds would not be comparable between trials.
+        means = {c: math.fsum(values) / len(values) for c, values in numbers.items() if len(values) == len(group)}
+        yield {"replicate": replicate, "epoch": epoch, "split": split, **means}
+
+
+def _mean_and_spread(
+    rows: Sequence[Row], split: str, epoch: int, logged: Callable[[str], bool] = lambda column: True
+) -> Measured:
+    for column in dict.fromkeys(column for row in rows for column in row if column not in _KEY_COLUMNS):
+        before = before_column(split, column) if split else ""
+        if logged(column) and not UNLOGGED.fullmatch(column) and not (split and before + column in _EPOCH_METRICS):
+            yield from mean_and_spread(rows, (column,), before, epoch)
+
+
+#: Groups for columns of evaluations; the first match counts. Accuracy, NLL and ECE have none, so pages show them first.
+GROUPS = {
+    "": re.compile(r"accuracy|nll|ece"),
+    "posthoc/": re.compile(r"posthoc_.*"),
+    "curvature/": re.compile(r"hessian_.*"),
+    "calibration/": re.compile(r".*(ece|mce|calibration|confiden|posterior|region).*"),
+    "other/": re.compile(r".*"),
+}
+
+
+def before_column(split: str, column: str) -> str:
+    """Return the prefix of a metric's name: its group and, except for the Hessian, its split."""
+    group = next(group for group, columns in GROUPS.items() if columns.fullmatch(column))
+    return group if column.startswith("hessian_") else f"{group}{split}_"
+
+
+#: Metrics under `finished/` of trials that ran to the end, besides the objective, if they are measured.
+FINISHED = frozenset({"test_accuracy", "test_nll", "test_ece", "posthoc/test_posthoc_temperature_ece"})
+
+
+def mean_and_spread(rows: Sequence[Row], columns: Iterable[str], prefix: str, epoch: int) -> Measured:
+    """Yield (prefix + column, mean over rows with a value, epoch) and, for several values, their `…_std`."""
+    for column in columns:
+        values = [row[column] for row in rows if isinstance(row.get(column), (int, float))]
+        if not values:
+            continue
+        mean = math.fsum(values) / len(values)
+        yield prefix + column, mean, epoch
+        # The spread of standard errors is not informative, and all replicates share the learning rate.
+        if len(values) > 1 and column != "lr" and not column.endswith("_se"):
+            deviation = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
+            yield f"{prefix}{column}_std", deviation, epoch

@@ -12,8 +12,7 @@ from sweeper.core.ids import SweepPaths, config_hash
 from sweeper.journal.best import Objective
 from sweeper.space.loading import load_spec
 from sweeper.tracking.base import SWEEP_RUN, TrackedSweep
-from sweeper.tracking.points import MOST_TRIALS, epoch_points, evaluation_points
-from sweeper.tracking.runs import RunProjection, unavailable_texts
+from sweeper.tracking.runs import MOST_TRIALS, RunProjection, epoch_points, evaluation_points, unavailable_texts
 from tests.sweeper.records import made_record
 from trainables.worker.trial_reports import mean_objective
 

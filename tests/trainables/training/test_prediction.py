@@ -12,7 +12,7 @@ from torch import nn
 
 from sweeper.core.columns import evaluation_columns
 from sweeper.core.schemas import record_batch, table_schemas
-from sweeper.tracking.points import evaluation_points
+from sweeper.tracking.runs import evaluation_points
 from trainables.datasets import load_dataset
 from trainables.datasets.splits import build_split
 from trainables.losses import build_loss
