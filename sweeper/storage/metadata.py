@@ -35,7 +35,7 @@ PACKAGES = (
 
 
 #: Format number of a results folder: files, records, columns. Increase it with each change that breaks older readers.
-FORMAT = 5
+FORMAT = 6
 
 #: Key of the manifest that marks a sweep started with --no-mlflow.
 UNTRACKED = "untracked"
