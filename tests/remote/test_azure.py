@@ -10,8 +10,6 @@ import pytest
 
 from tests.remote.services import ACCOUNT_KEY, BUCKET, azure_server
 from tests.remote.test_store import (  # noqa: F401  (collected here with this file's fixtures)
-    test_a_driver_that_was_paused_changes_nothing_any_more,
-    test_a_sweep_goes_on_from_the_store_alone,
     test_a_trial_goes_on_from_checkpoints_in_the_store,
     test_an_object_is_created_once,
     test_many_objects_become_one,

@@ -259,7 +259,7 @@ def test_a_driver_that_was_paused_changes_nothing_any_more(store: Store, tmp_pat
     assert store.exists("lease.json"), "it is the other's"
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_what_was_acted_on_counts(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """Drivers write, are paused, are replaced and wake up at random; a reader looks in between."""
     monkeypatch.setattr("sweeper.journal.segments.SEALED", 8)
@@ -349,18 +349,17 @@ class _Clock:
         self.now += seconds
 
 
-@pytest.mark.parametrize("seed", [0])
-def test_a_sweep_goes_on_from_the_store_alone(store: Store, tmp_path: Path, seed: int) -> None:
+def test_a_sweep_goes_on_from_the_store_alone(store: Store, tmp_path: Path) -> None:
     """Drive in several attempts, each on a fresh machine, with trials that put their tables into the store."""
     sweep = None
-    for attempt in range(4):
+    for attempt in range(3):
         machine = tmp_path / f"machine-{attempt}"
-        fresh = RandomSweep(machine / "sweep", seed) if sweep is None else _moved(sweep, machine / "sweep")
+        fresh = RandomSweep(machine / "sweep", 0) if sweep is None else _moved(sweep, machine / "sweep")
         if sweep is None:
             fresh.paths.sweep_file.write_text("samples: 8\n")
         sweep = fresh
         with Mirror(sweep.paths, store) as mirror:
-            _drive(sweep, mirror, 12 if attempt < 3 else 10_000, tmp_path / f"trials-{attempt}")
+            _drive(sweep, mirror, 12 if attempt < 2 else 10_000, tmp_path / f"trials-{attempt}")
         assert not list((machine / "sweep").glob("checkpoints/*"))
         assert not list((machine / "sweep").glob("generations/*/predictions/c*")), "they never pass through the driver"
     name, folder = local_copy(store.uri, "results")

@@ -159,7 +159,7 @@ def test_probabilities_of_zero_are_measured_and_recalibrated(tmp_path):
         return {**{key: row[key] for key in row if key != "logits"}, "probabilities": (votes / votes.sum()).tolist()}
 
     rows = written(tmp_path / "p.parquet", change)
-    settings = {"evaluation.bootstrap": 0, "evaluation.posthoc": ["temperature", "vector", "isotonic"]}
+    settings = {"evaluation.bootstrap": 0, "evaluation.posthoc": ["temperature", "isotonic"]}
     done = sweeper.import_(tmp_path / "p.parquet", set=settings, output=tmp_path, mlflow=False)
     assert done.complete
     chosen = [r for r in rows if (r["loss"], r["seed"], r["epoch"], r["split"]) == ("focal", 7, 9, "test")]
@@ -171,7 +171,7 @@ def test_probabilities_of_zero_are_measured_and_recalibrated(tmp_path):
     (row,) = done.results.sql(query).to_pylist()
     assert (row["ece"], row["nll"]) == pytest.approx((found["ece"], found["nll"]), abs=1e-6)
     assert np.isfinite(row["posthoc_temperature_nll"])
-    assert sweeper.recalibrate("p", method=["matrix", "venn_abers"], output=tmp_path) is not None
+    assert sweeper.recalibrate("p", method=["venn_abers"], output=tmp_path) is not None
     assert sweeper.conformal("p", output=tmp_path) is not None
 
 

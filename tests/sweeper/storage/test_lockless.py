@@ -118,7 +118,9 @@ def test_a_silent_process_loses_its_right(tmp_path: Path, monkeypatch: pytest.Mo
     assert [*tmp_path.iterdir()] == []
 
 
-def test_a_living_process_keeps_its_right(tmp_path: Path) -> None:
+def test_a_living_process_keeps_its_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(locks, "BEAT_SECONDS", 0.3)
     first = Heartbeat(tmp_path / "right")
     assert first.take()
     began = time.monotonic()

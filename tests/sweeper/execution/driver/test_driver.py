@@ -159,7 +159,7 @@ def test_what_a_stratum_keeps_is_promoted_while_others_have_trials_to_begin(tmp_
     assert driver.work.next() == [2]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.integers(0, 2**32), st.integers(2, 5), st.sampled_from([HALVING, TO_THE_END]), st.integers(0, 15))
 def test_several_at_a_time_every_configuration_ends_once(tmp_path_factory, seed, slots, schedule, kills):
     sweep = _sweep(tmp_path_factory.mktemp("sweep"), schedule, slots=slots, configurations=16)

@@ -68,7 +68,7 @@ def test_replicates_apart_end_as_they_do_together_through_kills_and_crashes(tmp_
     assert _kept(apart) == _kept(together)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.integers(0, 2**32), st.integers(2, 7), st.sampled_from([HALVING, TO_THE_END]), st.integers(0, 15))
 def test_several_at_a_time_end_once_and_lose_no_row(tmp_path_factory, seed, slots, schedule, kills):
     sweep = _apart(tmp_path_factory.mktemp("sweep"), schedule, slots=slots)
