@@ -360,7 +360,9 @@ def selected(results: Results, board: Leaderboard) -> tuple[list[str], BestSet] 
     spread is known. The spread is unknown if each has one replicate, or if `evaluations` does not contain the
     objective.
     """
-    measured = _values(results, board)
+    known = replicate_values(results, board.objective)
+    kept = [text_of(row, "trial") for row in board.finished if not board.breaks_constraint(row)]
+    measured = {trial: known[trial] for trial in kept if trial in known}
     if len(measured) < 2:
         return None
     # `entered` includes stopped configurations, because the winner was selected among all that were evaluated.
@@ -370,21 +372,12 @@ def selected(results: Results, board: Leaderboard) -> tuple[list[str], BestSet] 
     return None if best is None else ([list(measured)[place] for place in best.members], best)
 
 
-def _values(results: Results, board: Leaderboard) -> dict[str, dict[int, float]]:
-    """Return trial → seed → value of the finished trials that meet the constraints; empty if not stored."""
-    goal = board.objective
+def replicate_values(results: Results, goal: Goal) -> dict[str, dict[int, float]]:
+    """Return trial → seed → value of the objective of finished trials; empty if `evaluations` does not contain it."""
     if goal.split not in ("val", "test") or goal.column not in results.columns("evaluations"):
         return {}
-    rows, values = by_trial(results.rows(replicates_sql(goal))), dict[str, dict[int, float]]()
-    for trial in _kept(board):
-        if trial in rows:
-            values[trial] = {int_of(row, "seed"): float_of(row, "value") for row in rows[trial]}
-    return values
-
-
-def _kept(board: Leaderboard) -> list[str]:
-    """Return the finished trials that meet the constraints, best first."""
-    return [text_of(row, "trial") for row in board.finished if not board.breaks_constraint(row)]
+    rows = by_trial(results.rows(replicates_sql(goal)))
+    return {trial: {int_of(row, "seed"): float_of(row, "value") for row in own} for trial, own in rows.items()}
 
 
 def replicates_sql(goal: Objective) -> str:

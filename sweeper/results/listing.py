@@ -25,7 +25,7 @@ from sweeper.core.errors import SweeperError
 from sweeper.core.labels import AFTER_METHODS, STATUS_WORDS, duration, label, plural, short
 from sweeper.core.schemas import REHEARSAL
 from sweeper.results.leaderboard import MARK, Leaderboard, leaderboard
-from sweeper.results.queries import FRAGILITY, VIEWS, QueryError
+from sweeper.results.queries import FRAGILITY, VIEWS
 from trainables.curvature.statistics.base import statistic_of
 from trainables.metrics.base import metric_of
 from trainables.registry.names import nearest
@@ -246,10 +246,7 @@ def columns_table(results: Results) -> pa.Table:
     """Return one row per column of a sweep's tables and the view `final`: `table column type meaning`."""
     rows = []
     for table in VIEWS:
-        try:
-            schema = results.sql(f"SELECT * FROM {table} LIMIT 0", trials=()).schema
-        except QueryError:  # this sweep does not have the table
-            continue
+        schema = results.sql(f"SELECT * FROM {table} LIMIT 0", trials=()).schema
         rows += [
             {"table": table, "column": field.name, "type": str(field.type), "meaning": meaning(field.name)}
             # `fragility` is in no schema, because it is simulated when a query names it.

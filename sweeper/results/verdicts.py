@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from sweeper.core.cells import Row, by_trial, float_of, grouped, int_of, text_of
+from sweeper.core.cells import Row, grouped, int_of, text_of
 from sweeper.core.errors import SweeperError
 from sweeper.core.statistics.equivalence import of_one_network
 from sweeper.core.statistics.spreads import Outliers, outliers
@@ -31,7 +31,7 @@ from sweeper.results.estimators import (
     judged_together,
     measured,
 )  # fmt: skip
-from sweeper.results.leaderboard import Leaderboard, leaderboard, replicates_sql
+from sweeper.results.leaderboard import Leaderboard, leaderboard, replicate_values
 from sweeper.results.predictions import FITTED_ON, MEASURED_ON, StoredPredictions, members_of, require_same_samples
 from sweeper.results.recalibration import UNCALIBRATED, method_label, options_that_differ
 from trainables.metrics.base import UnusablePredictions, softmax64
@@ -61,12 +61,7 @@ def fresh_replicates(results: Results) -> set[tuple[str, int]]:
 
 def outlying_seeds(results: Results, board: Leaderboard) -> Outliers:
     """Return the finished seeds whose objective is far from that of their configuration's other seeds."""
-    goal = board.objective
-    if goal.split not in ("val", "test") or goal.column not in results.columns("evaluations"):
-        return Outliers((), 0)
-    rows = by_trial(results.rows(replicates_sql(goal)))
-    values = {trial: {int_of(row, "seed"): float_of(row, "value") for row in own} for trial, own in rows.items()}
-    return outliers(values, goal.mode)
+    return outliers(replicate_values(results, board.objective), board.objective.mode)
 
 
 class TrainedNetworks:

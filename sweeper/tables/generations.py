@@ -26,7 +26,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sweeper.core.errors import SweeperError
+from sweeper.core.errors import SweeperError, writing_to
 from sweeper.core.ids import RECALIBRATIONS, TABLES, SweepPaths
 from trainables.files.atomic import clear_leftovers, replacing
 from trainables.files.locks import LockHeldError, file_lock
@@ -75,15 +75,12 @@ def writing(paths: SweepPaths) -> Iterator[None]:
     """
     with ExitStack() as guard:
         try:
-            paths.recalibrations.mkdir(exist_ok=True)
-            guard.enter_context(file_lock(paths.root / "recalibrations.lock", patience=0))
+            with writing_to(f"the results folder {paths.root}", "make it writable"):
+                paths.recalibrations.mkdir(exist_ok=True)
+                guard.enter_context(file_lock(paths.root / "recalibrations.lock", patience=0))
         except LockHeldError as error:
             raise SweeperError(
                 f"another process is already recalibrating the sweep {paths.name!r}", "try again when it has finished"
-            ) from error
-        except OSError as error:
-            raise SweeperError(
-                f"the results folder {paths.root} cannot be written to: {error.strerror}", "make it writable"
             ) from error
         clear_leftovers(paths.recalibrations)
         yield
@@ -99,12 +96,8 @@ def write_part(paths: SweepPaths, name: str, batches: Sequence[pa.RecordBatch]) 
     if path.exists() and _kept_digest(path) == digest:
         return
     facts = json.dumps({"digest": digest})
-    try:
+    with writing_to(path, "free space or make the folder writable"):
         write_parquet(path, RECALIBRATIONS_SCHEMA.with_metadata({_FACTS: facts}), batches, durable=True)
-    except OSError as error:
-        raise SweeperError(
-            f"{path} cannot be written: {error.strerror or error}", "free space or make the folder writable"
-        ) from error
 
 
 def recalibration_parts(paths: SweepPaths) -> list[RecalibrationPart]:

@@ -11,11 +11,12 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pyarrow as pa
 
-from sweeper.core.errors import unwritable
+from sweeper.core.errors import writing_to
 from sweeper.core.ids import ReplicateSeeds, SweepPaths
 from sweeper.core.schemas import record_batch
 from sweeper.journal.records import Record
@@ -152,7 +153,8 @@ class ParquetSink:
         self._generations = Generations(paths)
         self._begin()
         self._last_flush, self._interval = clock(), SHORTEST_INTERVAL
-        self._guarded(self._open)
+        with self._writing():
+            self._open()
 
     @property
     def incoming(self) -> Path:
@@ -195,7 +197,8 @@ class ParquetSink:
     def flush(self) -> None:
         """Make all added records visible. Raises SweeperError if the folder cannot be written to."""
         began = self._clock()
-        self._guarded(self._flush)
+        with self._writing():
+            self._flush()
         self._last_flush = self._clock()
         age = (self._state.updated_at or 0.0) - (self._state.started_at or 0.0)
         self._interval = max(SHORTEST_INTERVAL, (self._last_flush - began) / SHARE_OF_TIME, age * GROWTH)
@@ -210,12 +213,14 @@ class ParquetSink:
         Args:
             records: every record of the journal, in order.
         """
-        self._guarded(lambda: self._rebuild(records))
+        with self._writing():
+            self._rebuild(records)
 
     def close(self) -> None:
         """Flush; once every trial has ended, remove files of evaluations that were never journaled."""
         self.flush()
-        self._guarded(lambda: self._large.publish(self._current(), everything=True))
+        with self._writing():
+            self._large.publish(self._current(), everything=True)
         if all(trial.status in ENDED for trial in self._state.trials.values()):
             self._large.clear_incoming()
 
@@ -283,13 +288,9 @@ class ParquetSink:
             raise FileNotFoundError(2, "the link to the tables is missing", str(self._paths.tables))
         return generation
 
-    def _guarded(self, work: Callable[[], None]) -> None:
-        try:
-            work()
-        except OSError as error:
-            raise unwritable(
-                f"the tables in {self._paths.tables} cannot be written",
-                f"free space or make the folder writable, then run `sweeper resume {self._paths.in_commands}`; "
-                "the journal has every result and the tables are rebuilt from it",
-                error,
-            ) from error
+    def _writing(self) -> AbstractContextManager[None]:
+        return writing_to(
+            f"the tables in {self._paths.tables}",
+            f"free space or make the folder writable, then run `sweeper resume {self._paths.in_commands}`; "
+            "the journal has every result and the tables are rebuilt from it",
+        )

@@ -419,6 +419,16 @@ def test_flushes_keep_to_their_share_of_the_time(random_sweep: Any, monkeypatch:
     assert len(flushes) * 0.5 <= 100 * writer.SHARE_OF_TIME + 0.5
 
 
+def test_parts_grow_with_the_logarithm_of_the_sweeps_age(random_sweep: Any) -> None:
+    sweep = random_sweep(12, count=1)
+    sink, journal = sweep.sink(), sweep.journal()
+    sink.append(journal.append(made_body("attempt", {"attempt": 1})))
+    sweep.time += 10 * 3600
+    sink.append(journal.append(made_body("started", {"configuration": 0, "attempt": 1})))
+    sink.flush()
+    assert sink._interval == pytest.approx(36000 * writer.GROWTH, rel=1e-3)
+
+
 def test_an_unwritable_folder_loses_nothing(random_sweep: Any, expected: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     sweep = random_sweep(13)
     sink, journal = sweep.sink(), sweep.journal()
