@@ -117,11 +117,9 @@ def recalibrate(
         samples = evaluations = 0
         for batch in _batches(files.evaluations()):
             losses = [_training_loss(sweep, predictions.trial) for predictions in batch]
-            # Converted at once, because rows take ten times the memory as dictionaries.
-            for answer, *of_each in zip(answers, *measure_all(batch, requests, losses, metrics), strict=True):
-                answer.append(
-                    record_batch(RECALIBRATIONS, RECALIBRATIONS_SCHEMA, [row for rows in of_each for row in rows])
-                )
+            for answer, rows in zip(answers, measure_all(batch, requests, losses, metrics), strict=True):
+                # Converted at once, because rows take ten times the memory as dictionaries.
+                answer.append(record_batch(RECALIBRATIONS, RECALIBRATIONS_SCHEMA, rows))
             samples, evaluations = samples + sum(predictions.samples for predictions in batch), evaluations + len(batch)
             if progress is not None:
                 progress(evaluations, len(expected))
@@ -219,8 +217,8 @@ def measure_all(
     requests: Sequence[Request],
     losses: Sequence[Mapping[str, object]],
     metrics: Metrics = (),
-) -> list[list[list[dict[str, Value]]]]:
-    """Return the rows of each evaluation and request, one per split.
+) -> list[list[dict[str, Value]]]:
+    """Return the rows of each request, one per evaluation and split.
 
     A method is fitted once for all numbers of bins, and on all evaluations at once if it supports this. If a method
     cannot be fitted or measured, the column `unavailable` has the reason.
@@ -231,21 +229,31 @@ def measure_all(
         losses: name and hyperparameters of each evaluation's training loss. The focal map uses its γ.
         metrics: names and options of optional metrics.
     """
-    rows_of: list[list[list[dict[str, Value]]]] = [[] for _ in batch]
+    rows_of: list[list[dict[str, Value]]] = []
     # Each method is fitted once: the fit does not depend on the number of bins, and takes most of the time.
-    for (method, _), group in groupby(requests, key=lambda request: (request.method, request.options_text)):
-        same = list(group)
-        asked = hyperparameter_values(same[0].options)
-        options = [with_training_gamma(method, asked, loss) for loss in losses]
+    for (method, _), same in groupby(requests, key=lambda request: (request.method, request.options_text)):
+        first, *more = same
+        options = [with_training_gamma(method, hyperparameter_values(first.options), loss) for loss in losses]
         calibrators = fitted(batch, method, options)
-        for predictions, given, calibrator, rows in zip(batch, options, calibrators, rows_of, strict=True):
-            outcome, gamma = _applied(predictions, calibrator, method, given), given.get("gamma")
-            stated: dict[str, Value] = {"gamma": gamma} if isinstance(gamma, (int, float)) else {}
-            rows += [
-                [_row(predictions, request, split, outcome, metrics) | stated for split in predictions.logits]
-                for request in same
+        outcomes = [
+            _applied(predictions, calibrator, method, given)
+            for predictions, calibrator, given in zip(batch, calibrators, options, strict=True)
+        ]
+        rows_of += [
+            [
+                _row(predictions, request, split, outcome, metrics) | _stated_gamma(given)
+                for predictions, outcome, given in zip(batch, outcomes, options, strict=True)
+                for split in predictions.logits
             ]
+            for request in (first, *more)
+        ]
     return rows_of
+
+
+def _stated_gamma(options: Mapping[str, object]) -> dict[str, Value]:
+    """Return the γ that a method was given, e.g. the focal map that of the training loss."""
+    gamma = options.get("gamma")
+    return {"gamma": gamma} if isinstance(gamma, (int, float)) else {}
 
 
 #: A calibrator, the reason why it could not be fitted, or None for plain softmax.

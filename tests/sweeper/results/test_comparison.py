@@ -56,6 +56,8 @@ def test_a_known_difference_is_found_and_no_other(pair: tuple[Path, Path]) -> No
     assert found.equal_seeds and not found.asked
     by_name = {(entry.split, entry.metric): entry for entry in found.metrics}
     assert by_name["test", "ece"].difference.mean == pytest.approx(0.01)
+    last = "SELECT avg(ece) AS ece FROM final WHERE split = 'test' AND status = 'completed'"
+    assert by_name["test", "ece"].means[0] == pytest.approx(Results(pair[0]).rows(last)[0]["ece"])
     assert by_name["test", "ece"].difference.n == 13
     assert by_name["test", "ece"].difference.p < 0.05
     others = [entry.difference for key, entry in by_name.items() if key != ("test", "ece")]

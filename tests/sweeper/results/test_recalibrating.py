@@ -152,11 +152,12 @@ def test_it_survives_a_rebuild_and_the_removal_of_generations(tmp_path: Path) ->
     rng = np.random.default_rng(0)
     logits = {split: rng.normal(size=(40, 3)) for split in ("val", "test")}
     targets = {split: rng.integers(0, 3, 40) for split in ("val", "test")}
-    write_predictions(paths.tables.resolve(), ("c00000", 0, 1), logits, targets)
+    for replicate in (0, 1):
+        write_predictions(paths.tables.resolve(), ("c00000", replicate, 1), logits, targets)
     sweep = Sweep(paths, load_spec("quickstart"), [{"loss": {"name": "brier"}}])  # type: ignore[arg-type]
-    recalibrate(sweep, [Request("temperature", 5), Request("focal_map", 5)])
+    done = recalibrate(sweep, [Request("temperature", 5), Request("focal_map", 5)])
     rows = rows_of(sweep)
-    assert len(rows) == 4
+    assert len(rows) == 8 and [*done.unavailable] == [0, 2]
     assert "training loss has none" in next(row["unavailable"] for row in rows if row["method"] == "focal_map")
     for _ in range(2):
         first.rebuild([])
@@ -192,17 +193,17 @@ def test_what_cannot_be_measured_says_why() -> None:
         "c00000", 0, 1, {"val": np.full((30, 3), np.nan), "test": logits}, {"val": targets, "test": targets}
     )
     asked = [Request("none", 15), Request("temperature", 15), Request("metacal_acc", 15)]
-    plain, scaled, metacal = measure_all([broken], asked, [{"name": "focal", "gamma": 2.0}])[0]
+    plain, scaled, metacal = measure_all([broken], asked, [{"name": "focal", "gamma": 2.0}])
     assert plain[0]["unavailable"] and plain[1]["unavailable"] is None
     assert all(row["unavailable"] and "ece" not in row for row in (*scaled, *metacal))
     sound = StoredPredictions(
         "c00000", 0, 1, {"val": logits, "test": logits[:8]}, {"val": targets, "test": targets[:8]}
     )
-    rows = measure_all([sound], [Request("temperature", 15), Request("temperature", 5)], [{}])[0]
+    rows = measure_all([sound], [Request("temperature", 15), Request("temperature", 5)], [{}])
     assert "bins" in rows[0][1]["unavailable"] and rows[1][1]["ece"] >= 0
     assert rows[0][0]["unavailable"] is None
     alone = StoredPredictions("c00000", 0, 1, {"test": logits}, {"test": targets})
-    assert "validation" in measure_all([alone], [Request("temperature", 15)], [{}])[0][0][0]["unavailable"]
+    assert "validation" in measure_all([alone], [Request("temperature", 15)], [{}])[0][0]["unavailable"]
 
 
 @pytest.mark.parametrize(("method", "gamma"), [("temperature", 0.0), ("focal_map", 2.0)])
@@ -216,7 +217,7 @@ def test_the_nll_of_a_class_that_underflowed_is_not_capped(method: str, gamma: f
     )
     (row,) = [
         row
-        for row in measure_all([predictions], [Request(method, 1)], [{"name": "focal", "gamma": gamma}])[0][0]
+        for row in measure_all([predictions], [Request(method, 1)], [{"name": "focal", "gamma": gamma}])[0]
         if row["split"] == "test"
     ]
     calibrator = fit(method, logits, targets, **({"gamma": gamma} if method == "focal_map" else {}))

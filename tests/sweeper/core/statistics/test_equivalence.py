@@ -33,12 +33,6 @@ def left_out(differences: np.ndarray) -> np.ndarray:
     return np.stack([differences[:, group != g].mean(axis=1) for g in range(GROUPS)])
 
 
-def pair_of(differences: np.ndarray) -> Pair:
-    means = dict(enumerate(differences.mean(axis=1).tolist()))
-    parts = sample_parts(left_out(differences))
-    return Pair(dict.fromkeys(means, 0.0), means, parts, differences.shape[1])
-
-
 def test_the_variance_is_that_of_a_bootstrap_over_seeds_and_samples() -> None:
     """Of a mean, the naive bootstrap of both (Owen 2007) counts what each seed has of its own three times."""
     rng, ours, naive = np.random.default_rng(0), [], []
