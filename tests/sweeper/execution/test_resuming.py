@@ -7,16 +7,20 @@ from pathlib import Path
 
 import pytest
 
+from sweeper.api.finished import FinishedRun
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
-from sweeper.execution.options import RunOptions
+from sweeper.execution.options import Outcome, RunOptions
 from sweeper.execution.resuming import refuse_lost_journal
 from sweeper.execution.runner import resume_sweep
+from sweeper.journal.state import COMPLETED, FAILED, SweepState
+from sweeper.reporting.live import Timings
 from sweeper.storage.lease import Lease
 from sweeper.storage.lookup import find_sweep
 from sweeper.storage.sweeps import open_sweep
 from tests.running import in_process
 from tests.sweeper.inline_sweep import Inline
+from trainables.worker.trial_reports import CRASH, NON_FINITE, Failure
 
 
 @pytest.fixture(scope="module")
@@ -100,3 +104,13 @@ def test_a_damaged_manifest_is_refused_before_anything_is_run(ended_paths: Sweep
     with pytest.raises(SweeperError, match=r"manifest\.json is damaged"):
         resume_sweep("small", RunOptions(ended_paths.root.parent, executor="ray"))
     assert sorted(ended_paths.root.rglob("*")) == before
+
+
+def test_what_an_interrupted_run_says_of_its_trials(ended_paths: SweepPaths) -> None:
+    sweep, state = open_sweep("small", ended_paths.root.parent), SweepState(4)
+    for index, kind in enumerate((NON_FINITE, CRASH)):
+        state.trials[index].status, state.trials[index].failure = FAILED, Failure(kind)
+    state.trials[2].status = COMPLETED
+    done = FinishedRun(Outcome(sweep, state, 1.0, "interrupted", []), str(ended_paths.root.parent), Timings())
+    assert (done.unfinished, done.retriable, done.complete) == (1, 1, False), "what diverged would diverge again"
+    assert (done.counts["failed"], done.counts["completed"], done.counts["waiting"]) == (2, 1, 1)

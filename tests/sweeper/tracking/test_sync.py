@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -21,6 +22,7 @@ from sweeper.core.ids import config_hash, trial_name
 from sweeper.journal.journal import read_journal, set_aside_damaged
 from sweeper.journal.reasons import decision_text
 from sweeper.journal.state import fold
+from sweeper.results import load
 from sweeper.results.recalibrating import recalibrate
 from sweeper.results.recalibration import read_requests
 from sweeper.space.loading import load_spec
@@ -133,7 +135,7 @@ def test_any_store_equals_the_journal_after_every_sync_and_syncing_again_adds_no
 
 
 def test_the_parent_carries_tables_report_and_reliability_diagram(random_sweep: Any, tmp_path: Path) -> None:
-    sweep = random_sweep(2, count=3)
+    sweep = random_sweep(3, count=3)
     sweep.write_spec()
     sink = sweep.sink()
     drive(sweep, 10_000, sink)
@@ -159,7 +161,13 @@ def test_the_parent_carries_tables_report_and_reliability_diagram(random_sweep: 
     tables = {item.path for item in client.list_artifacts(parent.info.run_id, "tables")}
     assert {"tables/trials.parquet", "tables/evaluations.parquet"} <= tables
     diagram = Path(client.download_artifacts(parent.info.run_id, "reliability_diagram.svg", str(tmp_path)))
-    assert diagram.read_text().count("<rect") == 2 + 1
+    drawn = diagram.read_text()
+    (trial,) = {*re.findall(r"c\d{5}", drawn)}
+    (last,) = load(sweep.root).rows(
+        f"SELECT sum(n) AS n FROM reliability WHERE trial = '{trial}' AND split = 'test' AND epoch = "
+        f"(SELECT max(epoch) FROM reliability WHERE trial = '{trial}')"
+    )
+    assert drawn.count("<rect") == 2 + 1 and f" {last['n']:,} predictions" in drawn, "its last evaluation alone"
     loaded = Sweep(sweep.paths, load_spec("quickstart"), sweep.configurations)
     recalibrate(loaded, read_requests(["temperature"], [], [3]))
     projection.sync(sweep.root, uri)
