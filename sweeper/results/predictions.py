@@ -105,15 +105,15 @@ class PredictionFiles:
         Raises SweeperError if a file is damaged or two files have the same evaluation.
         """
         self._seen.clear()
-        for predictions in itertools.chain.from_iterable(map(self._read, self._names)):
-            key = (predictions.trial, predictions.replicate, predictions.epoch)
+        parts = itertools.chain.from_iterable(map(self._read, self._names))
+        for key, of_one in itertools.groupby(parts, key=lambda part: (part.trial, part.replicate, part.epoch)):
             if key in self._seen:
                 raise SweeperError(
                     f"the predictions of {key[0]}, replicate {key[1]}, epoch {key[2]} are stored twice",
                     f"repair the table with `sweeper resume {self._paths.in_commands}`",
                 )
             self._seen.add(key)
-            yield predictions
+            yield _joined([*of_one])
 
     def missing(self, expected: Collection[Key]) -> list[str]:
         """Return the names of the expected evaluations without stored predictions; call it after `evaluations`.
@@ -172,6 +172,16 @@ def evaluations_in(table: pa.Table) -> list[StoredPredictions]:
         targets = {split: part["target"].to_numpy().copy() for split, part in by_split.items()}
         evaluations.append(StoredPredictions(**key, logits=logits, targets=targets))
     return evaluations
+
+
+def _joined(parts: Sequence[StoredPredictions]) -> StoredPredictions:
+    """Return one evaluation whose rows are in consecutive files."""
+    first, *more = parts
+    for part in more:
+        for whole, further in ((first.logits, part.logits), (first.targets, part.targets)):
+            for split, values in further.items():
+                whole[split] = np.concatenate([whole[split], values]) if split in whole else values
+    return first
 
 
 def _matrix(column: pa.ChunkedArray) -> np.ndarray:
