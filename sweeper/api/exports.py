@@ -327,6 +327,7 @@ def export(
     onnx: bool = False,
     retrain: bool = False,
     mlflow: bool = False,
+    register: str | None = None,
     tracking_uri: arguments.Tracking = None,
     trust: arguments.Trust = False,
     output: arguments.Output = None,
@@ -344,6 +345,7 @@ def export(
         onnx: Also write an ONNX file (needs the extra onnx).
         retrain: Retrain the trial if its weights are gone.
         mlflow: Log the model in MLflow with its trial's run.
+        register: Register the model in MLflow under this name, with the alias best. (default: none)
         say: Callback for the progress of retraining.
 
     Returns:
@@ -379,9 +381,9 @@ def export(
         onnx=onnx,
         say=say,
     )
-    if mlflow:
+    if mlflow or register is not None:
         uri = local_tracking(tracking_uri, local[1])
-        done = replace(done, logged=log_model(done.folder, *local, uri))
+        done = replace(done, logged=log_model(done.folder, *local, uri, register))
     return done
 
 

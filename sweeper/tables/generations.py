@@ -18,10 +18,12 @@ import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -45,16 +47,17 @@ RECALIBRATIONS_SCHEMA = evaluation_schema(
 #: A file without rows, so that readers find a schema before the first recalibration.
 EMPTY_PART = "empty.parquet"
 
-#: Key of the Parquet metadata with a file's digest.
+#: Key of the Parquet metadata with a file's digest and the time it was written.
 _FACTS = b"recalibration"
 
 
 @dataclass(frozen=True)
 class RecalibrationPart:
-    """One file of the table: its path and a digest of its rows."""
+    """One file of the table: its path, a digest of its rows, and the time these rows were first written (ms, UTC)."""
 
     path: Path
     digest: str
+    written: int
 
 
 def link_recalibrations(paths: SweepPaths, generation: Path) -> None:
@@ -91,19 +94,20 @@ def write_part(paths: SweepPaths, name: str, batches: Sequence[pa.RecordBatch]) 
 
     Raises SweeperError if the file cannot be written.
     """
+    # An unchanged file keeps its time, which tells trackers that they have its points already.
     digest = _digest(batches)
     path = paths.recalibrations / name
-    if path.exists() and _kept_digest(path) == digest:
+    if path.exists() and (known := _facts(path)) is not None and known["digest"] == digest:
         return
-    facts = json.dumps({"digest": digest})
+    facts = json.dumps({"digest": digest, "written": round(time.time() * 1000)})
     with writing_to(path, "free space or make the folder writable"):
         write_parquet(path, RECALIBRATIONS_SCHEMA.with_metadata({_FACTS: facts}), batches, durable=True)
 
 
 def recalibration_parts(paths: SweepPaths) -> list[RecalibrationPart]:
     """Return the files of recalibrations, sorted by name."""
-    files = ((path, _kept_digest(path)) for path in sorted(paths.recalibrations.glob("*.parquet")))
-    return [RecalibrationPart(path, digest) for path, digest in files if digest is not None]
+    files = ((path, _facts(path)) for path in sorted(paths.recalibrations.glob("*.parquet")))
+    return [RecalibrationPart(path, facts["digest"], facts["written"]) for path, facts in files if facts is not None]
 
 
 def state_of_recalibrations(parts: Sequence[RecalibrationPart]) -> str:
@@ -112,14 +116,14 @@ def state_of_recalibrations(parts: Sequence[RecalibrationPart]) -> str:
     return hashlib.sha256(whole.encode()).hexdigest()[:16] if whole else ""
 
 
-def _kept_digest(path: Path) -> str | None:
-    """Return the digest in a file; None for a file that has no rows, is damaged, or was not written by sweeper."""
+def _facts(path: Path) -> Mapping[str, Any] | None:
+    """Return a file's digest and time; None for a file that has no rows, is damaged, or was not written by sweeper."""
     try:
         require_sound(path)
-        facts: Mapping[str, str] = json.loads((pq.read_schema(path).metadata or {}).get(_FACTS, b"{}"))
+        facts: Mapping[str, Any] = json.loads((pq.read_schema(path).metadata or {}).get(_FACTS, b"{}"))
     except (OSError, ValueError):
         return None
-    return facts.get("digest")
+    return facts if {"digest", "written"} <= facts.keys() else None
 
 
 def _digest(batches: Sequence[pa.RecordBatch]) -> str:

@@ -1,10 +1,13 @@
-"""Artifacts of a sweep's run: tables, report, and the reliability diagram of the best trial."""
+"""Artifacts of a sweep's runs: tables and report for the sweep's run, a reliability diagram for each ended trial.
+
+The journal does not contain the bins of the diagrams, so they are read from the table `reliability`.
+"""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from operator import itemgetter
 from pathlib import Path
@@ -15,9 +18,9 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from sweeper.core.cells import grouped
-from sweeper.core.ids import RECALIBRATIONS, SweepPaths, trial_name
+from sweeper.core.ids import RECALIBRATIONS, SweepPaths, configuration_index, trial_name
 from sweeper.journal.best import Judging, best_trial, best_words
-from sweeper.journal.state import SweepState
+from sweeper.journal.state import ENDED, SweepState
 from sweeper.tables.generations import recalibration_parts
 from sweeper.tracking.base import DIAGRAM
 from trainables.metrics.binning import consistency_bars
@@ -56,16 +59,45 @@ def artifacts(
     if best is not None:
         name = trial_name(best.configuration)
         epoch = best.last_evaluation_epoch
-        if epoch is not None and (bins := reliability_of(paths, name, epoch)):
+        if epoch is not None and (bins := reliability_of(paths, {name: epoch}).get(name)):
             target = folder / DIAGRAM
             target.write_text(reliability_diagram(bins, f"{name}, the {best_words(best)}", said_of(bins)), "utf-8")
             yield target, None
 
 
-def reliability_of(paths: SweepPaths, trial: str, epoch: int) -> Bins:
-    """Return the bins of a trial's evaluation at an epoch on the test split, pooled over its replicates."""
-    wanted = (pc.field("split") == SPLIT) & (pc.field("trial") == trial) & (pc.field("epoch") == epoch)
-    return merged(ds.dataset(paths.tables / "reliability", format="parquet").to_table(filter=wanted).to_pylist())
+def reliability_of(paths: SweepPaths, epochs: Mapping[str, int]) -> dict[str, Bins]:
+    """Return trial → bins of its evaluation at an epoch on the test split, pooled over its replicates.
+
+    Args:
+        paths: paths of the sweep.
+        epochs: trial → epoch.
+
+    Raises:
+        OSError, ValueError: a file is damaged, or was replaced while it was read.
+    """
+    wanted = (pc.field("split") == SPLIT) & pc.field("trial").isin([*epochs])
+    rows = ds.dataset(paths.tables / "reliability", format="parquet").to_table(filter=wanted).to_pylist()
+    of_trial = grouped((row for row in rows if row["epoch"] == epochs[row["trial"]]), itemgetter("trial"))
+    return {trial: merged(group) for trial, group in of_trial.items()}
+
+
+def missing_diagrams(paths: SweepPaths, state: SweepState, drawn: Mapping[int, str]) -> dict[int, tuple[int, Bins]]:
+    """Return configuration → (epoch, bins) of ended trials whose runs lack the diagram of their last evaluation.
+
+    Args:
+        paths: paths of the sweep.
+        state: state of its trials.
+        drawn: configuration → epoch of the diagram that its run has.
+    """
+    last = {i: trial.last_evaluation_epoch for i, trial in state.trials.items()
+            if trial.status in ENDED and trial.added is None and trial.last_evaluation_epoch is not None}  # fmt: skip
+    lacking = {trial_name(i): epoch for i, epoch in last.items() if epoch is not None and drawn.get(i) != str(epoch)}
+    try:
+        diagrams = reliability_of(paths, lacking) if lacking else {}
+    except (OSError, ValueError):
+        # The next process that opens the sweep quarantines a damaged file; diagrams are drawn after that.
+        return {}
+    return {configuration_index(trial): (lacking[trial], bins) for trial, bins in diagrams.items()}
 
 
 def merged(rows: Bins) -> Bins:

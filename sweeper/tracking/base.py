@@ -33,6 +33,9 @@ from sweeper.space.spec import SweepSpec
 #: The key of the sweep's own run (its `place`); a trial's `place` is its configuration's index.
 SWEEP_RUN = -1
 
+#: The tag with the epoch of the evaluation that a run's diagram shows.
+DIAGRAM_TAG = "reliability_epoch"
+
 #: File name of a diagram.
 DIAGRAM = "reliability_diagram.svg"
 
@@ -60,6 +63,8 @@ class RunUpdate:
         tags: all other facts, as text.
         points: metric values to add.
         sequence: number of the newest journal record included; stored with the run.
+        dataset: name and options of the trial's data set; `None` for the sweep's run.
+        diagram: reliability diagram as SVG, if it is new; the tag `DIAGRAM_TAG` has its epoch.
     """
 
     place: int
@@ -72,6 +77,8 @@ class RunUpdate:
     tags: dict[str, str] = field(default_factory=dict)
     points: list[Point] = field(default_factory=list)
     sequence: int = -1
+    dataset: Mapping[str, Any] | None = None
+    diagram: str | None = None
 
 
 @dataclass(frozen=True)
@@ -100,6 +107,8 @@ class Tracker(ABC):
     takes_files = False
 
     def __init__(self) -> None:
+        #: Place → epoch of the diagram that its run has, from `DIAGRAM_TAG`.
+        self.drawn: dict[int, str] = {}
         self._tags: dict[str, str] = {}
 
     def prepare(self) -> None:  # noqa: B027  (optional)
@@ -123,6 +132,9 @@ class Tracker(ABC):
     def set_parent_tag(self, key: str, value: str) -> None:
         """Set a tag of the sweep's run."""
         self._tags[key] = value
+
+    def watch_machine(self) -> None:  # noqa: B027  (optional)
+        """Log the use of this machine while this process lives; called once the sweep's run exists."""
 
     def describe(self, answer: str) -> None:
         """Show the sweep's answer above its runs; called only if `takes_files`."""

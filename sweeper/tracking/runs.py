@@ -2,34 +2,39 @@
 
 A sweep has one parent run and one child run for each trial. A run is identified by its tags, so any process can find
 it. Points of metrics are means over replicates and their standard deviations. A point's time is the time of its journal
-record, so a point that is sent twice is the same point. A metric's group is the part of its name before a slash:
-`finished/` has the objective and test metrics of trials that ran to the end, so that pages can rank these alone.
+record. For a recalibration, it is the time at which its rows were first written; the file stays unchanged if the rows
+are equal. So a point that is sent twice is the same point, and a changed value is a newer point.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from operator import itemgetter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sweeper.core.cells import grouped
 from sweeper.core.domains import part_of
 from sweeper.core.ids import SweepPaths, config_hash, flatten_configuration, trial_name
 from sweeper.core.labels import STATUS_WORDS, describe, plural
-from sweeper.core.schemas import EPOCHS_SCHEMA, REHEARSAL
+from sweeper.core.schemas import REHEARSAL
 from sweeper.journal.journal import generation
 from sweeper.journal.reasons import decision_text, reason_text
 from sweeper.journal.records import Record, Reported, Suggested, configuration_of
 from sweeper.journal.segments import contents
 from sweeper.journal.state import COMPLETED, EARLY_STOPPED, ENDED, INTERRUPTED, RUNNING, WAITING, SweepState, TrialState
 from sweeper.tables.rows import FINAL, JournalRows
-from sweeper.tracking.base import SWEEP_RUN, Point, RunUpdate, TrackedSweep
-from trainables.curvature.statistics.base import headline_columns
-from trainables.registry.names import CORRUPTED, corruption_of, is_corrupted
+from sweeper.tracking.base import DIAGRAM_TAG, SWEEP_RUN, Point, RunUpdate, TrackedSweep
+from sweeper.tracking.points import (
+    FINISHED,
+    MOST_TRIALS,
+    Measured,
+    epoch_points,
+    epochs_between_points,
+    evaluation_points,
+    is_core,
+    thinned,
+)
 from trainables.worker.trial_reports import Row, TrialReport, of_kept_weights
 
 #: The tag that separates runs made after records were quarantined from runs made before.
@@ -65,6 +70,7 @@ class RunProjection:
         self.state = SweepState(len(sweep.configurations))
         self._sweep, self._identity, self._known = sweep, identity, known
         self._tags = _sweep_tags(sweep)
+        self._every = epochs_between_points(sweep.spec.scheduler.max_epochs)
         self._rows = JournalRows()
         self._began: dict[int, int] = {}
         self._changed_at: dict[int, int] = {}
@@ -87,7 +93,8 @@ class RunProjection:
         configuration = configuration_of(record.body)
         if rows and configuration is not None and configuration in self._touched:
             evaluations = rows.get("evaluations", ())
-            epochs = of_kept_weights(rows.get("epochs", ()), evaluations)
+            epochs = thinned(rows.get("epochs", ()), self._every, evaluations)
+            epochs = of_kept_weights(epochs, evaluations)
             measured = [*epoch_points(epochs), *evaluation_points(evaluations, self._logged)]
             if isinstance(record.body, Reported) and record.body.status == COMPLETED:
                 measured += self._finished(record.body.report, [*measured])
@@ -112,12 +119,22 @@ class RunProjection:
             return True
         return self._sweep.spec.objective.metric.endswith(f"_{column}")
 
-    def take(self, *, abandoned: bool = False) -> list[RunUpdate]:
+    def add(self, place: int, points: Sequence[Point]) -> None:
+        """Add points that are not in the journal to a trial's run; a trial that never started has none."""
+        if points and place in self._began:
+            self._points.setdefault(place, []).extend(points)
+            self.pending_points += len(points)
+            self._touched.add(place)
+
+    def take(self, *, abandoned: bool = False, diagrams: Mapping[int, int] | None = None) -> list[RunUpdate]:
         """Return an update for every run that lacks data, the parent run first; the next call does not return it again.
 
         Args:
             abandoned: whether the driver died, so that running trials are interrupted.
+            diagrams: configurations that get a new diagram, with its epoch.
         """
+        diagrams = diagrams or {}
+        self._touched |= diagrams.keys()
         if abandoned and self.state.outcome is None:
             running = (index for index, trial in self.state.trials.items() if trial.status == RUNNING)
             self._touched |= {SWEEP_RUN, *running}
@@ -127,6 +144,9 @@ class RunProjection:
         ]
         self._touched.clear()
         self._points, self._texts, self.pending_points = {}, {}, 0
+        for update in updates:
+            if update.place in diagrams:
+                update.tags[DIAGRAM_TAG] = str(diagrams[update.place])
         return updates
 
     def _places(self, record: Record) -> list[int]:
@@ -156,6 +176,7 @@ class RunProjection:
         trial = self.state.trials[index]
         status = INTERRUPTED if abandoned and trial.status == RUNNING else trial.status
         configuration = self._configuration(index)
+        named = configuration.get("dataset")
         flat = {key: value for key, value in flatten_configuration(configuration).items() if value is not None}
         tags = {key: value for key, value in self._tags.items() if key in EVERYWHERE}
         tags |= {"status": status, **_trial_tags(trial), **self._texts.get(index, {})}
@@ -179,6 +200,7 @@ class RunProjection:
             tags=tags,
             points=self._points.get(index, []),
             sequence=self.state.sequence,
+            dataset=named if isinstance(named, Mapping) else self._sweep.spec.dataset,
         )
 
     def _sweep_update(self, abandoned: bool) -> RunUpdate:
@@ -275,108 +297,3 @@ def _trial_tags(trial: TrialState) -> dict[str, str]:
 
 def _text(value: object) -> str:
     return str(value)[:LONGEST_TEXT]
-
-
-#: Metric, value and epoch of each point.
-Measured = Iterator[tuple[str, float, int]]
-
-_KEY_COLUMNS = frozenset({"trial", "replicate", "epoch", "split", "stage"})
-_EPOCH_METRICS = frozenset(EPOCHS_SCHEMA.names) - _KEY_COLUMNS
-
-
-#: Columns about the computation of a number, which are not metrics; the tables have them.
-UNLOGGED = re.compile(r".*_(matvecs|residual|samples|converged|at_bound)")
-
-#: Sweeps of more trials log only the `CORE` columns of an evaluation. MLflow's SQLite file takes 0.5 kB for a metric of
-#: a run (its primary key and two indexes repeat each row). 110 metrics of 10,000 trials took 577 MB, and everything
-#: else took 404 MB.
-MOST_TRIALS = 2000
-
-#: Columns of evaluations that even the largest sweeps log; they also log the main curvature metrics and the objective.
-CORE = re.compile(
-    r"accuracy|nll|brier|ece|ada_ece|cw_ece|mce|aurc|(refinement|calibration)_nll"
-    r"|posthoc_.*_(nll|temperature|gamma)|posthoc_.*(?<!_ada)(?<!_cw)_ece"
-)
-
-
-def epoch_points(rows: Iterable[Row]) -> Measured:
-    """Yield (metric, value, epoch) of epoch rows: the mean over replicates and, for several, their `…_std`."""
-    for epoch, group in grouped(rows, itemgetter("epoch")).items():
-        yield from _mean_and_spread(group, "", epoch)
-
-
-def is_core(column: str) -> bool:
-    """Return whether the largest sweeps log a column of evaluations."""
-    return CORE.fullmatch(column) is not None or column in headline_columns()
-
-
-def evaluation_points(rows: Iterable[Row], logged: Callable[[str], bool] = lambda column: True) -> Measured:
-    """Yield (metric, value, epoch) of evaluation rows, named after their split, except for the Hessian.
-
-    Columns in `UNLOGGED` are left out, as are columns that the epoch rows have (`val_nll` …). Pages show one group for
-    each word before a slash: `calibration/test_mce`, `posthoc/test_posthoc_temperature_ece`. Corrupted splits are
-    averaged over kinds for each severity, as `corrupted_3_ece`; the table has a row for each kind.
-
-    Args:
-        rows: evaluation rows.
-        logged: whether a column becomes points.
-    """
-    rows = [*rows]
-    means = _over_kinds(row for row in rows if is_corrupted(str(row.get("split"))))
-    plain = [row for row in rows if not is_corrupted(str(row.get("split")))]
-    for (epoch, split), group in grouped([*plain, *means], itemgetter("epoch", "split")).items():
-        yield from _mean_and_spread(group, split, epoch, logged)
-
-
-def _over_kinds(rows: Iterable[Row]) -> Iterator[Row]:
-    """Yield a row for each replicate, epoch and severity: means over kinds of the columns that all kinds have."""
-    named = ({**row, "split": f"{CORRUPTED}{corruption_of(row['split'])[1]}"} for row in rows)
-    for (replicate, epoch, split), group in grouped(named, itemgetter("replicate", "epoch", "split")).items():
-        columns = [c for c in group[0] if c not in _KEY_COLUMNS]
-        numbers = {c: [row[c] for row in group if isinstance(row.get(c), (int, float))] for c in columns}
-        # A mean over only some kinds would not be comparable between trials.
-        means = {c: math.fsum(values) / len(values) for c, values in numbers.items() if len(values) == len(group)}
-        yield {"replicate": replicate, "epoch": epoch, "split": split, **means}
-
-
-def _mean_and_spread(
-    rows: Sequence[Row], split: str, epoch: int, logged: Callable[[str], bool] = lambda column: True
-) -> Measured:
-    for column in dict.fromkeys(column for row in rows for column in row if column not in _KEY_COLUMNS):
-        before = before_column(split, column) if split else ""
-        if logged(column) and not UNLOGGED.fullmatch(column) and not (split and before + column in _EPOCH_METRICS):
-            yield from mean_and_spread(rows, (column,), before, epoch)
-
-
-#: Groups for columns of evaluations; the first match counts. Accuracy, NLL and ECE have none, so pages show them first.
-GROUPS = {
-    "": re.compile(r"accuracy|nll|ece"),
-    "posthoc/": re.compile(r"posthoc_.*"),
-    "curvature/": re.compile(r"hessian_.*"),
-    "calibration/": re.compile(r".*(ece|mce|calibration|confiden|posterior|region).*"),
-    "other/": re.compile(r".*"),
-}
-
-
-def before_column(split: str, column: str) -> str:
-    """Return the prefix of a metric's name: its group and, except for the Hessian, its split."""
-    group = next(group for group, columns in GROUPS.items() if columns.fullmatch(column))
-    return group if column.startswith("hessian_") else f"{group}{split}_"
-
-
-#: Metrics under `finished/` of trials that ran to the end, besides the objective, if they are measured.
-FINISHED = frozenset({"test_accuracy", "test_nll", "test_ece", "posthoc/test_posthoc_temperature_ece"})
-
-
-def mean_and_spread(rows: Sequence[Row], columns: Iterable[str], prefix: str, epoch: int) -> Measured:
-    """Yield (prefix + column, mean over rows with a value, epoch) and, for several values, their `…_std`."""
-    for column in columns:
-        values = [row[column] for row in rows if isinstance(row.get(column), (int, float))]
-        if not values:
-            continue
-        mean = math.fsum(values) / len(values)
-        yield prefix + column, mean, epoch
-        # The spread of standard errors is not informative, and all replicates share the learning rate.
-        if len(values) > 1 and column != "lr" and not column.endswith("_se"):
-            deviation = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
-            yield f"{prefix}{column}_std", deviation, epoch

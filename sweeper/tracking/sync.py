@@ -15,9 +15,9 @@ import select
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sweeper.core.display import redact
@@ -38,9 +38,10 @@ from sweeper.storage.lease import holder
 from sweeper.storage.lookup import refuse_odd_files
 from sweeper.storage.metadata import read_manifest, read_specification
 from sweeper.tables.generations import recalibration_parts, state_of_recalibrations
-from sweeper.tracking.artifacts import artifacts
-from sweeper.tracking.base import TrackedSweep, kind_of
+from sweeper.tracking.artifacts import Bins, artifacts, missing_diagrams, reliability_diagram, said_of
+from sweeper.tracking.base import RunUpdate, TrackedSweep, kind_of
 from sweeper.tracking.follower import ADDRESS_VARIABLE
+from sweeper.tracking.points import recalibration_points
 from sweeper.tracking.runs import GENERATION_TAG, RunProjection, identity_of
 from trainables.files.locks import LockHeldError, file_lock
 
@@ -62,8 +63,14 @@ LAST_TRIES = 2
 #: A pass over a long journal writes after this many points, which bounds its memory to some 50 MB.
 POINTS_A_PASS = 200_000
 
+#: Seconds between two drawings of diagrams while trials train: reading a thousand files of the table takes a second.
+DIAGRAM_SECONDS = 30.0
+
 #: The parent run's tag that says which journal record and which recalibrations its artifacts contain.
 ARTIFACTS_TAG = "artifacts_sequence"
+
+#: The parent run's tag that says which recalibrations are logged.
+RECALIBRATIONS_TAG = "recalibrations"
 
 _log = logging.getLogger("sweeper.tracking")
 
@@ -93,24 +100,34 @@ class Projection:
         known = self._store.connect(identity["sweep_id"], identity.get(GENERATION_TAG, ""))
         self._runs = RunProjection(sweep, identity, known)
         self._tail = JournalTail(self.paths.journal)
+        self._drawn_at = time.monotonic()
         return True
 
-    def advance(self, *, abandoned: bool = False) -> None:
-        """Write everything that is in the journal now; `abandoned` means that the driver died."""
+    def advance(self, *, last: bool = False, abandoned: bool = False) -> None:
+        """Write everything that is in the journal now; `last` also draws diagrams, which are otherwise drawn rarely."""
         self._abandoned = abandoned
+        draw = last or abandoned or time.monotonic() - self._drawn_at >= DIAGRAM_SECONDS
         for record in self._tail.read():
             self._runs.apply(record)
             if isinstance(record.body, Ended):
                 self.ended_at = record.sequence
             if self._runs.pending_points >= POINTS_A_PASS:
-                self._write()
-        self._write()
+                self._write(draw=draw)
+        self._write(draw=draw)
+
+    def watch_machine(self) -> None:
+        """Log the use of this machine to the sweep's run, if the tracker supports it."""
+        self._store.watch_machine()
 
     def attach(self) -> None:
-        """Attach tables, report and reliability diagram to the parent run, unless it has their current versions."""
+        """Attach tables, report and reliability diagram to the parent run, unless it has their current versions.
+
+        Before that, log recalibrations, which are not in the journal, and draw the last trials' diagrams.
+        """
+        self._write(draw=True)
+        recalibrated = self._log_recalibrations()
         if not self._store.takes_files:
             return
-        recalibrated = state_of_recalibrations(recalibration_parts(self.paths))
         sequence = f"{self._runs.state.sequence} {recalibrated}".strip()
         if self._store.parent_tag(ARTIFACTS_TAG) == sequence or not self.paths.tables.exists():
             return
@@ -120,13 +137,42 @@ class Projection:
                 self._store.log_artifact(path, target)
         self._store.set_parent_tag(ARTIFACTS_TAG, sequence)
 
-    def _write(self) -> None:
-        """Write the data that runs lack."""
-        updates = self._runs.take(abandoned=self._abandoned)
+    def _log_recalibrations(self) -> str:
+        """Log the points of all recalibrations if any is new; return the digest of their state."""
+        parts = recalibration_parts(self.paths)
+        state = state_of_recalibrations(parts)
+        if state and self._store.parent_tag(RECALIBRATIONS_TAG) != state:
+            for part in parts:
+                for place, points in recalibration_points(part):
+                    self._runs.add(place, points)
+                if self._runs.pending_points >= POINTS_A_PASS:
+                    self._write()
+            self._write()
+            self._store.set_parent_tag(RECALIBRATIONS_TAG, state)
+        return state
+
+    def _write(self, *, draw: bool = False) -> None:
+        """Write the data that runs lack; with `draw`, including diagrams of trials that have ended since."""
+        due: dict[int, tuple[int, Bins]] = {}
+        if draw and self._store.takes_files:
+            self._drawn_at = time.monotonic()
+            due = missing_diagrams(self.paths, self._runs.state, self._store.drawn)
+        drawn = {index: epoch for index, (epoch, _) in due.items()}
+        updates = self._runs.take(abandoned=self._abandoned, diagrams=drawn)
         if updates:
-            self._store.write(updates)
+            self._store.write(self._illustrated(updates, due))
             self.runs += len(updates)
             self.points += sum(len(update.points) for update in updates)
+
+    def _illustrated(self, updates: Iterable[RunUpdate], due: Mapping[int, tuple[int, Bins]]) -> Iterator[RunUpdate]:
+        """Yield the updates; updates of places in `due` get a diagram."""
+        # Draw a diagram when it is sent, so that memory holds one at a time.
+        for update in updates:
+            if update.place in due:
+                epoch, bins = due[update.place]
+                drawn = reliability_diagram(bins, self._runs.name_of(update.place), f"epoch {epoch}, {said_of(bins)}")
+                update = replace(update, diagram=drawn)
+            yield update
 
     @contextmanager
     def alone(self, patience: float) -> Iterator[None]:
@@ -201,7 +247,7 @@ def sync(root: Path, uri: str) -> SyncReport:
                 projection.prepare()
                 if not projection.begin():
                     raise SweeperError(f"the sweep {projection.paths.name!r} has no journal yet", "start it first")
-                projection.advance(abandoned=holder(projection.paths.lease) is None)
+                projection.advance(last=True, abandoned=holder(projection.paths.lease) is None)
                 projection.attach()
                 break
             except projection.kind.errors() as error:
@@ -239,7 +285,8 @@ def follow(root: Path, uri: str) -> bool:
                 # A request that timed out may have succeeded since, so at the end the runs are looked up once more.
                 begun = (begun and not (leaving and troubled)) or projection.begin()
                 if begun:
-                    projection.advance()
+                    projection.advance(last=woken)
+                    projection.watch_machine()
                 if leaving:
                     if begun and projection.ended_at > newest_before:
                         projection.attach()

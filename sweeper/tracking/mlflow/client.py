@@ -6,19 +6,22 @@ was created twice, the younger one is deleted.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sweeper.space.configurations import named_components
-from sweeper.tracking.base import SWEEP_RUN, RunUpdate, TrackedSweep, Tracker
+from sweeper.tracking.base import DIAGRAM, DIAGRAM_TAG, SWEEP_RUN, RunUpdate, TrackedSweep, Tracker
 from sweeper.tracking.mlflow.pages import TAG, address, as_markdown, questions, read_data, shared_view
 from sweeper.tracking.runs import GENERATION_TAG
 
 if TYPE_CHECKING:
-    from mlflow.entities import Run
+    from mlflow.entities import Dataset, Run
+    from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
     from mlflow.tracking import MlflowClient
 
 #: The tag with the newest journal record that a run contains.
@@ -65,6 +68,7 @@ class MlflowTracker(Tracker):
         goal = sweep.spec.objective
         self._experiment_tags = {TAG: shared_view(goal.metric, goal.mode, sweep.varying, len(sweep.configurations))}
         self._unfinished: set[int] = set()
+        self._monitor: SystemMetricsMonitor | None = None
         self._sweep_id = ""
         self._run_ids: dict[int, str] = {}
         self._statuses: dict[int, str] = {}
@@ -86,7 +90,7 @@ class MlflowTracker(Tracker):
         Runs of another generation of its journal are deleted; MLflow can restore deleted runs.
         """
         self._sweep_id, self._run_ids, self._statuses = sweep_id, {}, {}
-        self._tags, self._sent = {}, {}
+        self.drawn, self._tags, self._sent = {}, {}, {}
         known: dict[int, int] = {}
         for run in sorted(self._find_runs(), key=_preference):
             info, tags = run.info, dict(run.data.tags)
@@ -100,6 +104,8 @@ class MlflowTracker(Tracker):
                 self._client.restore_run(info.run_id)
             self._run_ids[place], self._statuses[place], self._sent[place] = info.run_id, info.status, tags
             known[place] = _sequence(run)
+            if DIAGRAM_TAG in tags:
+                self.drawn[place] = tags[DIAGRAM_TAG]
         self._tags = dict(self._sent.get(SWEEP_RUN, {}))
         self._unfinished = {place for place, sequence in known.items() if sequence < 0}
         return known
@@ -109,16 +115,32 @@ class MlflowTracker(Tracker):
         for update in updates:
             new = update.place not in self._run_ids or update.place in self._unfinished
             run_id = self._run_ids.get(update.place) or self._create(update)
+            if new and update.dataset is not None:
+                self._log_dataset(run_id, used_dataset(update.dataset, self._sweep.manifest.get("dataset") or {}))
             self._unfinished.discard(update.place)
             # The tag with the newest record is written last, so after an interruption it never names an unsent record.
             if self._statuses[update.place] != RUN_STATUS[update.status]:
                 self._set_status(run_id, update)
+            if update.diagram is not None:
+                self._client.log_text(run_id, update.diagram, DIAGRAM)
             self._log(run_id, update, new)
+            if update.diagram is not None:
+                self.drawn[update.place] = update.tags[DIAGRAM_TAG]
 
     def set_parent_tag(self, key: str, value: str) -> None:
         """Set a tag of the parent run."""
         self._client.set_tag(self._run_ids[SWEEP_RUN], key, value)
         self._tags[key] = value
+
+    def watch_machine(self) -> None:
+        """Log MLflow's system metrics to the parent run, if its own environment variable enables them."""
+        from mlflow.environment_variables import MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING
+        from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
+
+        if self._monitor is None and MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING.get():
+            run_id = self._run_ids[SWEEP_RUN]
+            self._monitor = SystemMetricsMonitor(run_id, resume_logging=True, tracking_uri=self._uri)
+            self._monitor.start()
 
     def describe(self, answer: str) -> None:
         """Put the sweep's answer first in the experiment's description."""
@@ -193,6 +215,12 @@ class MlflowTracker(Tracker):
         self._sent[update.place] = tags
         return str(run.info.run_id)
 
+    def _log_dataset(self, run_id: str, used: Dataset) -> None:
+        """Log the data set of a run; repeating it changes nothing."""
+        from mlflow.entities import DatasetInput, InputTag
+
+        self._client.log_inputs(run_id, datasets=[DatasetInput(used, [InputTag(CONTEXT_TAG, CONTEXT)])])
+
     def _set_status(self, run_id: str, update: RunUpdate) -> None:
         status = RUN_STATUS[update.status]
         if update.end_time is None:
@@ -234,3 +262,38 @@ def _sequence(run: Run) -> int:
 def _preference(run: Run) -> tuple[bool, int, int]:
     """Sort key for several runs of one place, made by a repeated creation: the run to keep comes first."""
     return run.info.lifecycle_stage != ACTIVE, -_sequence(run), run.info.start_time
+
+
+#: MLflow's tag of an input; the profile describes the data set's other splits.
+CONTEXT_TAG, CONTEXT = "mlflow.data.context", "training"
+
+#: Length of a data set's digest; MLflow's tables allow 36.
+DIGEST_CHARACTERS = 16
+
+
+def used_dataset(named: Mapping[str, Any], recorded: Mapping[str, Any]) -> Dataset:
+    """Describe the data set of a configuration.
+
+    Args:
+        named: name and options of the data set.
+        recorded: the manifest's facts about the sweep's data set: name, options, `samples`, `classes`, `split_hash`.
+    """
+    from mlflow.entities import Dataset
+
+    options = {key: value for key, value in named.items() if key != "name"}
+    own = all(recorded.get(key) == value for key, value in named.items())
+    facts = {key: recorded[key] for key in ("samples", "classes", "split_hash") if own and key in recorded}
+    whole = json.dumps([dict(named), facts.get("split_hash")], sort_keys=True, default=str)
+    sizes = facts.pop("samples", {})
+    profile = {**({"num_rows": sum(sizes.values())} if sizes else {}), **sizes, **facts, **options}
+    digest = hashlib.sha256(whole.encode()).hexdigest()[:DIGEST_CHARACTERS]
+    return Dataset(str(named["name"]), digest, *_source(named), profile=json.dumps(profile, default=str))
+
+
+def _source(named: Mapping[str, Any]) -> tuple[str, str]:
+    """Return type and JSON of the source: the data's folder, else the code that loads them."""
+    folder = named.get("folder")
+    if isinstance(folder, str):
+        return "local", json.dumps({"uri": Path(folder).expanduser().absolute().as_uri()})
+    loader = str(named["name"]) if ":" in str(named["name"]) else f"trainables.datasets: {named['name']}"
+    return "code", json.dumps({"tags": {"mlflow.source.type": "LOCAL", "mlflow.source.name": loader}})

@@ -1,11 +1,12 @@
-"""Log an exported model to MLflow with its run and metrics."""
+"""Log an exported model to MLflow with its run, metrics and data set, and on request register it."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from sweeper.core.ids import SweepPaths, configuration_index
 from sweeper.journal.journal import read_journal
 from sweeper.journal.state import fold
 from sweeper.storage.lookup import find_sweep
+from sweeper.tracking.mlflow.client import used_dataset
 from sweeper.tracking.mlflow.pages import store
 from sweeper.tracking.runs import identity_of
 from sweeper.tracking.sync import tracked
@@ -25,10 +27,14 @@ if TYPE_CHECKING:
     from mlflow.entities import LoggedModel, Run
     from mlflow.tracking import MlflowClient
 
+BEST_ALIAS = "best"
 KIND = "classifier"
 
+#: MLflow's own tag with a model's versions in the registry, which its page shows.
+VERSIONS_TAG = "mlflow.modelVersions"
 
-def log_model(folder: Path, name: str, output: Path, uri: str) -> str:
+
+def log_model(folder: Path, name: str, output: Path, uri: str, register: str | None = None) -> str:
     """Log an exported model to the run of its trial; return a sentence with its address.
 
     Its metrics are named `calibrated_<split>_<metric>`.
@@ -38,6 +44,7 @@ def log_model(folder: Path, name: str, output: Path, uri: str) -> str:
         name: name of its sweep.
         output: folder of the sweep.
         uri: address of the MLflow store.
+        register: name in the registry, whose alias `best` then points to this model.
 
     Raises:
         SweeperError: the store cannot be reached, or has no run of the trial.
@@ -49,7 +56,13 @@ def log_model(folder: Path, name: str, output: Path, uri: str) -> str:
         run = _run_of(client, find_sweep(name, output), source["trial"], uri)
         model = _logged(client, run, folder, description)
         _log_metrics(client, run, model, description)
-    return f"logged in MLflow as models:/{model.model_id}"
+        with _default_store(uri):
+            version = _registered(client, run, model, register) if register else None
+    where = f"logged in MLflow as models:/{model.model_id}"
+    if version is None:
+        return where
+    alias = f"alias {BEST_ALIAS}: models:/{register}@{BEST_ALIAS}"
+    return f"{where}; registered as {register}, version {version}, {alias}"
 
 
 def _run_of(client: MlflowClient, paths: SweepPaths, trial: str, uri: str) -> Run:
@@ -99,10 +112,44 @@ def _logged(client: MlflowClient, run: Run, folder: Path, description: Mapping[s
 
 
 def _log_metrics(client: MlflowClient, run: Run, model: LoggedModel, description: Mapping[str, Any]) -> None:
-    """Log the metrics of the exported probabilities, linked to the model."""
+    """Log the metrics of the exported probabilities, linked to the model and the data set."""
     source = description["source"]
+    used, epoch = used_dataset(source["dataset"], source["dataset_facts"]), source["epoch"]
     for split, values in description["metrics"].items():
         for name, value in values.items():
             client.log_metric(
-                run.info.run_id, f"calibrated_{split}_{name}", value, step=source["epoch"], model_id=model.model_id
-            )
+                run.info.run_id, f"calibrated_{split}_{name}", value, step=epoch,
+                model_id=model.model_id, dataset_name=used.name, dataset_digest=used.digest,
+            )  # fmt: skip
+
+
+def _registered(client: MlflowClient, run: Run, model: LoggedModel, name: str) -> str:
+    """Register the model as a new version with the alias; return the version."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        client.create_registered_model(name)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+    made = client.create_model_version(
+        name, f"models:/{model.model_id}", run_id=run.info.run_id, model_id=model.model_id, tags=model.tags
+    )
+    client.set_registered_model_alias(name, BEST_ALIAS, made.version)
+    versions = json.dumps([{"name": name, "version": str(made.version)}])
+    client.set_logged_model_tags(model.model_id, {VERSIONS_TAG: versions})
+    return str(made.version)
+
+
+@contextlib.contextmanager
+def _default_store(uri: str) -> Iterator[None]:
+    """Make a store MLflow's default within this context."""
+    # When MLflow registers a model, it looks up `models:/<model_id>` in the default store, not in the client's store.
+    import mlflow
+
+    before = mlflow.get_tracking_uri() if mlflow.is_tracking_uri_set() else None
+    mlflow.set_tracking_uri(uri)
+    try:
+        yield
+    finally:
+        mlflow.set_tracking_uri(before)

@@ -29,6 +29,7 @@ from sweeper.space.loading import load_spec
 from sweeper.storage.sweeps import Sweep
 from sweeper.tables.generations import recalibration_parts, state_of_recalibrations, writing
 from sweeper.tables.writer import ParquetSink
+from sweeper.tracking.points import recalibration_points
 from tests.sweeper.synthetic_sweep import gamma_configuration
 from trainables.metrics import METRIC_NAMES, evaluate_probabilities, softmax64
 from trainables.metrics.debiased import debiased_l2
@@ -292,6 +293,26 @@ def test_evaluations_without_predictions_are_counted_and_named(sweep: Sweep) -> 
     done = recalibrate(sweep, [Request("none", 15)])
     assert [*done.missing] == [f"{trial}-r{replicate}-e{epoch:05d}" for trial, replicate, epoch in gone]
     assert any(f"{len(gone)} evaluations have no stored predictions" in line for line in done.lines())
+
+
+def test_points_for_mlflow_are_means_over_replicates(answered: tuple[Sweep, Recalibrated]) -> None:
+    sweep, _ = answered
+    part = next(
+        p
+        for p in recalibration_parts(sweep.paths)
+        if p.path.name == Request("temperature", 10, {"objective": "ece"}).part
+    )
+    found = dict(recalibration_points(part))
+    assert sorted(found) == list(range(TRIALS))
+    rows = rows_of(sweep, "method = 'temperature' AND bins = 10 AND trial = 'c00003'")
+    points = {point.key: point for point in found[3]}
+    prefix = "recalibrated_temperature_objective:ece_bins10"
+    tested = [row["ece"] for row in rows if row["split"] == "test"]
+    assert points[f"{prefix}/test_ece"].value == pytest.approx(np.mean(tested), rel=1e-12)
+    assert points[f"{prefix}/test_ece_std"].value == pytest.approx(np.std(tested, ddof=1), rel=1e-12)
+    fitted = [row["temperature"] for row in rows if row["split"] == "val"]
+    assert points[f"{prefix}/temperature"].value == pytest.approx(np.mean(fitted), rel=1e-12)
+    assert {point.timestamp for point in found[3]} == {part.written}
 
 
 @pytest.fixture

@@ -97,12 +97,12 @@ def test_mlflow_shows_the_tree_compares_three_runs_and_shows_a_diagram(shown: Sh
             view = address(shown.address, shown.experiment)
             await visit(tab, view, "shared view", "Model metrics", "Sort: val_nll", *shortened)
             assert await tab.evaluate(f"{EXPANDER} === null"), "the view is flat: nothing is folded"
-            await visit(tab, view.replace("CHART", "TABLE"), *shortened, "space.yaml")
+            await visit(tab, view.replace("CHART", "TABLE"), *shortened, "digits (", "space.yaml")
             chosen = [child.info.run_id for child in shown.children[:3]]
             query = f"runs={json.dumps(chosen)}&experiments={json.dumps([shown.experiment])}"
             page = await visit(tab, f"{shown.address}/#/compare-runs?{query}", *names[:3], "Parallel Coordinates")
             assert "config_optimizer_lr" in page, "what varies is there to compare"
-            run = f"{shown.address}/#/experiments/{shown.experiment}/runs/{shown.parent}"
+            run = f"{shown.address}/#/experiments/{shown.experiment}/runs/{chosen[0]}"
             await visit(tab, f"{run}/artifacts/reliability_diagram.svg", "reliability_diagram.svg")
             image = "[...document.querySelectorAll('img')].some((image) => image.naturalWidth >= 400)"
             await tab.wait_for(image, seconds=60)

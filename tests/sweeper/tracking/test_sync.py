@@ -2,14 +2,14 @@
 
 import contextlib
 import copy
+import json
 import os
-import re
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +22,10 @@ from sweeper.core.ids import config_hash, trial_name
 from sweeper.journal.journal import read_journal, set_aside_damaged
 from sweeper.journal.reasons import decision_text
 from sweeper.journal.state import fold
-from sweeper.results import load
-from sweeper.results.recalibrating import recalibrate
-from sweeper.results.recalibration import read_requests
-from sweeper.space.loading import load_spec
-from sweeper.storage.sweeps import Sweep
 from sweeper.tracking import sync as projection
+from sweeper.tracking.base import RunUpdate
 from sweeper.tracking.follower import Follower
-from sweeper.tracking.mlflow.client import RUN_STATUS
+from sweeper.tracking.mlflow.client import RUN_STATUS, MlflowTracker
 from sweeper.tracking.mlflow.pages import TAG, delete_runs, experiments
 from sweeper.tracking.runs import sweep_id
 from tests.alive import wait_for_ends
@@ -59,7 +55,8 @@ def assert_complete(sweep: Any, uri: str, *, abandoned: bool = False) -> None:
     (parent,) = (r for r in runs if r.data.tags["configuration"] == "sweep")
     started = {fields(r)["configuration"] for r in records if "configuration" in fields(r)}
     assert len(runs) == len(children) + 1
-    assert experiment.tags[TAG].startswith("deflate;")
+    assert experiment.tags[TAG].startswith("deflate;") and not parent.inputs.dataset_inputs
+    assert len({run.inputs.dataset_inputs[0].dataset.digest for run in children.values()}) == 1
     assert children.keys() == started
     points = expected_points(records)
     for index, run in children.items():
@@ -74,6 +71,9 @@ def assert_complete(sweep: Any, uri: str, *, abandoned: bool = False) -> None:
         decision = decision_text(trial.decision) if trial.decision else None
         assert (tags["attempt"], tags.get("decision")) == (str(trial.attempt), decision)
         assert not [key for key in tags if key.startswith("config_") and key != "config_hash"]
+        (used,) = run.inputs.dataset_inputs
+        assert used.dataset.name == "digits" and json.loads(used.dataset.profile)["num_rows"] == 12
+        assert [(tag.key, tag.value) for tag in used.tags] == [("mlflow.data.context", "training")]
         assert (tags["mlflow.source.name"], tags["mlflow.source.type"]) == ("space.yaml", "LOCAL")
         assert (tags["mlflow.source.git.commit"], tags["mlflow.user"]) == ("c0ffee", "somebody")
         loss = sweep.configurations[index]["loss"]
@@ -135,7 +135,7 @@ def test_any_store_equals_the_journal_after_every_sync_and_syncing_again_adds_no
 
 
 def test_the_parent_carries_tables_report_and_reliability_diagram(random_sweep: Any, tmp_path: Path) -> None:
-    sweep = random_sweep(3, count=3)
+    sweep = random_sweep(2, count=3)
     sweep.write_spec()
     sink = sweep.sink()
     drive(sweep, 10_000, sink)
@@ -158,21 +158,35 @@ def test_the_parent_carries_tables_report_and_reliability_diagram(random_sweep: 
     )
     children = client.search_runs([parent.info.experiment_id], "tags.trial LIKE 'c%'")
     assert len(children) == 3
+    for child in children:
+        assert [item.path for item in client.list_artifacts(child.info.run_id)] == ["reliability_diagram.svg"]
     tables = {item.path for item in client.list_artifacts(parent.info.run_id, "tables")}
     assert {"tables/trials.parquet", "tables/evaluations.parquet"} <= tables
     diagram = Path(client.download_artifacts(parent.info.run_id, "reliability_diagram.svg", str(tmp_path)))
-    drawn = diagram.read_text()
-    (trial,) = {*re.findall(r"c\d{5}", drawn)}
-    (last,) = load(sweep.root).rows(
-        f"SELECT sum(n) AS n FROM reliability WHERE trial = '{trial}' AND split = 'test' AND epoch = "
-        f"(SELECT max(epoch) FROM reliability WHERE trial = '{trial}')"
-    )
-    assert drawn.count("<rect") == 2 + 1 and f" {last['n']:,} predictions" in drawn, "its last evaluation alone"
-    loaded = Sweep(sweep.paths, load_spec("quickstart"), sweep.configurations)
-    recalibrate(loaded, read_requests(["temperature"], [], [3]))
-    projection.sync(sweep.root, uri)
-    tables = {item.path for item in client.list_artifacts(parent.info.run_id, "tables")}
-    assert "tables/recalibrations.parquet" in tables, "they are newer than the journal"
+    assert diagram.read_text().count("<rect") == 2 + 1
+
+
+def test_a_diagram_comes_with_the_last_points(
+    random_sweep: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = random_sweep(2, count=3)
+    sweep.write_spec()
+    sink = sweep.sink()
+    drive(sweep, 10_000, sink)
+    sink.close()
+    sent: list[RunUpdate] = []
+    write = MlflowTracker.write
+
+    def noting(tracker: MlflowTracker, updates: Iterable[RunUpdate]) -> None:
+        sent.extend(kept := list(updates))
+        write(tracker, kept)
+
+    monkeypatch.setattr(MlflowTracker, "write", noting)
+    monkeypatch.setattr("sweeper.tracking.sync.POINTS_A_PASS", 1)
+    projection.sync(sweep.root, f"sqlite:///{tmp_path / 'mlflow.db'}")
+    drawn = [update for update in sent if update.diagram is not None]
+    assert len(drawn) == 3 and all(update.points for update in drawn)
+    assert len(sent) > 3 + len(drawn), "several passes"
 
 
 @pytest.mark.integration

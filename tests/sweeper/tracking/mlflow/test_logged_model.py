@@ -1,5 +1,6 @@
-"""An exported model in MLflow: it loads from there, and its metrics belong to it and its run."""
+"""An exported model in MLflow: it loads from the registry, its metrics belong to it, its data set and its run."""
 
+import json
 import signal
 
 import mlflow
@@ -35,35 +36,47 @@ def store(request, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_logged_model_gives_the_sweeps_probabilities_and_its_metrics_belong_to_it(digits, store, tmp_path):
+def test_a_registered_model_gives_the_sweeps_probabilities_and_its_metrics_belong_to_it(digits, store, tmp_path):
     output = digits.root.parent
     with pytest.raises(sweeper.SweeperError, match=r"has no run of c0000\d of the sweep 'digits'"):
         sweeper.export("digits", tmp_path / "early", output=output, mlflow=True, tracking_uri=store)
     projection.sync(digits.root, store)
     done = [
-        sweeper.export("digits", tmp_path / str(n), output=output, mlflow=True, tracking_uri=store) for n in range(2)
+        sweeper.export("digits", tmp_path / str(n), output=output, register="winner", tracking_uri=store)
+        for n in range(2)
     ]
-    client = MlflowClient(tracking_uri=store)
+    assert "registered as winner, version 2, alias best" in done[1].sentence()
+
+    client = MlflowClient(tracking_uri=store, registry_uri=store)
+    assert client.get_model_version_by_alias("winner", "best").version in (2, "2")
     experiment = client.get_experiment_by_name("digits")
     models = client.search_logged_models([experiment.experiment_id])
-    (model,) = (each for each in models if each.model_id in done[1].sentence())
     assert len(models) == 2
+    model = client.get_logged_model(client.get_model_version_by_alias("winner", "best").source.removeprefix("models:/"))
+    assert json.loads(model.tags["mlflow.modelVersions"]) == [{"name": "winner", "version": "2"}]
     run = client.get_run(model.source_run_id)
     assert run.data.tags["trial"] == done[1].trial
     assert {output.model_id for output in run.outputs.model_outputs} == {each.model_id for each in models}
+    (used,) = run.inputs.dataset_inputs
     linked = {metric.key: metric for metric in model.metrics}
     told = done[1].description["metrics"]["test"]["ece"]
     assert linked["calibrated_test_ece"].value == pytest.approx(told, abs=1e-12)
+    assert {(m.dataset_name, m.dataset_digest) for m in linked.values()} == {("digits", used.dataset.digest)}
+    assert json.loads(used.dataset.profile)["test"] == 359
 
     mlflow.set_tracking_uri(store)
+    mlflow.set_registry_uri(store)
     try:
-        loaded = mlflow.pyfunc.load_model(f"models:/{model.model_id}")
-        example = loaded.metadata.load_input_example()
+        loaded = mlflow.pyfunc.load_model("models:/winner@best")
+        by_id = mlflow.pyfunc.load_model(f"models:/{model.model_id}")
+        example = by_id.metadata.load_input_example()
     finally:
         mlflow.set_tracking_uri(None)
+        mlflow.set_registry_uri(None)
     test = load_dataset("digits").test
     expected = calibrated(digits, done[1].trial, [0])
-    assert np.abs(loaded.predict(test.prepare(test.inputs).numpy()) - expected).max() < 1e-5
+    for each in (loaded, by_id):
+        assert np.abs(each.predict(test.prepare(test.inputs).numpy()) - expected).max() < 1e-5
     assert loaded.metadata.signature.inputs.inputs[0].shape == (-1, 1, 8, 8)
     assert np.array_equal(example, test.prepare(test.inputs[:1]).numpy())
 

@@ -46,7 +46,10 @@ def test_trials_are_in_a_flat_table_best_first_with_charts_of_what_varies():
     assert (view["orderByKey"], view["orderByAsc"], view["runsHiddenMode"]) == (
         "metrics.`finished/val_accuracy`", False, "SHOW_ALL"
     )  # fmt: skip
-    assert view["selectedColumns"][:2] == ["metrics.`finished/val_accuracy`", "metrics.`val_accuracy`"]
+    assert (
+        view["selectedColumns"][:2] == ["metrics.`finished/val_accuracy`", "metrics.`val_accuracy`"]
+        and "attributes.`Dataset`" in view["selectedColumns"]
+    )
     scatters = [(c["xaxis"]["key"], c["yaxis"]["key"]) for c in view["compareRunCharts"] if c["type"] == "SCATTER"]
     assert scatters == [("test_accuracy", "test_ece"), ("config_loss_gamma", "test_ece")]
     sections = {section["uuid"] for section in view["compareRunSections"]}
