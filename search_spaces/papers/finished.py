@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,13 +13,12 @@ from search_spaces.papers import recipes
 from search_spaces.papers.figures import QUANTITIES, Comparison, candidates
 from search_spaces.papers.published_numbers import PublishedNumber
 from search_spaces.papers.recipes import Recipe, Settings
-from sweeper.core.cells import Row, by_trial, float_or_none, measured_values, text_of
+from sweeper.core.cells import Row, by_trial, float_or_none, measured_values
 from sweeper.core.statistics.basics import Spread, spread
 from sweeper.results import Results
 from sweeper.results.leaderboard import objective
 from sweeper.results.queries import literal
 from trainables.losses import LOSSES
-from trainables.posthoc.focal_map import training_gamma
 from trainables.registry import column_label, entry_label
 
 #: Rows of the view `final` by trial.
@@ -147,11 +145,6 @@ class FinishedSweep:
         rows = self.results.rows("SELECT * FROM trials WHERE status = 'completed' OR stop_kind = 'non_finite'")
         return Counter(recipes.configuration_settings(row) for row in rows)
 
-    @cached_property
-    def _recalibrations(self) -> dict[str, list[Row]]:
-        sql = "SELECT recalibrations.* FROM recalibrations JOIN final USING (trial, replicate, epoch, split)"
-        return by_trial(self.results.rows(sql))
-
     def _epoch_rows(self, trial: str) -> Sequence[Row]:
         if trial not in self._epochs:
             sql = f"SELECT * FROM epochs WHERE trial = {literal(trial)} ORDER BY replicate, epoch"
@@ -228,15 +221,8 @@ class FinishedSweep:
             return measured_values(rows, f"config_loss_{column}")  # a hyperparameter that was selected
         if number.posthoc:
             label = self._labels.get(recipe.method(number))
-            if label is not None:
-                column = f"posthoc_{label}_{column}"
-            else:
-                rows = [row for row in self._recalibrations.get(trial, ()) if self._recalibrated(row, number, recipe)]
-        # Tables hold accuracies; some papers print errors.
-        if number.metric == "error":
-            column = column.removesuffix("error") + "accuracy"
-        values = measured_values(rows, column)
-        return [1 - value for value in values] if number.metric == "error" else values
+            return [] if label is None else measured_values(rows, f"posthoc_{label}_{column}")
+        return measured_values(rows, column)
 
     @cached_property
     def _labels(self) -> dict[Settings, str]:
@@ -245,22 +231,6 @@ class FinishedSweep:
         for entry in self.results.posthoc:
             labels.setdefault(recipes.method_settings(entry["name"], entry), entry_label(entry))
         return labels
-
-    def _recalibrated(self, row: Row, number: PublishedNumber, recipe: Recipe) -> bool:
-        """Return whether a row of `recalibrations` has a number's method, options and split, and the recipe's bins."""
-        # Cheap comparisons first: parsing options takes longer, and there are many rows.
-        if (row["method"], row["split"], row["bins"]) != (number.posthoc, number.split, recipe.spec.evaluation.bins):
-            return False
-        options = json.loads(text_of(row, "options"))
-        if recipes.method_settings(number.posthoc, options) != recipe.method(number):
-            return False
-        # A temperature fitted by focal loss uses the training γ unless the options give one.
-        by_focal_loss = number.posthoc == "temperature" and options.get("objective") == "focal"
-        return not by_focal_loss or "gamma" in options or row["gamma"] == self._training_gamma(text_of(row, "trial"))
-
-    def _training_gamma(self, trial: str) -> float | None:
-        row, prefix = self._trials[trial][0], "config_loss_"
-        return training_gamma({key.removeprefix(prefix): row[key] for key in row if key.startswith(prefix)})
 
 
 def _network_name(row: Row) -> str:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from sweeper.core.cells import Value, grouped
+from sweeper.core.cells import Value
 from sweeper.core.errors import SweeperError, writing_to
 from sweeper.core.ids import RECALIBRATIONS, SweepPaths
 from sweeper.core.schemas import record_batch
@@ -35,7 +35,7 @@ from sweeper.storage.sweeps import Sweep, open_sweep
 from sweeper.tables.generations import RECALIBRATIONS_SCHEMA, link_recalibrations, write_part, writing
 from trainables.metrics import evaluate_probabilities, softmax64
 from trainables.metrics.base import Floats, Metrics, UnusablePredictions, further_metric_columns
-from trainables.posthoc import Calibrator, fit_many
+from trainables.posthoc import Calibrator, fit
 from trainables.posthoc.base import cross_fitted
 from trainables.posthoc.focal_map import with_training_gamma
 from trainables.registry import HyperparameterValue, hyperparameter_values
@@ -266,13 +266,14 @@ def fitted(
     """Return each evaluation's calibrator: the method with the evaluation's options, fitted on its validation split."""
     if method == UNCALIBRATED:
         return [None] * len(batch)
-    fits: list[Fitted] = [UnusablePredictions("there are no predictions on validation data to fit on")] * len(batch)
-    usable = [at for at, predictions in enumerate(batch) if FITTED_ON in predictions.logits]
-    # `fit_many` takes one set of options, but options that depend on the training loss differ between evaluations.
-    for places in grouped(usable, lambda at: repr(sorted(options[at].items()))).values():
-        data = [(batch[at].logits[FITTED_ON], batch[at].targets[FITTED_ON]) for at in places]
-        for at, calibrator in zip(places, fit_many(method, data, **options[places[0]]), strict=True):
-            fits[at] = calibrator
+    fits: list[Fitted] = []
+    for predictions, given in zip(batch, options, strict=True):
+        try:
+            if FITTED_ON not in predictions.logits:
+                raise UnusablePredictions("there are no predictions on validation data to fit on")
+            fits.append(fit(method, predictions.logits[FITTED_ON], predictions.targets[FITTED_ON], **given))
+        except UnusablePredictions as error:  # a diverged network does not prevent the calibrators of the others
+            fits.append(error)
     return fits
 
 

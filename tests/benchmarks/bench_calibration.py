@@ -22,7 +22,7 @@ from trainables.metrics.base import METRICS, further_metrics
 from trainables.metrics.binning import consistency_band, decomposition
 from trainables.metrics.evaluate import bootstrap_standard_error
 from trainables.metrics.refinement import refinement
-from trainables.posthoc import POSTHOC, fit, fit_many
+from trainables.posthoc import POSTHOC, fit
 from trainables.posthoc.conformal import SCORES, fit_sets
 
 OPTIONS = {"focal_map": {"gamma": 2.0}, "metacal_acc": {"accuracy": 0.9}}
@@ -85,9 +85,7 @@ def of_posthoc(given: Given) -> Rows:
         spent = given.seconds(partial(fit, name, given.logits, given.targets, **options))
         yield f"`{name}`", spent, given.seconds(partial(fitted, given.logits))
     small = [example(360, 10) for _ in range(100)]
-    alone = given.seconds(lambda: [fit("temperature", *each) for each in small])
-    yield "100 temperatures of 360 × 10, one by one", alone, None
-    yield "100 temperatures of 360 × 10, at once", given.seconds(lambda: fit_many("temperature", small)), None
+    yield "100 temperatures of 360 × 10", given.seconds(lambda: [fit("temperature", *each) for each in small]), None
 
 
 def of_conformal(given: Given) -> Rows:

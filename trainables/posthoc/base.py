@@ -104,8 +104,6 @@ class PosthocMethod(Component):
 
     Attributes:
         columns: keys of its calibrators' `parameters`, which become table columns.
-        build_many: function that fits several networks' predictions at once with the same options; `None` if that is
-            not faster than fitting one by one.
         label: name in reports; empty to derive it from `name`.
         layer: function from a fitted calibrator to the torch module for an exported model; `None` if torch cannot
             compute the method.
@@ -116,7 +114,6 @@ class PosthocMethod(Component):
     """
 
     columns: tuple[str, ...] = ()
-    build_many: Callable[..., list[Any]] | None = None
     label: str = ""
     layer: Callable[[Any], nn.Module] | None = None
     takes_gamma: Callable[[Options], bool] = lambda options: False
@@ -254,32 +251,6 @@ def fit(name: str, logits: ArrayLike, targets: ArrayLike, **options: Hyperparame
     """
     calibrator: Calibrator = POSTHOC.build(name, logits, targets, **options)
     return calibrator
-
-
-def fit_many(
-    name: str, data: Sequence[tuple[ArrayLike, ArrayLike]], **options: HyperparameterValue
-) -> list[Calibrator | PosthocUnavailable]:
-    """Fit post-hoc method `name` on the validation logits [N, K] and targets [N] of several networks.
-
-    Methods with a vectorised fit (`PosthocMethod.build_many`) fit all networks at once. Returns one entry per network:
-    its calibrator, or the PosthocUnavailable that `fit` would raise. Raises ValueError as `fit` does.
-
-    Example:
-        >>> good, bad = ([[2, 0], [0, 1], [1, 0]], [0, 1, 1]), ([[2, 0], [0, 1]], [0, 0])
-        >>> [type(result).__name__ for result in fit_many("temperature", [good, bad])]
-        ['FocalTemperatureCalibrator', 'PosthocUnavailable']
-    """
-    component = POSTHOC.get(name)
-    if component is not None and component.build_many is not None and not component.faults(options):
-        return component.build_many(data, **options)
-    # Errors are returned, not raised, so that a diverged network does not prevent the calibrators of the others.
-    results: list[Calibrator | PosthocUnavailable] = []
-    for logits, targets in data:
-        try:
-            results.append(fit(name, logits, targets, **options))
-        except PosthocUnavailable as error:
-            results.append(error)
-    return results
 
 
 def parameter_names(name: str) -> tuple[str, ...]:

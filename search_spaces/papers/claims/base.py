@@ -15,9 +15,9 @@ docstring states claim and rule::
         '''
         return differences(test, "ece", is_loss("focal"), losses(["cross_entropy"]))
 
-A judge receives networks that were trained to the end, and judges network by network. `verdict_of` turns its estimates
-into one verdict, with the texts after `Estimated` and `Missing`. A judge whose sentence depends on its estimates
-returns a whole `Verdict` instead. The package imports every file of claims.
+A judge receives networks that were trained to the end, and judges network by network. `Claim.judge` turns its estimates
+into one verdict, with the texts after `Estimated` and `Missing`. A judge with a rule of another kind returns a whole
+`Verdict` instead. The package imports every file of claims.
 """
 
 from __future__ import annotations
@@ -102,13 +102,35 @@ class Claim:
         # Filtered here and not in each judge, so that no judge can forget it.
         held = trained_to_the_end(rows)
         outcome = self.decide(of_split(held, self.split) if self.split else held)
-        if not isinstance(outcome, Verdict):
-            estimates, details = outcome if isinstance(outcome, tuple) else (outcome, {})
-            what, missing = self._texts["Estimated"], self._texts["Missing"]
-            outcome = verdict_of(
-                estimates, what, missing=missing, form=self.form, positive_holds=self.positive_holds, details=details
-            )
-        return replace(outcome, claim=self.name)
+        if isinstance(outcome, Verdict):
+            return replace(outcome, claim=self.name)
+        estimates, details = outcome if isinstance(outcome, tuple) else (outcome, {})
+        return self._verdict(estimates, details)
+
+    def _verdict(self, estimates: Estimates, details: Mapping[str, object]) -> Verdict:
+        """Return one verdict from an estimate for each comparison, or each network.
+
+        The claim holds if every 95 % interval lies on its side of 0. If it is false for only one comparison, that
+        interval errs in 2.5 %, whatever the number of comparisons. The claim does not hold if one interval lies on the
+        other side even at 95 % for all together (Bonferroni), because some of many intervals err. Otherwise it is
+        undecided. The verdict's statistic is the estimate that is worst for the claim.
+        """
+        known = {name: estimate for name, estimate in estimates.items() if estimate.value is not None}
+        if not known:
+            return replace(undecided(self._texts["Missing"]), claim=self.name)
+        sign = 1 if self.positive_holds else -1
+        verdicts = {name: _side(estimate, sign, len(known)) for name, estimate in estimates.items()}
+        kinds = set(verdicts.values())
+        verdict = HOLDS if kinds == {HOLDS} else FAILS if FAILS in kinds else UNDECIDED
+        # One number represents all estimates: the worst one cannot make a claim look better than it is.
+        worst = min(known.values(), key=lambda estimate: sign * (estimate.value or 0.0))
+        words = "; ".join(f"{name} {estimate.text(self.form)}" for name, estimate in estimates.items())
+        sentence = f"{self._texts['Estimated']}: {words}; n = {_counts(known)}"
+        if any(estimate.unit == REPLICATES for estimate in known.values()):
+            sentence += ", so of these settings alone"
+        more = {"verdicts": verdicts, "estimates": {name: estimate.value for name, estimate in estimates.items()}}
+        details = {**more, **details}
+        return Verdict(verdict, worst.value, worst.interval, worst.n, worst.unit, sentence, details, self.name)
 
     @property
     def statement(self) -> str:
@@ -145,48 +167,6 @@ def claim(paper: str, split: str = "", **options: Any) -> Callable[[Judge], Judg
         return decide
 
     return register
-
-
-def verdict_of(
-    estimates: Estimates,
-    what: str,
-    *,
-    missing: str,
-    form: str = ".3g",
-    positive_holds: bool = True,
-    details: Mapping[str, object] | None = None,
-) -> Verdict:
-    """Return one verdict from an estimate for each comparison, or each network.
-
-    The claim holds if every 95 % interval lies on its side of 0. If it is false for only one comparison, that interval
-    errs in 2.5 %, whatever the number of comparisons. The claim does not hold if one interval lies on the other side
-    even at 95 % for all together (Bonferroni), because some of many intervals err. Otherwise it is undecided. The
-    verdict's statistic is the estimate that is worst for the claim.
-
-    Args:
-        estimates: estimates by network or comparison.
-        what: name of the estimate, printed before the numbers.
-        missing: sentence for the case that nothing could be estimated.
-        form: format of the numbers.
-        positive_holds: whether positive estimates support the claim.
-        details: further numbers for the verdict's details.
-    """
-    known = {name: estimate for name, estimate in estimates.items() if estimate.value is not None}
-    if not known:
-        return undecided(missing)
-    sign = 1 if positive_holds else -1
-    verdicts = {name: _side(estimate, sign, len(known)) for name, estimate in estimates.items()}
-    kinds = set(verdicts.values())
-    verdict = HOLDS if kinds == {HOLDS} else FAILS if FAILS in kinds else UNDECIDED
-    # One number represents all estimates: the worst one cannot make a claim look better than it is.
-    worst = min(known.values(), key=lambda estimate: sign * (estimate.value or 0.0))
-    words = "; ".join(f"{name} {estimate.text(form)}" for name, estimate in estimates.items())
-    sentence = f"{what}: {words}; n = {_counts(known)}"
-    if any(estimate.unit == REPLICATES for estimate in known.values()):
-        sentence += ", so of these settings alone"
-    more = {"verdicts": verdicts, "estimates": {name: estimate.value for name, estimate in estimates.items()}}
-    whole = {**more, **(details or {})}
-    return Verdict(verdict, worst.value, worst.interval, worst.n, worst.unit, sentence, whole)
 
 
 def _side(estimate: Estimate, sign: int, among: int) -> str:

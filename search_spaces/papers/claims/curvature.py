@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
 
-from search_spaces.papers.claims.base import FAILS, HOLDS, UNDECIDED, Detailed, Verdict, claim, undecided, verdict_of
+from search_spaces.papers.claims.base import FAILS, HOLDS, UNDECIDED, Detailed, Verdict, claim, undecided
 from search_spaces.papers.claims.numbers import (
     Estimate,
     Estimates,
@@ -35,8 +34,8 @@ LAYER_TRACE = "trace of "
 CROSS_ENTROPY, TRAINING = "hessian_cross_entropy_lambda_max", "hessian_training_lambda_max"
 
 
-@claim("curvature", "val", weights=True)
-def curvature_falls_with_gamma(val: Rows) -> Verdict:
+@claim("curvature", "val", form=".2f", positive_holds=False, weights=True)
+def curvature_falls_with_gamma(val: Rows) -> Detailed:
     """The largest eigenvalue of the validation Hessian falls as the focal loss's γ grows.
 
     Rule: ρ(γ, λ_max) over each network's configurations, averaged over strata that differ in nothing else. Holds where
@@ -45,6 +44,11 @@ def curvature_falls_with_gamma(val: Rows) -> Verdict:
     and is undecided otherwise. The training loss's own λ_max is only reported, because it falls partly through the
     multiplication by weights below 1 and so favours the claim. The second reading is biased against the claim: most
     samples are easy and dominate the mean weight, while curvature comes from hard samples, whose weights are near 1.
+
+    Estimated: ρ(γ, λ_max)
+
+    Missing: ρ needs at least four γ of the focal loss (cross-entropy counts as γ 0) that differ in nothing else, with
+    the Hessians of both losses and stored predictions
     """
     held = [row for row in val if plain_gamma(row) is not None]
     cross, scaled, mechanical = (
@@ -53,21 +57,10 @@ def curvature_falls_with_gamma(val: Rows) -> Verdict:
     # The two readings err in opposite directions: if both agree, the verdict does not depend on the choice.
     readings = {"cross-entropy's Hessian": cross, "the training loss's over the mean focal weight": scaled}
     estimates = {f"{network}, {label}": rho for label, held in readings.items() for network, rho in held.items()}
-    missing = (
-        "ρ needs at least four γ of the focal loss (cross-entropy counts as γ 0) that differ in nothing else, "
-        "with the Hessians of both losses and stored predictions"
-    )
     if not all(any(estimate.value is not None for estimate in of_it.values()) for of_it in (cross, scaled)):
         estimates = {}
     # No verdict rests on the training loss's own Hessian: weights below 1 make it fall with γ by themselves.
-    details = {"rho_training": {network: estimate.value for network, estimate in mechanical.items()}}
-    verdict = verdict_of(estimates, "ρ(γ, λ_max)", missing=missing, form=".2f", positive_holds=False, details=details)
-    if not estimates:
-        return verdict
-    words = ", ".join(f"{estimate.text('.2f')} on {network}" for network, estimate in mechanical.items())
-    return replace(
-        verdict, sentence=f"{verdict.sentence}. Of the training loss's Hessian itself, partly mechanical: {words}"
-    )
+    return estimates, {"rho_training": {network: estimate.value for network, estimate in mechanical.items()}}
 
 
 @claim("curvature", "val", form=".2f", positive_holds=False)

@@ -11,7 +11,7 @@ import torch
 
 from tests.benchmarks.oracles import Rows, package
 from tests.trainables.posthoc import reference_grid, test_metacal
-from tests.trainables.posthoc.test_temperatures_at_once import by_brent
+from tests.trainables.posthoc.test_temperature import by_brent
 from tests.trainables.predictions import drawn_predictions
 from trainables.metrics import evaluate_probabilities, softmax64
 from trainables.metrics.base import log_softmax64

@@ -13,7 +13,7 @@ from tests.benchmarks.oracles import Rows, package, part_of
 from tests.sweeper.results.test_predictive import greedy_by_hand
 from tests.sweeper.synthetic_sweep import write_sweep
 from tests.trainables.posthoc.test_conformal import sets_of_mapie
-from tests.trainables.posthoc.test_temperatures_at_once import by_brent
+from tests.trainables.posthoc.test_temperature import by_brent
 from tests.trainables.reference_metrics import random_case
 from trainables.posthoc.conformal import fit_sets, scores
 

@@ -2,9 +2,8 @@
 
 import csv
 import io
-import json
+import shutil
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,35 +11,32 @@ import pytest
 import yaml
 
 from search_spaces import packaged_files
-from search_spaces.papers.finished import FinishedSweep
 from search_spaces.papers.published_numbers import published_tables, read_published
-from search_spaces.papers.recipes import recipe_of, shipped_recipe
 from search_spaces.papers.tables import FORMULA, format_paper_table
 from sweeper.core.errors import SweeperError
-from sweeper.core.ids import RECALIBRATIONS
-from sweeper.core.schemas import record_batch
 from sweeper.core.statistics.basics import spread_text
 from sweeper.results import Results
-from sweeper.results.queries import current_generation
 from sweeper.space.loading import load_spec
-from sweeper.tables.generations import RECALIBRATIONS_SCHEMA, link_recalibrations, write_part
 from tests.search_spaces.papers.ideal_sweeps import ideal_sweep, table_of
 
 SPACE = "mukhoti_tables_cifar10"
 COMPUTED = {name for name in published_tables() if not any(n.dataset for n in read_published(name))}
 
 
-def edit_specification(folder: Path, **changes: object) -> Results:
-    """Change what a sweep says of itself, and open it again."""
-    file = folder / "sweep.yaml"
-    file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | changes))
+def edited(sweep: Results, output: Path, **changes: object) -> Results:
+    """Return a copy of a sweep that says something else of itself."""
+    folder = output / str(len([*output.iterdir()])) / sweep.name
+    shutil.copytree(sweep.folder, folder, symlinks=True)
+    specification = yaml.safe_load((sweep.folder / "sweep.yaml").read_text()) | changes
+    (folder / "sweep.yaml").write_text(yaml.safe_dump(specification))
     return Results(folder)
 
 
-@pytest.fixture()
-def sweep(tmp_path: Path) -> Results:
-    """An ideal sweep of mukhoti's recipe on CIFAR-10, with three seeds."""
-    return ideal_sweep(tmp_path, SPACE, load_spec(packaged_files()[SPACE], ["replicates=3"]), "cifar")
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """An ideal sweep of mukhoti's recipe on CIFAR-10, with three seeds, which tests only read."""
+    spec = load_spec(packaged_files()[SPACE], ["replicates=3"])
+    return ideal_sweep(tmp_path_factory.mktemp("ideal"), SPACE, spec, "cifar")
 
 
 def test_cells_hold_the_replicates_of_the_right_configuration(sweep: Results) -> None:
@@ -78,20 +74,20 @@ def test_an_error_in_print_is_held_against_one_minus_the_accuracy(sweep: Results
         assert f"{spread_text(np.mean(values), np.std(values, ddof=1))} (3)" in text
 
 
-def test_other_data_and_rehearsals_fill_nothing(sweep: Results) -> None:
+def test_other_data_and_rehearsals_fill_nothing(sweep: Results, tmp_path: Path) -> None:
     table = table_of("mukhoti-1", sweep)
     assert table.filled and all(c.published.dataset == "cifar10" for c in table.cells if c.ours)
-    others = table_of("mukhoti-1", edit_specification(sweep.folder, dataset={"name": "digits"}))
+    others = table_of("mukhoti-1", edited(sweep, tmp_path, dataset={"name": "digits"}))
     assert others.filled == 0 and not others.reasons
-    rehearsal = edit_specification(sweep.folder, dataset={"name": "cifar10"}, rehearsed=["digits for cifar10"])
+    rehearsal = edited(sweep, tmp_path, dataset={"name": "cifar10"}, rehearsed=["digits for cifar10"])
     rehearsed = table_of("mukhoti-1", rehearsal)
     assert (rehearsed.filled, list(rehearsed.rehearsals)) == (0, ["cifar"])
     assert "rehearsals left out: cifar" in format_paper_table(rehearsed, "markdown")
 
 
-def test_post_hoc_options_must_be_those_in_print(sweep: Results) -> None:
+def test_post_hoc_options_must_be_those_in_print(sweep: Results, tmp_path: Path) -> None:
     def filled(method: dict[str, object]) -> int:
-        changed = edit_specification(sweep.folder, evaluation={"bins": 15, "posthoc": [method]})
+        changed = edited(sweep, tmp_path, evaluation={"bins": 15, "posthoc": [method]})
         cells = table_of("mukhoti-1", changed).cells
         return sum(cell.ours is not None for cell in cells if cell.published.posthoc)
 
@@ -111,49 +107,6 @@ def test_of_two_methods_with_labels_each_fills_its_own_column(tmp_path: Path) ->
             column = f"posthoc_{label}_{number.metric}"
             rows = sweep.rows(f"SELECT {column} AS v FROM final WHERE split = 'test' AND trial = '{cell.trial}'")
             assert cell.ours.mean == pytest.approx(np.mean([row["v"] for row in rows]))
-
-
-def recalibrated(sweep: Results, bins: int, gamma: float | None, options: dict[str, object]) -> Results:
-    """Give a sweep rows of `recalibrations` for all of its networks on test data."""
-    keys = "SELECT trial, replicate, epoch, split, config_loss_gamma FROM final WHERE split = 'test'"
-    rows = [
-        {
-            **{key: row[key] for key in ("trial", "replicate", "epoch", "split")},
-            "method": "temperature", "options": json.dumps(options), "bins": bins, "ece": 0.5,
-            "gamma": None if gamma is None else row["config_loss_gamma"] or 0.0,
-        }
-        for row in sweep.rows(keys)
-    ]  # fmt: skip
-    sweep.paths.recalibrations.mkdir(exist_ok=True)
-    write_part(sweep.paths, "asked.parquet", [record_batch(RECALIBRATIONS, RECALIBRATIONS_SCHEMA, rows)])
-    link_recalibrations(sweep.paths, current_generation(sweep.paths.root))
-    return Results(sweep.folder)
-
-
-@pytest.mark.parametrize(
-    ("bins", "gamma", "options", "filled"),
-    [
-        (10, 1.0, {"objective": "focal"}, True),
-        (15, 1.0, {"objective": "focal"}, False),
-        (10, None, {"objective": "focal"}, False),  # of a release that took γ 3 for every network
-        (10, 1.0, {"objective": "focal", "apply_focal_map": True}, False),
-        (10, 1.0, {"objective": "focal", "gamma": 3.0}, False),
-    ],
-)
-def test_recalibrations_fill_cells_with_the_recipes_bins_and_each_networks_own_gamma(
-    tmp_path: Path, bins: int, gamma: float | None, options: dict[str, object], filled: bool
-) -> None:
-    space = "posterior_figures_5_6_cifar10_tenth"
-    sweep = ideal_sweep(tmp_path, space)
-    evaluation = shipped_recipe(space).spec.evaluation.model_dump(mode="json") | {"posthoc": ["focal_map"]}
-    edit_specification(sweep.folder, evaluation=evaluation)
-    table = table_of("posterior-fig6", recalibrated(Results(sweep.folder), bins, gamma, options))
-    measured = [cell for cell in table.cells if cell.recipe == space and cell.published.posthoc]
-    finished = FinishedSweep(Results(sweep.folder))
-    recipe = recipe_of(measured[0].published)
-    assert recipe is not None
-    number = replace(measured[0].published, metric="ece")
-    assert (finished.number(number, recipe) is not None) == filled
 
 
 @pytest.mark.parametrize("name", [*published_tables()])

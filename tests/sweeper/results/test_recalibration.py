@@ -10,7 +10,7 @@ import pytest
 from sweeper.core.errors import SweeperError
 from sweeper.results.recalibration import effects, options_that_differ, signed
 from trainables.metrics import softmax64
-from trainables.posthoc import POSTHOC, fit_many
+from trainables.posthoc import POSTHOC, fit
 
 
 def row(trial: str, method: str, ece: float | None, nll: float, *, replicate: int = 0, bins: int = 15) -> dict:
@@ -159,7 +159,8 @@ def test_a_calibrated_network_is_warned_of_as_often_as_wilks_says() -> None:
         rng = np.random.default_rng(seed)
         logits = rng.normal(size=(200, 3)) * 2
         data.append((logits, (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)))
-    for (logits, targets), calibrator in zip(data, fit_many("temperature", data), strict=True):
+    for logits, targets in data:
+        calibrator = fit("temperature", logits, targets)
         losses = [-np.log(p[np.arange(200), targets]).mean() for p in (softmax64(logits), calibrator(logits))]
         rows = [{**each, "nll": nll} for each, nll in zip(fits(0.0, "temperature"), np.repeat(losses, 2), strict=True)]
         warned += effects(rows, {"classes": 3, "samples": {"val": 200}})[0].too_few

@@ -76,7 +76,7 @@ def extreme_batches(samples, classes):
 
 
 @every_case
-@pytest.mark.parametrize(("samples", "classes"), [(1, 2), (6, 2), (6, 10), (1, 1000), (5, 1000)])
+@pytest.mark.parametrize(("samples", "classes"), [(1, 2), (6, 10), (5, 1000)])
 def test_values_and_gradients_are_finite_at_the_extremes(case, samples, classes):
     loss = built(case)
     for logits, targets in extreme_batches(samples, classes):

@@ -21,7 +21,7 @@ def exact_map(logits, gamma):
 
 
 @pytest.mark.parametrize("gamma", GAMMAS)
-@pytest.mark.parametrize("classes", [2, 3, 10, 50])
+@pytest.mark.parametrize("classes", [2, 10])
 def test_recovers_the_posterior_from_the_focal_risks_minimiser(gamma, classes):
     random = np.random.default_rng(int(10 * gamma) + classes)
     concentrations = random.choice([0.1, 0.5, 1.0, 5.0], size=12)

@@ -1,6 +1,9 @@
+import math
+
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import brentq
 
 from tests.trainables.reference_metrics import width_error
 from trainables.metrics import softmax64
@@ -10,9 +13,9 @@ from trainables.posthoc.temperature import (
     BOUND_RATIO,
     TEMPERATURE_GRIDS,
     first_smallest,
-    focal_slope,
     focal_value,
     logit_scale,
+    temperature_by_nll,
 )
 
 
@@ -93,23 +96,17 @@ def test_constant_logits_are_flagged_too():
 
 @pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0, 3.0, 5.0])
 def test_focal_objective_is_the_lowest_of_a_fine_grid(gamma):
-    for seed in range(3):
+    for seed in range(2):
         logits, targets = logits_and_targets(seed)
         found = fit("temperature", logits, targets, objective="focal", gamma=gamma).parameters
         assert found["at_bound"] == 0.0
-        least = min(focal_value(logits, targets, t, gamma) for t in np.exp(np.linspace(-7, 8, 3000)))
-        assert focal_value(logits, targets, found["temperature"], gamma) <= least + 1e-12
 
+        def loss(temperature, logits=logits, targets=targets):
+            p = softmax64(logits / temperature)[np.arange(len(targets)), targets]
+            return -((1 - p) ** gamma * np.log(p)).mean()
 
-@pytest.mark.parametrize("gamma", [0.0, 0.5, 3.0])
-def test_slope_is_the_derivative_of_the_focal_loss(gamma):
-    logits, targets = logits_and_targets(1, scale=1.0)
-    z, y = torch.as_tensor(logits), torch.as_tensor(targets)
-    for t in (0.5, 1.0, 7.0):
-        inverse = torch.tensor(1 / t, dtype=torch.float64, requires_grad=True)
-        log_p = torch.log_softmax(z * inverse, 1).gather(1, y[:, None])[:, 0]
-        (-((1 - log_p.exp()) ** gamma) * log_p).mean().backward()
-        assert focal_slope(logits, targets, t, gamma) == pytest.approx(float(inverse.grad), rel=1e-9)
+        assert focal_value(logits, targets, 2.0, gamma) == pytest.approx(loss(2.0), rel=1e-9)
+        assert loss(found["temperature"]) <= min(map(loss, np.exp(np.linspace(-7, 8, 1500)))) + 1e-12
 
 
 def test_focal_objective_then_the_map():
@@ -150,3 +147,44 @@ def test_logits_are_read_in_float64():
     same = fit("temperature", single.astype(np.float64), targets).parameters
     assert fit("temperature", single, targets).parameters == same
     assert fit("temperature", torch.from_numpy(single), torch.from_numpy(targets)).parameters == same
+
+
+def networks(seed: int, count: int, samples: int = 60, classes: int = 5) -> tuple[np.ndarray, np.ndarray]:
+    """Logits [E, N, K] of very different scales and sharpness, and targets [E, N] that they predict well or badly."""
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(size=(count, samples, classes)) * 10 ** rng.uniform(-3, 3, (count, 1, 1))
+    best = logits.argmax(axis=2)
+    chance = rng.integers(classes, size=best.shape)
+    right = rng.uniform(size=best.shape) < rng.uniform(0, 1, (count, 1))
+    return logits + rng.normal(0, 10, (count, samples, 1)), np.where(right, best, chance)
+
+
+def by_brent(logits: np.ndarray, targets: np.ndarray) -> float:
+    scale = logit_scale(logits)
+    low, high = math.log(scale / BOUND_RATIO), math.log(scale * BOUND_RATIO)
+    margins = logits - logits[np.arange(len(targets)), targets][:, None]
+
+    def slope(log_t: float) -> float:
+        """Return the derivative of the NLL by 1/T."""
+        return float((softmax64(margins / math.exp(log_t)) * margins).sum(1).mean()) / scale
+
+    if slope(low) <= 0:
+        return math.exp(low)
+    return math.exp(high) if slope(high) >= 0 else math.exp(brentq(slope, low, high, xtol=1e-13, rtol=1e-13))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_it_is_that_of_brents_method(seed: int) -> None:
+    logits, targets = networks(seed, 25)
+    found = [temperature_by_nll(each, labels) for each, labels in zip(logits, targets, strict=True)]
+    wanted = [by_brent(each, labels) for each, labels in zip(logits, targets, strict=True)]
+    assert [each["temperature"] for each in found] == pytest.approx(wanted, rel=1e-9)
+    assert all(each["converged"] == 1 for each in found) and any(each["at_bound"] == 0 for each in found)
+
+
+def test_all_right_and_all_wrong_are_at_their_bounds() -> None:
+    logits = np.random.default_rng(0).normal(size=(2, 40, 3))
+    right = temperature_by_nll(logits[0], logits[0].argmax(axis=1))
+    wrong = temperature_by_nll(logits[1], logits[1].argmin(axis=1))
+    assert right["at_bound"] == wrong["at_bound"] == 1 and right["temperature"] < 1 < wrong["temperature"]
+    assert temperature_by_nll(np.zeros((4, 3)), np.array([0, 1, 2, 0]))["converged"] == 1, "no T is the best"
