@@ -30,7 +30,7 @@ from sweeper.execution.driver.executor import Dispatcher, Executor, Job, Session
 from sweeper.execution.driver.judging import memory_failure
 from sweeper.execution.driver.steering import Interrupts
 from sweeper.execution.fork_server import ForkServer, TrialProcess
-from sweeper.space.parts import Resources
+from sweeper.space.spec import Resources
 from trainables.files.container import fullest_memory, usable_cores
 from trainables.worker.hang_watchdog import ended_by
 from trainables.worker.trial_reports import Failure, WorkerFailed, WorkerInit

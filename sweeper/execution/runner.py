@@ -28,8 +28,7 @@ from sweeper.planning.preparation import dataset_facts, lane_notes, prepare_data
 from sweeper.planning.user_code_checks import loop_entry
 from sweeper.space.configurations import pool_notes, repeat_notes
 from sweeper.space.loading import load_spec
-from sweeper.space.parts import MOST_SEEDS, Resources
-from sweeper.space.spec import SweepSpec
+from sweeper.space.spec import MOST_SEEDS, Resources, SweepSpec
 from sweeper.space.user_code import code_of, keep, manifest_entry, take_up_kept
 from sweeper.storage.lease import holder
 from sweeper.storage.lookup import refuse_odd_files

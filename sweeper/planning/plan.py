@@ -34,8 +34,7 @@ from sweeper.space.configurations import (
     repeat_notes,
     stratum_sizes,
 )
-from sweeper.space.parts import Resources
-from sweeper.space.spec import SweepSpec
+from sweeper.space.spec import Resources, SweepSpec
 from trainables.files.container import usable_cores
 from trainables.training.lanes.packing import COHORT, cohort_key
 

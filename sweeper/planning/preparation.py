@@ -15,8 +15,7 @@ from sweeper.planning.user_code_checks import data_stand_in, own_faults, try_loo
 from sweeper.space.components import variants
 from sweeper.space.configurations import EXAMPLES, configurations, first_examples
 from sweeper.space.evaluation import split_faults
-from sweeper.space.parts import Evaluation, Guard, Objective
-from sweeper.space.spec import SweepSpec
+from sweeper.space.spec import Evaluation, Guard, Objective, SweepSpec
 from trainables.datasets import load_dataset
 from trainables.datasets.base import DATASETS, DataSet, Split, batch_fault
 from trainables.datasets.cache import DataSetUnavailableError

@@ -35,7 +35,7 @@ from sweeper.results.leaderboard import objective
 from sweeper.results.queries import FRAGILITY, VIEWS, QueryError
 from sweeper.scheduling import Scheduler
 from sweeper.scheduling.simulation import Chances, chances
-from sweeper.space.parts import SchedulerSettings
+from sweeper.space.spec import SchedulerSettings
 from sweeper.storage.lookup import find_sweep
 from sweeper.storage.metadata import read_manifest, read_specification
 from sweeper.storage.places import local_copy

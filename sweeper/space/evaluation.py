@@ -15,7 +15,7 @@ from sweeper.core.errors import Fault, InvalidSearchSpace
 from sweeper.scheduling import DEFAULT, Scheduler
 from sweeper.space.catalogue import Registries
 from sweeper.space.components import resolve_components, resolve_plain_component
-from sweeper.space.parts import SchedulerSettings
+from sweeper.space.spec import SchedulerSettings
 from trainables.curvature.statistics import CURVATURE_FIELDS
 from trainables.curvature.statistics.base import LOSS_LABELS, TEMPERED, further_columns, temperature_labels
 from trainables.metrics import RECALIBRATED

@@ -42,8 +42,14 @@ from sweeper.space.components import PART, WORD, resolve_component, resolve_plai
 from sweeper.space.configurations import falls_back, in_one_pool, line_domains, size_faults, within_faults
 from sweeper.space.evaluation import check_evaluation, objective_faults, write_out_goals
 from sweeper.space.file import Document, apply_overrides, read_document
-from sweeper.space.parts import SearcherSettings, gpu_faults
-from sweeper.space.spec import MAXIMUM_CONFIGURATIONS, SweepSpec, structural_faults, written_out
+from sweeper.space.spec import (
+    MAXIMUM_CONFIGURATIONS,
+    SearcherSettings,
+    SweepSpec,
+    gpu_faults,
+    structural_faults,
+    written_out,
+)
 from sweeper.space.user_code import set_code_root
 from trainables.registry import IMPORTED, OWN, Registry, importing_nothing
 from trainables.registry.names import hint, nearest

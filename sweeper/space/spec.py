@@ -5,28 +5,34 @@ The rest of the project reads a `SweepSpec`; `sweeper.space.loading` builds it f
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import reduce
-from typing import Annotated, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
-from pydantic import BaseModel, Field, GetPydanticSchema, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetPydanticSchema, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticKnownError, core_schema
 
 from sweeper.core.domains import Fields, Plain, Values, join_path, parse, part_of, plain
 from sweeper.core.errors import Fault, InvalidSearchSpace
 from sweeper.core.ids import ReplicateSeeds
-from sweeper.journal.best import Objective as Goal
-from sweeper.scheduling import Scheduler
-from sweeper.scheduling.base import WITHIN
+from sweeper.journal.best import Mode, Objective as Goal
+from sweeper.scheduling import DEFAULT, SCHEDULERS, Scheduler
+from sweeper.scheduling.base import TOO_SMALL, WITHIN
 from sweeper.scheduling.contenders import PARTS, FinalStage, Groups, TrialValues
+from sweeper.scheduling.ranking import Constraint, constraint_of
 from sweeper.scheduling.strata import stratified
-from sweeper.space import parts
+from sweeper.search.base import SEARCHERS, SearchMethod
 from sweeper.space.configurations import configurations, line_domains, named_components
 from sweeper.space.file import SHORT_FORMS
-from sweeper.space.parts import Part
 from trainables.registry import FITTED_ON, entry_label
+from trainables.registry.hyperparameters import argument_texts
 from trainables.registry.names import CROSS_FITTED, hint, measured_as
+
+if TYPE_CHECKING:
+    from trainables.training.acceleration import TrainingSettings
+    from trainables.training.evaluation import EvaluationSettings
 
 #: The driver keeps the state of every trial in memory.
 MAXIMUM_CONFIGURATIONS = 1_000_000
@@ -36,6 +42,350 @@ MAY_BE_EMPTY = ("header", "objective", "resources", "evaluation", "keep", "repli
 
 #: (Part, key) of lists for which a single member can be written without brackets.
 LISTS = (("keep", "per"), ("scheduler", WITHIN.name))
+
+
+def _describe(schema: dict[str, Any], model: type[BaseModel]) -> None:
+    """Copy the attribute descriptions of a model's docstring into its JSON schema."""
+    for name, (text, _) in argument_texts(model).items():
+        if name in schema["properties"]:
+            schema["properties"][name]["description"] = text
+
+
+class Part(BaseModel):
+    """A mapping in a search space file. Values are not converted, and unknown keys are refused."""
+
+    # Strict, because `samples: "4"` or `bins: 15.0` is more often a mistake than meant.
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, json_schema_extra=_describe)
+
+
+#: A plug-in's setting in YAML.
+Setting = str | bool | int | float | list[float] | list[str] | None
+
+
+class _PlugIn(Part):
+    """A plug-in's name and settings, already checked against its registry and completed with its defaults."""
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+    __pydantic_extra__: dict[str, Setting] = Field(init=False)
+
+    @property
+    def settings(self) -> dict[str, Setting]:
+        """The plug-in's own settings, without those shared by all of its kind."""
+        return dict(self.__pydantic_extra__)
+
+
+class SchedulerSettings(_PlugIn):
+    """The scheduler, which stops trials early: a name in `sweeper.scheduling.SCHEDULERS` and its settings.
+
+    Example:
+        >>> SchedulerSettings(name="asha", max_epochs=9, grace_epochs=3).built("val_nll", "min").rungs
+        (3, 9)
+    """
+
+    name: str = DEFAULT
+    max_epochs: int
+
+    def built(self, metric: str, mode: Mode) -> Scheduler:
+        """Return a scheduler for one objective and one pool of trials.
+
+        Raises:
+            InvalidSearchSpace: the settings are invalid. This is possible only in a file that is read without being
+                checked.
+        """
+        # `SweepSpec.schedule` handles these two settings, because a scheduler itself handles only one pool.
+        of_strata = (WITHIN.name, TOO_SMALL.name)
+        settings = {key: value for key, value in self.settings.items() if key not in of_strata}
+        try:
+            scheduler: Scheduler = SCHEDULERS.build(self.name, metric, mode, max_epochs=self.max_epochs, **settings)
+        except (ValueError, TypeError) as error:
+            raise InvalidSearchSpace([Fault("scheduler", str(error))]) from error
+        return scheduler
+
+
+class SearcherSettings(_PlugIn):
+    """The searcher, which chooses configurations: a name in `sweeper.search.SEARCHERS` and its settings.
+
+    Example:
+        >>> SearcherSettings(name="optuna", startup=4).learns
+        True
+    """
+
+    name: str = "random"
+
+    @property
+    def method(self) -> SearchMethod:
+        """The searcher with its settings."""
+        method: SearchMethod = SEARCHERS.build(self.name, **self.settings)
+        return method
+
+    @property
+    def learns(self) -> bool:
+        """Whether configurations depend on earlier observations. If so, they are not known in advance."""
+        return self.method.learns
+
+
+class Objective(Part):
+    """The objective that the scheduler compares: the mean of a metric over the replicates that have not diverged.
+
+    If some replicates of a trial diverge, the trial continues with the others. Every decision on it records how many
+    are excluded.
+
+    Attributes:
+        metric: split and name of the metric, e.g. `val_nll`; `sweeper spaces --metrics` lists the names.
+        mode: `min` if small values are better, `max` if large ones are.
+        margin: largest difference that counts as no difference, in the first screen and in `compare`; by default 0.01.
+    """
+
+    metric: str = "val_nll"
+    mode: Literal["min", "max"] = "min"
+    margin: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+
+
+class Guard(Part):
+    """A constraint. Trials that satisfy it rank before trials that do not, and only they can be the best.
+
+    Attributes:
+        metric: split and name of the constrained metric, as for an objective.
+        within: largest distance from the best trial at the same rung; `0.5 points of the best` means 0.005.
+        min: smallest allowed value.
+        max: largest allowed value.
+        mode: better direction of the metric, for `within`; by default the direction that the metric declares.
+
+    Example:
+        >>> Guard(metric="val_accuracy", within=0.005).constraint.text
+        'val_accuracy within 0.005 of the best'
+    """
+
+    metric: str
+    within: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    min: float | None = Field(default=None, allow_inf_nan=False)
+    max: float | None = Field(default=None, allow_inf_nan=False)
+    mode: Literal["min", "max"] | None = None
+
+    @property
+    def constraint(self) -> Constraint:
+        """The constraint in the form that schedulers use."""
+        return constraint_of(self.model_dump())
+
+
+class TrajectoryCurvature(Part):
+    """The measurement of λ_max of the training loss's Hessian after epochs, and of its product with the learning rate.
+
+    Attributes:
+        every: number of epochs between measurements.
+        samples: number of training samples. By default, the measurement costs at most a tenth of an epoch.
+        products: largest number of Hessian-vector products per measurement. Each measurement starts from the last
+            eigenvector.
+    """
+
+    every: int = Field(default=1, ge=1)
+    samples: int | None = Field(default=None, ge=1)
+    products: int = Field(default=3, ge=1)
+
+
+class Trajectory(Part):
+    """Further measurements after each epoch, as columns of the table `epochs`.
+
+    Attributes:
+        splits: splits on which losses, entropies and norms are measured.
+        every: number of epochs between measurements.
+        gradient_norms: epochs after which the training samples' gradient norms are counted in bins (mukhoti Fig. 4).
+        curvature: measurement of sharpness; `null` for none.
+    """
+
+    splits: list[str] = Field(default=["train", "test"])
+    every: int = Field(default=1, ge=1)
+    gradient_norms: list[Annotated[int, Field(ge=1)]] = Field(default_factory=list)
+    curvature: TrajectoryCurvature | None = None
+
+
+class Evaluation(Part):
+    """The measurements of an evaluation.
+
+    Attributes:
+        bins: number of bins of the calibration errors; 15 as in Guo et al. 2017 (arXiv:1706.04599), section 5.
+        posthoc: calibration methods fitted on validation data, each `{name: …, option: value}`.
+        curvature: settings of the curvature measurement, or `False` for none.
+        bootstrap: number of resamples for the calibration errors' standard errors; 0 for none.
+        trajectory: further measurements after each epoch (mukhoti Figs. 2 to 4); `null` for none.
+        metrics: further metrics, the project's or your own, each `{name: …, option: value}`.
+        splits: names of the data set's splits, and shifts as `{name: …, option: value}`. The splits include `val`, on
+            which post-hoc methods are fitted. Shifts are measured on finished networks only.
+    """
+
+    bins: int = Field(default=15, ge=1, le=1000)
+    posthoc: list[Values] = Field(default_factory=list)
+    curvature: Values | Literal[False] = Field(default_factory=dict)
+    bootstrap: int = Field(default=100, ge=0, le=100_000)
+    trajectory: Trajectory | None = None
+    metrics: list[Values] = Field(default_factory=list)
+    splits: list[str | Values] = Field(default=["val", "test"])
+
+    @property
+    def settings(self) -> EvaluationSettings:
+        """The settings in the form that trials use."""
+        from trainables.training.evaluation import EvaluationSettings  # imports torch
+
+        return EvaluationSettings.from_mapping(self.model_dump())
+
+    @property
+    def own_splits(self) -> list[str]:
+        """The data set's own splits, on which every evaluation measures."""
+        return [split for split in self.splits if isinstance(split, str)]
+
+    @property
+    def shifts(self) -> list[Values]:
+        """The shifts, on which only the last evaluation measures."""
+        return [split for split in self.splits if isinstance(split, dict)]
+
+
+#: Largest number of seeds per configuration.
+MOST_SEEDS = 1000
+
+
+class Replicates(Part):
+    """The number of seeds per configuration, and how they share a processor.
+
+    `packing: sequential` trains replicates one after the other. `fused` trains all at once, as lanes of one network.
+    `auto` measures both for a few steps and keeps the faster for the sweep. `trials` trains each replicate in a
+    separate process from one rung to the next. It suits networks that fill a GPU, because each process gets all of
+    `resources`. The scheduler still compares the mean over replicates. The default is `sequential`, because its numbers
+    repeat on every machine: lanes round differently from a single network, and `auto` can choose differently on another
+    machine.
+
+    `cohort` trains the replicates of several configurations together, as lanes of one network. A lane is refilled when
+    its trial ends. Every executor supports cohorts, in each of its processes. `lanes` sets the number of lanes; with
+    `auto` the fastest number is measured. A network that is faster without a cohort trains one replicate after the
+    other. `packing: auto` also chooses cohorts if a measurement shows that they are faster.
+
+    `at_most` adds a final stage to the sweep: the best configurations of each network and of each loss get fresh seeds,
+    up to this total number of seeds per configuration. See `sweeper.scheduling.contenders`.
+
+    `seeds: own` gives each configuration different seeds. `common` gives all configurations the same seeds. This
+    cancels seed effects in the difference of two configurations, but says less about other seeds. A list gives the
+    common seeds themselves.
+
+    Example:
+        >>> Replicates(count=2, seeds=[11, 12]).common_seeds
+        [11, 12]
+    """
+
+    count: int = Field(default=1, ge=1, le=MOST_SEEDS)
+    at_most: int | None = Field(default=None, ge=2, le=MOST_SEEDS)
+    packing: Literal["auto", "cohort", "fused", "sequential", "trials"] = "sequential"
+    lanes: Literal["auto"] | Annotated[int, Field(ge=1, le=4096)] = "auto"
+    seeds: Literal["own", "common"] | list[Annotated[int, Field(ge=0, lt=2**63)]] = "own"
+
+    @model_validator(mode="after")
+    def _require_a_seed_each(self) -> Self:
+        if isinstance(self.seeds, list) and len(set(self.seeds)) != self.count:
+            raise ValueError(f"seeds = {self.seeds} must be count = {self.count} different seeds")
+        if self.at_most is not None and self.at_most <= self.count:
+            rule = f"at_most = {self.at_most} must be above count = {self.count}: it includes the sweep's own seeds"
+            raise ValueError(rule)
+        return self
+
+    @property
+    def common_seeds(self) -> bool | list[int]:
+        """Whether replicate r has the same seed in every configuration; if the file lists the seeds, that list."""
+        return self.seeds if isinstance(self.seeds, list) else self.seeds == "common"
+
+    @property
+    def lane_count(self) -> int:
+        """The number of lanes of a cohort; 0 if it will be measured."""
+        return 0 if self.lanes == "auto" else self.lanes
+
+    @property
+    def in_cohorts(self) -> bool:
+        """Whether trials train together in cohorts if their networks allow it."""
+        return self.packing in ("auto", "cohort")
+
+
+def _gpu(value: object) -> object:
+    if value == "auto":
+        return value
+    # `gpu: yes` is text in YAML 1.2, but `gpu: true` is a boolean, which Python counts as 1.
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
+        raise ValueError(f"gpu = {value!r} must be auto or a number of at least 0")
+    if value > 1 and value != int(value):  # Ray refuses fractions above 1, too
+        raise ValueError(f"gpu = {value!r} must be a whole number, because it is above 1")
+    return value
+
+
+class Resources(Part):
+    """The resources of a trial's process.
+
+    `gpu: 0.25` packs four trials on a GPU. `gpu: auto` measures a trial's memory and reserves that share of the GPU, if
+    there is one. In both cases, a trial that runs out of GPU memory is retried with twice its share. A user's training
+    loop can take several whole GPUs.
+
+    Example:
+        >>> Resources(cpu=2).of_trial(gpus=["NVIDIA H100"])
+        {'cpu': 2.0, 'gpu': 0.25}
+    """
+
+    cpu: float = Field(default=1, gt=0, allow_inf_nan=False)
+    gpu: Annotated[float | Literal["auto"], BeforeValidator(_gpu)] = "auto"
+
+    def of_trial(self, *, gpus: object) -> dict[str, float]:
+        """Return the CPUs and GPUs of a trial's process."""
+        # The first guess for `auto`: four trials on a GPU, until its memory has been measured.
+        gpu = float(self.gpu) if self.gpu != "auto" else (0.25 if gpus else 0.0)
+        return {"cpu": float(self.cpu), "gpu": gpu}
+
+
+class Training(Part):
+    """How training steps are computed, see `trainables.training.acceleration`; evaluations always use float32.
+
+    `class_weights` weights samples by class in the loss and in its curvature, and `sampler: balanced` draws all classes
+    equally often, see `trainables.training.weighting`. Metrics depend on neither.
+
+    With the defaults, results are reproducible. The other values are meant for a GPU's tensor cores. On a CPU with
+    bfloat16 instructions they speed up convolutions (resnet8: 1.2 to 1.3 times as fast) and slow down small matrices
+    (mlp: 0.7 times as fast). These factors were measured on a busy machine (n = 3). `make bench-card` measures them on
+    your GPU.
+    """
+
+    precision: Literal["float32", "tf32", "bfloat16"] = "float32"
+    memory_format: Literal["contiguous", "channels_last"] = "contiguous"
+    compile: bool = False
+    data: Literal["auto", "device", "host"] = "auto"
+    deterministic: bool = False
+    class_weights: Literal["balanced"] | dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] | None = None
+    sampler: Literal["shuffled", "balanced"] = "shuffled"
+
+    @property
+    def settings(self) -> TrainingSettings:
+        """The settings in the form that trials use."""
+        from trainables.training.acceleration import TrainingSettings  # imports torch
+
+        return TrainingSettings(**self.model_dump())
+
+
+class Checkpoint(Part):
+    """How often a running trial's checkpoint is written; see `trainables.worker.checkpoints`.
+
+    Attributes:
+        every_seconds: seconds between two checkpoints. A process that dies loses at most this much training, plus the
+            time since its last report. With 0, a checkpoint is written before every report, which is every 10 s or
+            epoch. At rungs, a checkpoint is always written.
+        keep: number of checkpoints kept per running trial. A second checkpoint helps if the newest is damaged.
+    """
+
+    every_seconds: float = Field(default=60.0, ge=0, allow_inf_nan=False)
+    keep: int = Field(default=1, ge=1, le=1000)
+
+
+class Keep(Part):
+    """The ended trials whose checkpoints are kept, for `sweeper export`.
+
+    Attributes:
+        best: number of best trials, in each stratum if `per` names paths.
+        per: paths of the space that divide trials into strata, like `scheduler.within`, e.g. `[loss]`.
+    """
+
+    best: int = Field(default=1, ge=1)
+    per: list[str] = Field(default_factory=list)
 
 
 class Header(Part):
@@ -143,24 +493,24 @@ class SweepSpec(Part):
     header: Header = Header()
     dataset: Values
     loop: str | None = None
-    objective: parts.Objective = parts.Objective()
-    objectives: list[parts.Objective] = Field(default_factory=list)
-    constraints: list[parts.Guard] = Field(default_factory=list)
-    scheduler: parts.SchedulerSettings
+    objective: Objective = Objective()
+    objectives: list[Objective] = Field(default_factory=list)
+    constraints: list[Guard] = Field(default_factory=list)
+    scheduler: SchedulerSettings
     samples: int = Field(ge=1, le=MAXIMUM_CONFIGURATIONS)
-    searcher: parts.SearcherSettings = parts.SearcherSettings()
-    replicates: parts.Replicates = parts.Replicates()
+    searcher: SearcherSettings = SearcherSettings()
+    replicates: Replicates = Replicates()
     seed: int = Field(default=0, ge=0)
     space: Annotated[Fields, GetPydanticSchema(lambda *_: _TREE, lambda *_: {"type": "object"})]
-    resources: parts.Resources = parts.Resources()
-    training: parts.Training = parts.Training()
-    evaluation: parts.Evaluation = parts.Evaluation()
+    resources: Resources = Resources()
+    training: Training = Training()
+    evaluation: Evaluation = Evaluation()
     retries: int = Field(default=2, ge=0, le=100)
     trial_timeout: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     hang_timeout: float | None = Field(default=600.0, gt=0, allow_inf_nan=False)
-    checkpoint: parts.Checkpoint = parts.Checkpoint()
+    checkpoint: Checkpoint = Checkpoint()
     budget: Budget | None = None
-    keep: parts.Keep = parts.Keep()
+    keep: Keep = Keep()
     max_concurrent: int | None = Field(default=None, ge=1)
     tracking: Tracking = Tracking()
     which: list[str] = Field(default_factory=list)
@@ -195,7 +545,7 @@ class SweepSpec(Part):
         Without a split `test`, all that are fitted on `val` are.
         """
         # If methods were fitted and measured on the same samples, more parameters would always look better.
-        goals: list[parts.Objective | parts.Guard] = [self.objective, *self.objectives, *self.constraints]
+        goals: list[Objective | Guard] = [self.objective, *self.objectives, *self.constraints]
         columns = [measured_as(goal.metric)[1] for goal in goals]
         labels = [entry_label(method) for method in self.evaluation.posthoc]
         if "test" not in self.evaluation.splits:
@@ -305,3 +655,13 @@ def final_stage(spec: SweepSpec) -> FinalStage | None:
         [part for part in PARTS if part in spec.space.nodes and len(named_components(spec.space.nodes[part])) > 1],
         {name: {loss: domain[name] for loss, domain in domains.items() if name in domain} for name in spec.which},
     )
+
+
+def gpu_faults(spec: SweepSpec) -> list[Fault]:
+    """Return a fault if a trial of the built-in training loop would reserve several GPUs."""
+    gpu = spec.resources.gpu
+    if spec.loop is not None or gpu == "auto" or gpu <= 1:
+        return []
+    rule = f"gpu = {gpu:g} would reserve {gpu:g} GPUs for each process, which trains on one of them"
+    remedy = "set gpu: 1, and the other GPUs train other trials; only your own training loop can use several"
+    return [Fault("resources.gpu", rule, remedy)]

@@ -25,8 +25,7 @@ from sweeper.journal.records import Attempt
 from sweeper.space.configurations import Configurations, configurations_of, varying_columns
 from sweeper.space.file import Document, apply_overrides
 from sweeper.space.loading import reopened_spec
-from sweeper.space.parts import gpu_faults
-from sweeper.space.spec import SweepSpec
+from sweeper.space.spec import SweepSpec, gpu_faults
 from sweeper.storage.lookup import find_sweep
 from sweeper.storage.metadata import read_specification
 from trainables.files.atomic import temporary_folder, write_text

@@ -18,7 +18,7 @@ from typing import Any
 
 from sweeper.core.errors import SweeperError
 from sweeper.execution.driver.steering import Steering
-from sweeper.space.parts import Resources
+from sweeper.space.spec import Resources
 from trainables.worker.trial_reports import Reason
 
 #: Trials kept pending on an autoscaled cluster, so that the autoscaler sees the demand. Ray Tune keeps as many for its

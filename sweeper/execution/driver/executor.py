@@ -46,7 +46,7 @@ from sweeper.execution.driver.judging import MEMORY, OtherNodes, waits
 from sweeper.execution.driver.steering import Controller, Interrupts
 from sweeper.reporting.live import Progress
 from sweeper.reporting.snapshot import MetricsSink, Publish
-from sweeper.space.parts import Resources
+from sweeper.space.spec import Resources
 from sweeper.storage.sweeps import Sweep
 from trainables.worker.trial_reports import OUT_OF_MEMORY, Failure, WorkerCommand, WorkerReport
 from trainables.worker.trial_settings import TrialSettings

@@ -11,7 +11,7 @@ import torch
 from sweeper.core.processes import prepare
 from sweeper.execution.driver.capacity import ClusterView, check_answers, fit_resources
 from sweeper.execution.driver.executor import Executor, Job, Session
-from sweeper.space.parts import Resources
+from sweeper.space.spec import Resources
 
 
 def joined() -> bool:

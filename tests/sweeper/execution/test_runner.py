@@ -19,7 +19,7 @@ from sweeper.execution.runner import chosen_executor, run_sweep, to_continue
 from sweeper.journal.journal import read_journal
 from sweeper.journal.records import Ended
 from sweeper.space.loading import load_spec
-from sweeper.space.parts import Resources
+from sweeper.space.spec import Resources
 from sweeper.storage.lookup import find_sweep
 from tests.running import SPACE, in_process, sweeper, write_space
 from tests.sweeper.inline_sweep import Inline

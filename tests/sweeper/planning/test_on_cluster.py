@@ -18,7 +18,7 @@ from sweeper.planning.on_cluster import (
     requested_nodes,
 )
 from sweeper.planning.plan import Estimate, Plan, Range
-from sweeper.space.parts import Resources
+from sweeper.space.spec import Resources
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 ONE = Range(1.0, 1.0, 1.0)

@@ -14,7 +14,7 @@ from sweeper.planning.preparation import prepare_dataset
 from sweeper.scheduling.asha import Halving
 from sweeper.scheduling.simulation import simulate_strata
 from sweeper.space.loading import build_spec, load_spec
-from sweeper.space.parts import Resources
+from sweeper.space.spec import Resources
 from tests.running import typed
 from tests.sweeper.searches import searched_spec
 from tests.sweeper.small_registries import MINIMAL, REGISTRIES

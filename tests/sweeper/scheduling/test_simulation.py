@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from sweeper.scheduling.asha import Halving
 from sweeper.scheduling.simulation import FEWEST_DRAWS, MOST_VISITS, chances, other_seeds, simulate_sweep
-from sweeper.space.parts import SchedulerSettings
+from sweeper.space.spec import SchedulerSettings
 
 HALVING = Halving("val_nll", "min", 27, 3, 3)
 RUNGS = len(HALVING.rungs)

@@ -16,7 +16,7 @@ from sweeper.scheduling.asha import Halving
 from sweeper.scheduling.median_stopping import MedianStopping
 from sweeper.space.configurations import configurations_of
 from sweeper.space.loading import build_spec, load_spec
-from sweeper.space.parts import SchedulerSettings
+from sweeper.space.spec import SchedulerSettings
 from tests.sweeper.searches import SPACE, searched_spec
 from tests.sweeper.small_registries import MINIMAL, REGISTRIES
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from sweeper.core.columns import evaluation_columns
 from sweeper.core.schemas import REHEARSAL, record_batch, table_schemas
-from sweeper.space.parts import Evaluation
+from sweeper.space.spec import Evaluation
 from tests.trainables.small_data import small_digits
 from trainables.curvature.statistics.base import statistic_words
 from trainables.datasets import load_dataset

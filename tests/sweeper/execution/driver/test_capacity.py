@@ -17,7 +17,7 @@ from sweeper.execution.driver.capacity import (
     waiting_for,
 )
 from sweeper.execution.driver.steering import Steering
-from sweeper.space.parts import Resources
+from sweeper.space.spec import Resources
 from trainables.worker.trial_reports import Reason
 
 HEAD = {"node:__internal_head__": 1.0, "memory": 1e9}
