@@ -215,14 +215,12 @@ def _figure(name: str, form: str, to: str | Path | None) -> CommandResult[Comput
     from search_spaces.papers.computed_figures import FIGURES
     from sweeper.reporting.html import write_figure
 
-    # `mukhoti-4a` looks like a table's name, so on the command line the figure is called `mukhoti-fig4a`.
-    drawn = {named.replace("-", "-fig", 1): named for named in FIGURES}
-    if name not in drawn and name not in FIGURES:
-        known = [*PAPERS, *published_tables(), *drawn]
+    if name not in FIGURES:
+        known = [*PAPERS, *published_tables(), *FIGURES]
         raise SweeperError(
             f"unknown paper, table or figure {name!r}", f"known: {', '.join(known)}{nearest(name, known)}"
         )
-    figure = FIGURES[drawn.get(name, name)]()
+    figure = FIGURES[name]()
     text = format_table(pa.Table.from_pylist(figure.rows), form)
     if to is not None:
         write_figure(figure.figure(name), Path(to))

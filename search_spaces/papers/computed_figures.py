@@ -511,50 +511,50 @@ def _both(q: Floats, fit: regions.ClosestTemperature) -> dict[str, Floats]:
     }
 
 
-#: Paper and number (appendix: `a`) → function; γ are the paper's where it prints them, else ours.
+#: Paper and number (appendix: `a`) on the command line → function; γ are the paper's where it prints them, else ours.
 FIGURES: dict[str, Callable[[], ComputedFigure]] = {
     "temperatures": _temperatures,
     "bounds": _bounds,
     "confidence": _confidence,
-    "curvature-1": partial(
+    "curvature-fig1": partial(
         over_p,
         {"loss, ": at_p(focal_loss), "gradient, ": at_p(lambda p, gamma: np.abs(focal_gradient(p, gamma)))},
         (0, 0.5, 1, 2, 5), ("p", "value"), "published: the caption calls γ = 1 cross-entropy, which is γ = 0", (0, 8),
     ),
-    "properness-1-left": partial(
+    "properness-fig1-left": partial(
         over_p,
         {"focal, ": at_p(focal_loss), "proper part, ": lambda p, gamma: (mapped(p, gamma), focal_loss(p, gamma))},
         (0.5, 3), ("p", "loss"), "the proper part is the focal loss at the map's inverse",
         first={"cross-entropy": lambda p: (p, focal_loss(p, 0.0))},
     ),
-    "properness-1-right": partial(
+    "properness-fig1-right": partial(
         over_p, {"": at_p(mapped)}, (0.5, 1, 3, 10), ("probability before", "probability after"),
         "the focal map of two classes",
     ),
-    "properness-2-right": _map_and_temperature,
-    "properness-4": proper_parts,
-    "properness-5": arrows,
-    "properness-7": differences,
-    "mukhoti-4a": partial(
+    "properness-fig2-right": _map_and_temperature,
+    "properness-fig4": proper_parts,
+    "properness-fig5": arrows,
+    "properness-fig7": differences,
+    "mukhoti-fig4a": partial(
         over_p, {"": at_p(gradient_ratio)}, (0.5, 1, 2, 3, 5), ("p", "g(p, γ)"),
         "above 1, focal loss's gradient is the larger one",
     ),
-    "mukhoti-6": partial(
+    "mukhoti-fig6": partial(
         over_p, {"": lambda p, gamma: (mapped(p, gamma), p)}, (0, 1, 2, 3), ("q", "optimal p"),
         "the prediction that minimises the focal risk of two classes",
     ),
-    "posterior-1": partial(
+    "posterior-fig1": partial(
         over_p, {"": at_p(gradient_ratio)}, (0.5, 1, 2, 3, 5), ("v", "φ(v)"),
         "φ is largest at τ_oc and comes back to 1 at τ_uc (Thm. 8)",
     ),
-    "selective-1": _weights,
-    "selective-a-1": partial(
+    "selective-fig1": _weights,
+    "selective-figa-1": partial(
         over_p, {"focal ": at_p(focal_gradient), "inverse focal ": at_p(inverse_focal_gradient)},
         (1, 2, 3), ("p", "derivative of the loss"),
         "inverse focal loss's gradient turns positive for γ above 3.5911", (-12, 1),
         first={"cross-entropy": lambda p: (p, focal_gradient(p, 0.0))},
     ),
-    "selective-a-2": _dual_focal,
-    "selective-a-3": _gradients_by_stage,
-    "selective-a-5": _smoothed_counts,
+    "selective-figa-2": _dual_focal,
+    "selective-figa-3": _gradients_by_stage,
+    "selective-figa-5": _smoothed_counts,
 }  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -105,21 +104,12 @@ class FinishedSweep:
             return f"{self.name} departs from the recipe ({', '.join(departures[:MOST_DEPARTURES])})"
         if not self.rehearsed and (lacking := self._lacking(number, recipe)):
             return lacking
-        held = [rows for rows in self._trials.values() if rows[0]["config_loss_name"] == number.loss]
-        if not held:
-            return f"no configuration with {number.loss} has finished"
-        if number.metric in QUANTITIES:
-            return f"{number.metric} needs more values than were measured, or values that are not all equal"
         label = self._labels.get(recipe.method(number)) if number.posthoc else None
         # The first trial's reason stands for all: they differ in their numbers.
         for row in (row for rows in self._trials.values() for row in rows) if label is not None else ():
             if why := row.get(f"posthoc_{label}_unavailable"):
                 return str(why)
-        column = number.metric if label is None else f"posthoc_{label}_{number.metric}"
-        values = [row.get(column) for rows in held for row in rows if row["split"] == number.split]
-        undefined = any(isinstance(value, float) and math.isnan(value) for value in values)
-        how = "undefined: there is no sample of the kind that it counts" if undefined else "not measured"
-        return f"{number.metric} of {number.split or 'any'} data is {how}"
+        return f"{number.metric} of {number.split or 'any'} data was not measured, or is undefined for it"
 
     def _lacking(self, number: PublishedNumber, recipe: Recipe) -> str:
         """Return how many of a number's candidates have ended with all their seeds; empty if all have."""

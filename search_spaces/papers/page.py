@@ -184,7 +184,7 @@ def items_table(listed: Sequence[Item]) -> Group:
 
 def _words(kind: str, name: str) -> str:
     if kind == "drawn":
-        return f"drawn by sweeper paper {name.replace('-', '-fig', 1)}"
+        return f"drawn by sweeper paper {name}"
     if kind == "picture":
         return "a picture on the page"
     if kind in ("claim", "check"):

@@ -188,30 +188,25 @@ def _ours(cell: PaperCell | None) -> str:
 
 def _in_print(number: PublishedNumber, ours: Spread, candidates: int) -> str:
     """Return our value in the paper's unit, with the numbers of replicates and candidates."""
-    mean = 1 - ours.mean if printed_as_error(number) else ours.mean
+    complement, scale = unit_in_print(number)
+    mean = 1 - ours.mean if complement else ours.mean
     one = f"{candidates} configurations" if number.metric in QUANTITIES else f"best of {candidates}"
     many = f"; {one}" if candidates > 1 else ""
-    return f"{spread_text(mean, ours.deviation, 4, scale_in_print(number))} ({ours.n}{many})"
+    return f"{spread_text(mean, ours.deviation, 4, scale)} ({ours.n}{many})"
 
 
-def scale_in_print(number: PublishedNumber) -> float:
-    """Return the printed scale of our unit: 100 if the paper prints per cent.
+def unit_in_print(number: PublishedNumber) -> tuple[bool, float]:
+    """Return whether the paper prints an accuracy's complement, and the printed scale of our unit: 100 for per cent.
 
-    It is inferred from the number itself, because papers mix units within a table.
+    Both are inferred from the number itself, because papers mix units within a table.
     """
-    value = 1 - number.value if printed_as_error(number) else number.value
     try:
-        return 100.0 if value and abs(float(number.printed) / value - 100) < 1 else 1.0
+        printed = float(number.printed)
     except ValueError:
-        return 1.0
-
-
-def printed_as_error(number: PublishedNumber) -> bool:
-    """Return whether the paper prints an accuracy's complement, in per cent."""
-    try:
-        return number.metric == "accuracy" and abs(float(number.printed) / 100 - (1 - number.value)) < 1e-6
-    except ValueError:
-        return False
+        return False, 1.0
+    complement = number.metric == "accuracy" and abs(printed / 100 - (1 - number.value)) < 1e-6
+    value = 1 - number.value if complement else number.value
+    return complement, 100.0 if value and abs(printed / value - 100) < 1 else 1.0
 
 
 def _records(table: PaperTable) -> list[list[object]]:

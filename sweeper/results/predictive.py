@@ -30,15 +30,7 @@ from trainables.metrics import SMALLEST_PROBABILITY, evaluate_probabilities
 from trainables.metrics.base import Floats, Integers, softmax64
 from trainables.posthoc import fit
 from trainables.posthoc.base import Calibrator, PosthocUnavailable
-from trainables.posthoc.conformal import (
-    SCORES,
-    SplitFit,
-    fit_sets,
-    fit_split,
-    promised_coverage,
-    samples_needed,
-    set_measures,
-)
+from trainables.posthoc.conformal import SCORES, SplitFit, fit_split, promised_coverage, samples_needed, set_measures
 
 NONE, BEFORE, AFTER = "none", "before", "after"
 #: Where a temperature is fitted: nowhere, on each member, or on the mean.
@@ -278,9 +270,7 @@ def conformal_sets(
     crosswise = crosswise and method is not None  # without a method nothing is fitted to the folds
     try:
         fits = [
-            None
-            if method is None
-            else fit_split(
+            fit_split(
                 method, member.logits[FITTED_ON], member.targets[FITTED_ON], crosswise=crosswise, seed=member.replicate
             )
             for member in members
@@ -294,7 +284,7 @@ def conformal_sets(
         raise SweeperError(str(error)) from error
     promised = promised_coverage(alpha, samples, crosswise=crosswise)
     # Fold −1 holds the samples on which the method was fitted. They are not used for thresholds.
-    scored = members[0].targets[FITTED_ON] if fits[0] is None else fits[0].targets[fits[0].fold >= 0]
+    scored = fits[0].targets[fits[0].fold >= 0]
     classes = members[0].logits[FITTED_ON].shape[1]
     counts, needed = np.bincount(scored, minlength=classes), samples_needed(alpha)
     always = (classes if len(scored) < needed else 0, int((counts < needed).sum()))
@@ -304,16 +294,10 @@ def conformal_sets(
 
 
 def _set_measured(
-    member: StoredPredictions, fitted: SplitFit | None, score: str, alpha: float, by_class: bool
+    member: StoredPredictions, fitted: SplitFit, score: str, alpha: float, by_class: bool
 ) -> dict[str, float]:
-    logits, targets, seed = member.logits, member.targets, member.replicate
-    if fitted is not None:
-        sets = fitted.sets(score, logits[MEASURED_ON], alpha=alpha, by_class=by_class, seed=seed)
-        return set_measures(sets, targets[MEASURED_ON])
-    # Without a post-hoc method only the threshold is fitted, so it uses all validation data.
-    own = softmax64(logits[FITTED_ON])
-    plain = fit_sets(score, own, targets[FITTED_ON], alpha=alpha, by_class=by_class, seed=seed)
-    return set_measures(plain(softmax64(logits[MEASURED_ON])), targets[MEASURED_ON])
+    sets = fitted.sets(score, member.logits[MEASURED_ON], alpha=alpha, by_class=by_class, seed=member.replicate)
+    return set_measures(sets, member.targets[MEASURED_ON])
 
 
 def conformal_view(sets: Conformal) -> RenderableType:

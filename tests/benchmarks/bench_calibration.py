@@ -23,7 +23,7 @@ from trainables.metrics.binning import consistency_band, decomposition
 from trainables.metrics.evaluate import bootstrap_standard_error
 from trainables.metrics.refinement import refinement
 from trainables.posthoc import POSTHOC, fit
-from trainables.posthoc.conformal import SCORES, fit_sets
+from trainables.posthoc.conformal import SCORES, fit_split
 
 OPTIONS = {"focal_map": {"gamma": 2.0}, "metacal_acc": {"accuracy": 0.9}}
 
@@ -89,11 +89,10 @@ def of_posthoc(given: Given) -> Rows:
 
 
 def of_conformal(given: Given) -> Rows:
-    """Measure fitting and applying each score."""
+    """Measure fitting and applying each score, together."""
+    fitted = fit_split(None, given.logits, given.targets)
     for score in SCORES:
-        sets = fit_sets(score, given.probabilities, given.targets)
-        spent = given.seconds(partial(fit_sets, score, given.probabilities, given.targets))
-        yield f"conformal `{score}`", spent, given.seconds(partial(sets, given.probabilities))
+        yield f"conformal `{score}`", given.seconds(partial(fitted.sets, score, given.logits)), None
 
 
 def of_corruptions(given: Given) -> Rows:

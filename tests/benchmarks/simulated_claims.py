@@ -27,7 +27,7 @@ from sweeper.reporting.figures.loss_families import compare_families
 from sweeper.results.recalibration import UNCALIBRATED, effects
 from tests.search_spaces.papers.claims.constructed_tables import replicate_row, split_rows
 from trainables.metrics.base import Floats, softmax64
-from trainables.posthoc.conformal import fit_sets, fit_split, set_measures
+from trainables.posthoc.conformal import fit_split, set_measures
 
 Configuration = dict[str, Any]
 Row = dict[str, Any]
@@ -512,8 +512,10 @@ def _chosen(draws: int, alpha: float) -> Iterator[float]:
         logits, targets = confused(SAMPLES + 2000, random)
         networks = (logits + random.normal(0, 1, logits.shape) for _ in range(48))
         best = min((softmax64(each) for each in networks), key=lambda p: float(-np.log(p[_of(targets)]).mean()))
-        sets = fit_sets("thr", best[:SAMPLES], targets[:SAMPLES], alpha=alpha)
-        yield set_measures(sets(best[SAMPLES:]), targets[SAMPLES:])["coverage"]
+        sets = fit_split(None, np.log(best[:SAMPLES]), targets[:SAMPLES]).sets(
+            "thr", np.log(best[SAMPLES:]), alpha=alpha
+        )
+        yield set_measures(sets, targets[SAMPLES:])["coverage"]
 
 
 def _of(targets: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -25,13 +25,13 @@ guarantees less (`promised_coverage`), but covers about 1 − α in simulations.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from trainables.metrics.base import Booleans, Floats, Integers, require_probabilities
+from trainables.metrics.base import Booleans, Floats, Integers, require_probabilities, softmax64
 from trainables.metrics.refinement import FOLDS, folds_of
 from trainables.posthoc.base import POSTHOC, Calibrator, PosthocUnavailable
 
@@ -39,35 +39,6 @@ SCORES = ("thr", "aps", "raps")
 
 #: λ and k_reg of RAPS, from the example in its authors' code.
 PENALTY, FREE_RANKS = 0.01, 5
-
-
-@dataclass(frozen=True)
-class ConformalSets:
-    """Conformal sets with fitted thresholds; call it with probabilities [N, K] to get sets [N, K].
-
-    Attributes:
-        score: one of `SCORES`.
-        alpha: share of samples whose set may miss the true class.
-        thresholds: thresholds [K], all equal unless fitted per class; infinite if there are too few samples for α.
-        randomised: whether `aps` and `raps` draw u; without u, their sets are larger than necessary.
-        options: `penalty` and `free_ranks` for `raps`.
-        seed: seed for u.
-    """
-
-    score: str
-    alpha: float
-    thresholds: Floats
-    randomised: bool = True
-    options: Mapping[str, float] = field(default_factory=dict)
-    seed: int = 0
-
-    def __call__(self, probabilities: Floats) -> Booleans:
-        """Return membership of each class in the sets [N, K] for probabilities [N, K]."""
-        # Another seed than in the fit: the samples' u must be independent of those behind the thresholds.
-        noise = _noise(len(probabilities), self.randomised, self.seed + 1)
-        strange = scores(self.score, probabilities, noise, **self.options)
-        # Sums of probabilities differ by rounding: a class exactly at the threshold belongs to the set.
-        return np.asarray(strange <= self.thresholds + 1e-12)
 
 
 def scores(
@@ -101,61 +72,6 @@ def scores(
     return by_class
 
 
-def fit_sets(
-    score: str,
-    probabilities: ArrayLike,
-    targets: ArrayLike,
-    *,
-    alpha: float = 0.1,
-    by_class: bool = False,
-    randomised: bool = True,
-    seed: int = 0,
-    **options: float,
-) -> ConformalSets:
-    """Fit conformal sets on validation probabilities [N, K] and targets [N].
-
-    The threshold is the ⌈(n + 1)(1 − α)⌉-th smallest score of the n true classes, and infinite if that exceeds n.
-
-    Args:
-        score: one of `SCORES`.
-        probabilities: validation probabilities [N, K]; calibration changes the sets of `aps` and `raps`, not their
-            coverage.
-        targets: class indices [N].
-        alpha: share of sets in (0, 1) that may miss the true class.
-        by_class: fit a threshold per class, from that class's samples.
-        randomised: draw u for `aps` and `raps`.
-        seed: seed for u.
-        options: `penalty` and `free_ranks` for `raps`.
-
-    Raises:
-        PosthocUnavailable: α is outside (0, 1), or the probabilities are unusable.
-        ValueError: unknown score.
-
-    Example:
-        >>> probabilities = np.array([[0.7, 0.2, 0.1], [0.1, 0.6, 0.3], [0.5, 0.4, 0.1], [0.2, 0.2, 0.6]])
-        >>> sets = fit_sets("thr", probabilities, [0, 1, 1, 2], alpha=0.25)
-        >>> sets(np.array([[0.5, 0.45, 0.05]]))
-        array([[ True,  True, False]])
-    """
-    values: Floats = np.asarray(probabilities, dtype=np.float64)
-    require_alpha(alpha)
-    require_probabilities(values, targets, bins=1)
-    labels: Integers = np.asarray(targets, dtype=np.int64)
-    strange = scores(score, values, _noise(len(labels), randomised, seed), **options)
-    true = strange[np.arange(len(labels)), labels]
-    classes = range(values.shape[1])
-    thresholds = [quantile(true[labels == k], alpha) for k in classes] if by_class else [quantile(true, alpha)]
-    fitted = np.broadcast_to(np.array(thresholds), values.shape[1])
-    return ConformalSets(score, alpha, fitted, randomised, options, seed)
-
-
-def quantile(values: Floats, alpha: float) -> float:
-    """Return the ⌈(n + 1)(1 − α)⌉-th smallest of `values` [n], or infinity if there are too few."""
-    # (n + 1)(1 − α) can exceed a whole number by rounding; 1e-9 keeps the ceiling from skipping a rank.
-    rank = math.ceil((len(values) + 1) * (1 - alpha) - 1e-9)
-    return float(np.partition(values, rank - 1)[rank - 1]) if rank <= len(values) else math.inf
-
-
 def samples_needed(alpha: float) -> int:
     """Return the fewest samples with a finite threshold; with fewer, sets contain every class.
 
@@ -168,16 +84,16 @@ def samples_needed(alpha: float) -> int:
 
 @dataclass(frozen=True)
 class SplitFit:
-    """A post-hoc method whose calibrated validation samples were held out of the fit that calibrates them.
+    """Probabilities of validation samples that no fit has seen, with the fits that gave them.
 
     Attributes:
-        calibrators: fitted calibrators, one per fold.
+        calibrators: functions from logits [M, K] to probabilities, one per fold.
         fold: index into `calibrators` per sample [N]; −1 for samples used only for fitting.
         probabilities: held-out probabilities [N, K]; NaN for samples used only for fitting.
         targets: class indices [N].
     """
 
-    calibrators: Sequence[Calibrator]
+    calibrators: Sequence[Callable[[ArrayLike], Floats]]
     fold: Integers
     probabilities: Floats
     targets: Integers
@@ -189,7 +105,8 @@ class SplitFit:
 
         A class is excluded if at least (1 − α)(n + 1) of the n held-out samples have a lower score than the new sample
         with that class. A held-out sample and the new sample are compared under the calibrator of the held-out sample's
-        fold. With `by_class`, the n samples are those of that class. With one fold, this is the rule of `fit_sets`.
+        fold. With one fold, this is split conformal's threshold, the ⌈(n + 1)(1 − α)⌉-th smallest score. With
+        `by_class`, the n samples are those of that class.
 
         Raises PosthocUnavailable if α is outside (0, 1), and ValueError for an unknown score.
         """
@@ -205,19 +122,21 @@ class SplitFit:
             new = scores(score, calibrator(logits), new_noise)
             for k in classes:
                 own = np.sort(true[self.targets[mine] == k] if by_class else true)
-                # The tolerances match `ConformalSets`: a class exactly at the threshold belongs to the set.
+                # Sums of probabilities differ by rounding: a class exactly at the threshold belongs to the set.
                 less_strange[:, k] += np.searchsorted(own, new[:, k] - 1e-12)
                 counted[k] += len(own)
         return np.asarray(less_strange < (1 - alpha) * (counted + 1) - 1e-9)
 
 
 def fit_split(
-    method: str, logits: ArrayLike, targets: ArrayLike, *, crosswise: bool = False, seed: int = 0
+    method: str | None, logits: ArrayLike, targets: ArrayLike, *, crosswise: bool = False, seed: int = 0
 ) -> SplitFit:
     """Fit a post-hoc method on a random half of validation logits [N, K] and targets [N], and calibrate the other half.
 
+    Without a method nothing is fitted, and all samples are held out.
+
     Args:
-        method: method name in POSTHOC, used with its default options.
+        method: method name in POSTHOC, used with its default options; `None` for the softmax alone.
         logits: validation logits [N, K].
         targets: class indices [N].
         crosswise: calibrate every sample by a fit to the other folds (CV+) instead of splitting into halves.
@@ -232,11 +151,16 @@ def fit_split(
         array([[False, False,  True]])
     """
     values, labels = np.asarray(logits, dtype=np.float64), np.asarray(targets, dtype=np.int64)
+    if method is None:
+        plain = softmax64(values)
+        require_probabilities(plain, labels, bins=1)
+        return SplitFit([softmax64], np.zeros(len(labels), np.int64), plain, labels)
     if crosswise:
         fold = folds_of(labels)
     else:
         fold = np.where(np.random.default_rng(seed).permutation(len(labels)) < len(labels) // 2, -1, 0)
-    probabilities, calibrators = np.full(values.shape, np.nan), []
+    calibrators: list[Calibrator] = []
+    probabilities = np.full(values.shape, np.nan)
     for mine in (fold == index for index in range(FOLDS if crosswise else 1)):
         calibrators.append(POSTHOC.build(method, values[~mine], labels[~mine]))
         probabilities[mine] = calibrators[-1](values[mine])
@@ -287,7 +211,3 @@ def set_measures(sets: Booleans, targets: Integers) -> dict[str, float]:
         "class_coverage_gap": float(np.abs(by_class - held.mean()).mean()),
         "empty": float((sizes == 0).mean()),
     }
-
-
-def _noise(samples: int, randomised: bool, seed: int) -> Floats:
-    return np.random.default_rng(seed).random(samples) if randomised else np.zeros(samples)

@@ -53,7 +53,7 @@ def test_phi_is_largest_and_comes_back_to_one_where_theorem_8_says(gamma: float)
 
 @pytest.mark.parametrize("gamma", [1.0, 3.0])
 def test_the_optimal_prediction_minimises_the_risk(gamma: float) -> None:
-    q, p = figure_of("mukhoti-6").curves[f"γ {gamma:g}"]
+    q, p = figure_of("mukhoti-fig6").curves[f"γ {gamma:g}"]
     fine = figures.probabilities(20_000)
     for place in (20, 90, 150):
         risk = q[place] * figures.focal_loss(fine, gamma) + (1 - q[place]) * figures.focal_loss(1 - fine, gamma)
@@ -61,7 +61,7 @@ def test_the_optimal_prediction_minimises_the_risk(gamma: float) -> None:
 
 
 def test_the_smoothed_distribution_comes_nearer_as_nu_falls() -> None:
-    curves = figure_of("selective-a-5").curves
+    curves = figure_of("selective-figa-5").curves
     exact = np.array(curves["exact"][1])
     away = [np.abs(np.array(curves[f"ν {nu:g}"][1]) - exact).max() for nu in figures.SMOOTHING]
     assert away == sorted(away)
@@ -116,7 +116,7 @@ def inverse_map(q: np.ndarray, gamma: float) -> np.ndarray:
 @pytest.mark.parametrize("gamma", [1.0, 3.0])
 def test_a_proper_parts_isoline_has_one_risk(gamma: float) -> None:
     for percentile in figures.PERCENTILES:
-        points = points_of(figure_of("properness-4"), f"focal γ {gamma:g}, proper part, {percentile} %")
+        points = points_of(figure_of("properness-fig4"), f"focal γ {gamma:g}, proper part, {percentile} %")
         risks = [figures.focal_risk(inverse_map(q, gamma), gamma) for q in points[:: len(points) // 6]]
         np.testing.assert_allclose(risks, risks[0], rtol=2e-3)
 
@@ -136,7 +136,7 @@ def test_the_risks_are_those_of_the_losses_that_are_trained() -> None:
 
 
 def test_every_loss_is_proper_and_its_isolines_hold_the_shares_of_the_triangle_that_they_name() -> None:
-    figure = figure_of("properness-4")
+    figure = figure_of("properness-fig4")
     assert [remark.split(":")[0] for remark in figure.remarks] == [
         "Brier", "cross-entropy", "focal γ 1, proper part", "focal γ 3, proper part",
     ]  # fmt: skip
@@ -151,7 +151,7 @@ def test_every_loss_is_proper_and_its_isolines_hold_the_shares_of_the_triangle_t
 
 
 def test_arrows_lead_to_the_map() -> None:
-    figure = figure_of("properness-5")
+    figure = figure_of("properness-fig5")
     before, after = (part.reshape(-1, 3) for part in np.split(points_of(figure, "focal map, γ 3").reshape(-1, 6), 2, 1))
     np.testing.assert_allclose(after, focal_map(before, 3.0), atol=1e-12)
     assert (after.max(1) >= before.max(1) - 1e-12).all(), "from the centre towards the corners"
@@ -159,14 +159,14 @@ def test_arrows_lead_to_the_map() -> None:
 
 
 def test_differences_are_those_of_both_maps() -> None:
-    x, y, differences = np.array(figure_of("properness-7").shaded["γ 0.5"])
+    x, y, differences = np.array(figure_of("properness-fig7").shaded["γ 0.5"])
     assert 0.02 < differences.max() < 0.022
     assert differences[np.hypot(x - 0.5, y - np.sqrt(3) / 6).argmin()] < 1e-9, "none in the centre"
 
 
 @pytest.mark.parametrize(
     ("name", "suffix"),
-    [("properness-5", "png"), ("properness-7", "html"), ("posterior-1", "svg"), ("posterior-1", "pdf")],
+    [("properness-fig5", "png"), ("properness-fig7", "html"), ("posterior-fig1", "svg"), ("posterior-fig1", "pdf")],
 )
 def test_pictures_are_written_in_every_format(tmp_path: Path, name: str, suffix: str) -> None:
     path = tmp_path / f"figure.{suffix}"
@@ -176,14 +176,14 @@ def test_pictures_are_written_in_every_format(tmp_path: Path, name: str, suffix:
 
 
 def test_curves_that_differ_look_different() -> None:
-    figure = figure_of("properness-4")
-    drawn = marks(figure.figure("properness-4").panels[0], "line")
+    figure = figure_of("properness-fig4")
+    drawn = marks(figure.figure("properness-fig4").panels[0], "line")
     looks = {(row["by"], row["dashed"]) for row in drawn if "by" in row}
     assert len(looks) == len(figure.curves)
 
 
 def test_gradients_at_three_stages_are_those_of_the_losses() -> None:
-    figure = figure_of("selective-a-3")
+    figure = figure_of("selective-figa-3")
     p, gradient = figure.curves["cross-entropy, late"]
     np.testing.assert_allclose(gradient, -1 / np.array(p), rtol=1e-6)
     assert len(figure.curves) == 3 * 4

@@ -9,7 +9,7 @@ import torch
 from tests.trainables.oracles import oracle
 from tests.trainables.reference_metrics import random_case
 from trainables.posthoc import PosthocUnavailable
-from trainables.posthoc.conformal import SCORES, fit_sets, fit_split, quantile, scores, set_measures
+from trainables.posthoc.conformal import SCORES, fit_split, scores, set_measures
 
 
 def naive_score(name: str, row: np.ndarray, k: int, u: float) -> float:
@@ -69,14 +69,12 @@ def sets_of_mapie(name: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
             return True
 
     class OurDraws(np.random.RandomState):
-        """u of `fit_sets` with seed 0, then of its sets."""
+        """u of the sets with seed 0: of validation samples, then of others."""
 
-        following = 0
+        ours = np.random.default_rng(0)
 
         def uniform(self, low: float = 0.0, high: float = 1.0, size: object = None) -> np.ndarray:
-            drawn = np.random.default_rng(self.following).random(np.prod(size))
-            self.following += 1
-            return drawn.reshape(size)
+            return self.ours.random(np.prod(size)).reshape(size)
 
     probabilities, targets = random_case(seed, samples=300, classes=5)
     unseen, _ = random_case(seed + 50, samples=200, classes=5)
@@ -88,7 +86,7 @@ def sets_of_mapie(name: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
     given.conformalize(probabilities, targets)
     how = {} if name == "thr" else {"conformity_score_params": {"include_last_label": "randomized"}}
     _, expected = given.predict_set(unseen, **how)
-    return fit_sets(name, probabilities, targets, seed=0)(unseen), expected[:, :, 0]
+    return fit_split(None, np.log(probabilities), targets).sets(name, np.log(unseen)), expected[:, :, 0]
 
 
 @pytest.mark.parametrize("name", ["thr", "aps"])
@@ -98,17 +96,21 @@ def test_sets_are_mapies(name: str, seed: int) -> None:
     np.testing.assert_array_equal(*sets_of_mapie(name, seed))
 
 
-def test_the_quantile_counts_the_sample_to_come() -> None:
-    values = np.arange(1.0, 20.0)
-    assert quantile(values, 0.1) == 18.0 and quantile(values, 0.05) == 19.0 and quantile(values, 0.04) == np.inf
-    assert quantile(np.array([]), 0.1) == np.inf
+def test_a_set_holds_the_classes_up_to_the_quantile_that_counts_the_sample_to_come() -> None:
+    """With n = 19 and α = .1 that is the 18th smallest score, and with α = .04 there is none."""
+    p = 1 - np.arange(1.0, 20.0) / 40  # of the true class 0: scores .025 to .475
+    known, zeros = np.log(np.stack([p, 1 - p], 1)), np.zeros(19, np.int64)
+    new = np.log([[1 - 18 / 40 - at, 18 / 40 + at] for at in (-1e-6, 1e-6)])
+    fitted = fit_split(None, known, zeros)
+    assert fitted.sets("thr", new, alpha=0.1)[:, 0].tolist() == [True, False]
+    assert fitted.sets("thr", new, alpha=0.04).all()
 
 
 def test_a_class_without_enough_samples_is_in_every_set() -> None:
     probabilities, targets = random_case(0, samples=60, classes=3)
     targets = np.where(targets == 2, 0, targets)
-    sets = fit_sets("thr", probabilities, targets, by_class=True)
-    assert np.isinf(sets.thresholds[2]) and sets(probabilities)[:, 2].all()
+    logits = np.log(probabilities)
+    assert fit_split(None, logits, targets).sets("thr", logits, by_class=True)[:, 2].all()
 
 
 def test_measures_of_sets_by_hand() -> None:
@@ -122,9 +124,9 @@ def test_measures_of_sets_by_hand() -> None:
 def test_an_impossible_share_and_an_unknown_score_are_refused() -> None:
     probabilities, targets = random_case(0, samples=30)
     with pytest.raises(PosthocUnavailable, match="alpha = 1 is outside"):
-        fit_sets("thr", probabilities, targets, alpha=1)
+        fit_split(None, np.log(probabilities), targets).sets("thr", np.log(probabilities), alpha=1)
     with pytest.raises(ValueError, match="known: thr, aps, raps"):
-        fit_sets("threshold", probabilities, targets)
+        fit_split(None, np.log(probabilities), targets).sets("threshold", np.log(probabilities))
 
 
 @pytest.mark.slow
@@ -136,9 +138,9 @@ def test_the_truth_is_in_the_set_as_often_as_promised(score: str, by_class: bool
     for seed in range(1000):
         logits = rng.normal(size=(400, 4)) * 2
         targets = (0.5 * logits + rng.gumbel(size=logits.shape) + [1.0, 0, 0, -0.5]).argmax(axis=1)
-        probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-        sets = fit_sets(score, probabilities[:200], targets[:200], alpha=0.1, by_class=by_class, seed=seed)
-        held = sets(probabilities[200:])[np.arange(200), targets[200:]]
+        fitted = fit_split(None, logits[:200], targets[:200])
+        sets = fitted.sets(score, logits[200:], alpha=0.1, by_class=by_class, seed=seed)
+        held = sets[np.arange(200), targets[200:]]
         found.append(held.mean())
         each.append([held[targets[200:] == k].mean() for k in range(4)])
     error = np.std(found) / 1000**0.5
@@ -175,17 +177,6 @@ def test_sets_after_a_method_cover_although_it_was_fitted(method: str, crosswise
         covered.append(set_measures(sets, truth)["coverage"])
     # one data set's coverage has a standard deviation of .022 (beta, n = 180) or .016 about its mean of .9
     assert np.mean(covered) >= 0.9 - 3 * 0.022 / 8**0.5
-
-
-def test_one_half_gives_the_sets_of_fit_sets() -> None:
-    logits, targets = drawn(200, np.random.default_rng(0))
-    new, _ = drawn(50, np.random.default_rng(1))
-    found = fit_split("temperature", logits, targets)
-    rest = found.fold == 0
-    assert rest.sum() == 100 and np.isnan(found.probabilities[~rest]).all()
-    for by_class in (False, True):
-        plain = fit_sets("thr", found.probabilities[rest], targets[rest], by_class=by_class)
-        np.testing.assert_array_equal(found.sets("thr", new, by_class=by_class), plain(found.calibrators[0](new)))
 
 
 def test_crosswise_sets_are_those_of_the_definition() -> None:
