@@ -92,7 +92,8 @@ class PredictionFiles:
         names = sorted(path.relative_to(folder).as_posix() for path in files)
         # A compacted file holds several trials, and its name does not contain them, so it is always included.
         self._names = [name for name in names if trials is None or trial_of(name) in (None, *trials)]
-        if not self._names:
+        # A loop without the method `predict` writes files without rows.
+        if not any(map(self._has_rows, self._names)):
             raise SweeperError(
                 f"the sweep {paths.name!r} has no stored predictions",
                 "trials write them at the first rung: wait until a trial reaches it, or restore the table "
@@ -123,6 +124,10 @@ class PredictionFiles:
         coming = self._paths.generations / INCOMING / "predictions"
         names = (part_name(*key) for key in sorted({*expected} - self._seen))
         return [Path(name).stem for name in names if not (coming / name).exists()]
+
+    def _has_rows(self, name: str) -> bool:
+        with self._open(name) as file:
+            return bool(file.metadata.num_rows)
 
     def _read(self, name: str) -> list[StoredPredictions]:
         try:

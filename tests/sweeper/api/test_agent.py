@@ -42,7 +42,7 @@ def test_an_agent_reads_and_is_refused_what_it_may_not(tmp_path):
             listed = {tool.name: tool.input_schema["properties"] for tool in (await client.list_tools()).tools}
             assert {*listed} == READ, "without --allow-run nothing starts"
             assert not {"output", "to", "page"} & {name for properties in listed.values() for name in properties}
-            failed, rows = await _call(client, "results", names=["first"], sql="SELECT count(*) AS n FROM trials")
+            failed, rows = await _call(client, "results", name="first", sql="SELECT count(*) AS n FROM trials")
             assert not failed and rows["answer"] == [{"n": 8}]
             failed, planned = await _call(client, "plan", space="quickstart", set=["samples=4"])
             assert not failed and planned["answer"]["trials"] == 4
