@@ -84,8 +84,8 @@ KINDS: dict[str, dict[str, str | None]] = {
     **{
         kind: {"dataset": None, "loop": f"search_spaces.examples.own_{kind}:Loop", "samples": "3", "space": space}
         for kind, space in (
-            ("lightning", "{lr: {loguniform: [0.001, 0.1]}}"),
-            ("trainer", "{lr: {loguniform: [0.0003, 0.01]}, hidden: {choice: [8, 16]}}"),
+            ("lightning", "{loss: cross_entropy, lr: {loguniform: [0.001, 0.1]}}"),
+            ("trainer", "{loss: focal, lr: {loguniform: [0.0003, 0.01]}, hidden: {choice: [8, 16]}}"),
         )
     },
 }
