@@ -182,8 +182,8 @@ def temperature_by_focal(logits: Floats, targets: Integers, gamma: float) -> dic
         smoothing = pseudo_count(len(targets))
         best = lowest(smoothing)
     around = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
-    found = minimize_scalar(loss, bounds=around, args=(smoothing,), method="bounded", options={"xatol": 1e-9})
-    return {"temperature": math.exp(found.x), "converged": float(found.success), "at_bound": float(at_bound)}
+    minimum = minimize_scalar(loss, bounds=around, args=(smoothing,), method="bounded", options={"xatol": 1e-9})
+    return {"temperature": math.exp(minimum.x), "converged": float(minimum.success), "at_bound": float(at_bound)}
 
 
 def temperature_by_ece(
