@@ -19,12 +19,14 @@ from trainables.datasets.cache import DataSetUnavailableError, Download, Folder,
 from trainables.datasets.image_stream import ImagePreprocessing
 from trainables.datasets.images import Augment, ImageArrays, ImageSize, held_out, image_dataset, images_on_paper
 
+#: Number of training and test images.
+SAMPLES = (50_000, 10_000)
 REMEDY = "delete the folder and give the data set download: true"
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Differences between the two archives: members, keys, sizes, and the pixels' mean and standard deviation."""
+    """Differences between the two archives: members, keys, and the pixels' mean and standard deviation."""
 
     source: Source
     member: str
@@ -33,8 +35,6 @@ class Layout:
     label_key: bytes
     names_file: str
     names_key: bytes
-    train_samples: int
-    test_samples: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
@@ -48,11 +48,11 @@ LAYOUTS = {
     "cifar10": Layout(
         _archive(10, "c58f30108f718f92721af3b95e74349a"), "cifar-10-batches-py",
         tuple(f"data_batch_{number}" for number in range(1, 6)), "test_batch",
-        b"labels", "batches.meta", b"label_names", 50_000, 10_000, (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010),
+        b"labels", "batches.meta", b"label_names", (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010),
     ),
     "cifar100": Layout(
         _archive(100, "eb9058c3a382ffc7106e4002c42a8d85"), "cifar-100-python", ("train",), "test",
-        b"fine_labels", "meta", b"fine_label_names", 50_000, 10_000, (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761),
+        b"fine_labels", "meta", b"fine_label_names", (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761),
     ),
 }  # fmt: skip
 
@@ -122,7 +122,7 @@ def read_folder(folder: Path, layout: Layout) -> tuple[ImageArrays, ImageArrays,
         np.concatenate([file.images for file in files]), np.concatenate([file.targets for file in files])
     )
     test = read_images(folder / layout.test_file, layout.label_key, len(class_names))
-    for arrays, expected in ((train, layout.train_samples), (test, layout.test_samples)):
+    for arrays, expected in zip((train, test), SAMPLES, strict=True):
         if len(arrays.targets) != expected:
             raise DataSetUnavailableError(
                 folder, f"contains {len(arrays.targets):,} images; {expected:,} are expected", REMEDY
@@ -139,7 +139,6 @@ def load_cifar(
     class_fraction: Annotated[float, "(0, 1]"] = 1.0,
     augment: Augment = True,
     image_size: ImageSize = None,
-    layout: Layout | None = None,
 ) -> DataSet:
     """Load CIFAR-10 or CIFAR-100 with 45,000 / 5,000 / 10,000 images.
 
@@ -151,12 +150,11 @@ def load_cifar(
         class_fraction: share of each class kept for training [posterior's CIFAR10-s: 0.1].
         augment: crop and flip training images.
         image_size: resize batches to this side; `None` keeps 32.
-        layout: layout of another archive in the same format; `None` for the published one.
 
     Raises:
         DataSetUnavailableError: files are missing or broken.
     """
-    layout = LAYOUTS[name] if layout is None else layout
+    layout = LAYOUTS[name]
     unpacked = fetched_folder(layout.source, layout.member, folder, download)
     train, test, class_names = read_folder(unpacked, layout)
     parts = held_out(train.targets, split, class_fraction=class_fraction)
@@ -169,6 +167,5 @@ for _name, _classes in (("cifar10", 10), ("cifar100", 100)):
         _name,
         f"CIFAR-{_classes}, 45k/5k/10k",
         "Krizhevsky 2009",
-        apart=["layout"],
         size=images_on_paper((3, 32, 32), _classes, 45_000, 5_000, 10_000),
     )(partial(load_cifar, _name))

@@ -70,7 +70,7 @@ def _size(options: Options) -> DataSetSize:
     return images_on_paper((1, 28, 28), 10, options.get("samples", TRAINING_SAMPLES), 6_000, 10_000)(options)
 
 
-@DATASETS.add("fashion_mnist", apart=["sources"], size=_size, stand_in={"channels": 1, "size": 28, "classes": 10})
+@DATASETS.add("fashion_mnist", size=_size, stand_in={"channels": 1, "size": 28, "classes": 10})
 def load_fashion_mnist(
     folder: Folder = None,
     download: Download = False,
@@ -80,7 +80,6 @@ def load_fashion_mnist(
         TRAINING_SAMPLES
     ),
     label_noise: LabelNoise = 0.0,
-    sources: dict[str, Source] | None = None,
 ) -> DataSet:
     """Fashion-MNIST, 28x28 grey images.
 
@@ -97,13 +96,12 @@ def load_fashion_mnist(
         samples: number of training images, drawn as the same share of each class; validation and test stay complete
             [all that are not held out for validation].
         label_noise: share of training labels that are flipped; validation and test labels stay correct.
-        sources: the four files; `None` for the published ones.
 
     Raises:
         DataSetUnavailableError: files are missing or broken.
     """
     root = _root(folder)
-    files = {key: fetch(source, root, download) for key, source in (sources or SOURCES).items()}
+    files = {key: fetch(source, root, download) for key, source in SOURCES.items()}
     splits = {}
     for part in ("train", "test"):
         images = read_idx(files[f"{part}_images"], 3)

@@ -37,7 +37,7 @@ VALIDATION_SAMPLES = 900
 REMEDY = "delete the folder and give the data set download: true"
 
 
-def newsgroup_folder(root: Path, download: bool, source: Source) -> Path:
+def newsgroup_folder(root: Path, download: bool) -> Path:
     """Return the folder of messages, unpacking `20_newsgroups.tar.gz` or downloading the archive around it.
 
     Raises:
@@ -47,7 +47,7 @@ def newsgroup_folder(root: Path, download: bool, source: Source) -> Path:
         return root / MEMBER
     inner = root / INNER_ARCHIVE
     if not inner.is_file():
-        inner = extracted(fetch(source, root, download), INNER_ARCHIVE)
+        inner = extracted(fetch(SOURCE, root, download), INNER_ARCHIVE)
     return extracted(inner, MEMBER)
 
 
@@ -91,7 +91,6 @@ def newsgroup_split(samples: int) -> tuple[Indices, Indices, Indices]:
 
 @DATASETS.add(
     "newsgroups20",
-    apart=["source"],
     size=lambda options: DataSetSize((options["length"],), 20, 15_098, 900, 3_999, text=True),
     stand_in={"form": "tokens", "classes": 10},
 )
@@ -101,7 +100,6 @@ def load_newsgroups(
     vocabulary: Annotated[int, "[2, inf)"] = 20_000,
     length: Annotated[int, "[1, inf)"] = 1000,
     word_vectors: WordVectors = None,
-    source: Source = SOURCE,
 ) -> DataSet:
     """20 Newsgroups, 15,098/900/3,999 messages as token ids.
 
@@ -117,12 +115,11 @@ def load_newsgroups(
         vocabulary: number of token ids, padding included [mukhoti's released code].
         length: number of words kept at the end of each message [mukhoti's released code].
         word_vectors: file of pretrained vectors in GloVe's format.
-        source: the archive.
 
     Raises:
         DataSetUnavailableError: files are missing or broken.
     """
-    messages = newsgroup_folder(data_folder(folder), download, source)
+    messages = newsgroup_folder(data_folder(folder), download)
     files, targets, names = message_files(messages)
 
     def tokenise() -> dict[str, NDArray[np.generic]]:

@@ -154,7 +154,7 @@ def _nodes_fault(options: Options) -> str | None:
     return None
 
 
-@DATASETS.add("sst2", check=_nodes_fault, apart=["source"], size=_on_paper, stand_in=_stand_in)
+@DATASETS.add("sst2", check=_nodes_fault, size=_on_paper, stand_in=_stand_in)
 def load_sst2(
     folder: Folder = None,
     download: Download = False,
@@ -163,7 +163,6 @@ def load_sst2(
     nodes: bool = False,
     vocabulary: Annotated[int, "[3, inf)"] = 20_000,
     word_vectors: WordVectors = None,
-    source: Source = SOURCE,
 ) -> DataSet:
     """Stanford Sentiment Treebank, two classes, 6,920/872/1,821 sentences as trees or words.
 
@@ -184,12 +183,11 @@ def load_sst2(
             the root: trees become int32 [N, nodes, 5] [mukhoti App. D annotates every node].
         vocabulary: number of token ids, padding and unknown words included [above SST's 13,800 words].
         word_vectors: file of pretrained vectors in GloVe's format.
-        source: the archive.
 
     Raises:
         DataSetUnavailableError: files are missing or broken.
     """
-    trees_folder = fetched_folder(source, MEMBER, folder, download)
+    trees_folder = fetched_folder(SOURCE, MEMBER, folder, download)
     files = [read_trees(trees_folder / name) for name in FILES]
     parts = [np.array([i for i, tree in enumerate(trees) if tree.label != NEUTRAL], np.int64) for trees in files]
     kept = [[trees[index] for index in part] for trees, part in zip(files, parts, strict=True)]

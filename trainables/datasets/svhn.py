@@ -44,13 +44,9 @@ def read_mat(path: Path) -> ImageArrays:
     return ImageArrays(pixels, targets % 10)
 
 
-@DATASETS.add("svhn", apart=["sources"], size=images_on_paper((3, 32, 32), 10, 65_931, 7_326, 26_032))
+@DATASETS.add("svhn", size=images_on_paper((3, 32, 32), 10, 65_931, 7_326, 26_032))
 def load_svhn(
-    folder: Folder = None,
-    download: Download = False,
-    augment: Augment = True,
-    image_size: ImageSize = None,
-    sources: tuple[Source, Source] = (SOURCES[0], SOURCES[1]),
+    folder: Folder = None, download: Download = False, augment: Augment = True, image_size: ImageSize = None
 ) -> DataSet:
     """Street View House Numbers, cropped digits.
 
@@ -65,11 +61,10 @@ def load_svhn(
         download: download missing files.
         augment: crop training images.
         image_size: resize batches to this side; `None` keeps 32.
-        sources: training and test file.
 
     Raises:
         DataSetUnavailableError: files are missing or broken.
     """
-    train, test = (read_mat(fetch(source, data_folder(folder), download)) for source in sources)
+    train, test = (read_mat(fetch(source, data_folder(folder), download)) for source in SOURCES)
     parts, preprocessing = held_out(train.targets, "stratified"), ImagePreprocessing(MEAN, STD, image_size)
     return image_dataset("svhn", train, test, parts, "0123456789", preprocessing, augment, flip=False)

@@ -89,14 +89,13 @@ def _size(options: Options) -> DataSetSize:
     return images_on_paper((3, 64, 64), 200, 100_000 - val, val, 10_000)(options)
 
 
-@DATASETS.add("tiny_imagenet", apart=["source"], size=_size)
+@DATASETS.add("tiny_imagenet", size=_size)
 def load_tiny_imagenet(
     folder: Folder = None,
     download: Download = False,
     augment: Augment = True,
     image_size: ImageSize = None,
     held_out: Annotated[float, "(0, 1)"] = 0.1,
-    source: Source = SOURCE,
 ) -> DataSet:
     """Tiny-ImageNet, 200 classes, 64x64; image_size: 224 for transformers.
 
@@ -113,12 +112,11 @@ def load_tiny_imagenet(
         image_size: side of the network's input, e.g. 224; `None` keeps 64.
         held_out: share of each class for validation: 50 of 500, 25 in the selective paper [mukhoti App. D; selective
             App. E.1: 0.05].
-        source: the archive.
 
     Raises:
         DataSetUnavailableError: files are missing or broken.
     """
-    unpacked = fetched_folder(source, MEMBER, folder, download)
+    unpacked = fetched_folder(SOURCE, MEMBER, folder, download)
     classes = read_classes(unpacked)
     train_paths, train_targets = training_files(unpacked, classes)
     test_paths, test_targets = validation_files(unpacked, classes)

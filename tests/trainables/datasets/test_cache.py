@@ -128,8 +128,7 @@ def test_many_processes_of_a_node_download_once(tmp_path, server):
 
 
 def test_the_folder_comes_from_option_then_environment(tmp_path, monkeypatch):
-    monkeypatch.setenv("SWEEPER_DATA", str(tmp_path / "shared"))
-    assert data_folder() == tmp_path / "shared" and data_folder("/data").as_posix() == "/data"
+    assert data_folder() == tmp_path / "data" and data_folder("/data").as_posix() == "/data"
     monkeypatch.delenv("SWEEPER_DATA")
     assert data_folder().parts[-2:] == (".cache", "calibration-sweeper")
 
@@ -189,8 +188,7 @@ def test_members_that_leave_the_folder_are_refused(tmp_path):
     assert not (tmp_path.parent / "escaped").exists()
 
 
-def test_arrays_are_prepared_once_until_a_file_changes(tmp_path, monkeypatch):
-    monkeypatch.setenv("SWEEPER_DATA", str(tmp_path / "cache"))
+def test_arrays_are_prepared_once_until_a_file_changes(tmp_path):
     file = tmp_path / "a.txt"
     file.write_text("1")
     calls = []
@@ -208,15 +206,14 @@ def test_arrays_are_prepared_once_until_a_file_changes(tmp_path, monkeypatch):
     assert len(calls) == 3
 
 
-def test_failed_preparation_leaves_nothing(tmp_path, monkeypatch):
-    monkeypatch.setenv("SWEEPER_DATA", str(tmp_path))
+def test_failed_preparation_leaves_nothing(data_folder):
 
     def build():
         raise DataSetUnavailableError("a.png", "broken", "remove it")
 
     with pytest.raises(DataSetUnavailableError):
         prepared_arrays("demo", [], "", build)
-    assert not [path for path in (tmp_path / "prepared").iterdir() if path.is_dir()]
+    assert not [path for path in (data_folder / "prepared").iterdir() if path.is_dir()]
 
 
 def test_the_error_travels_between_processes():

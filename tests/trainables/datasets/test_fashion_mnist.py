@@ -1,5 +1,4 @@
 import gzip
-import hashlib
 import struct
 from dataclasses import replace
 
@@ -7,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from tests.trainables.small_data import source_of
 from trainables.datasets import DataSetUnavailableError, fashion_mnist as module
-from trainables.datasets.cache import Source, checksum_of
+from trainables.datasets.cache import checksum_of
 
 
 def idx(array):
@@ -28,22 +28,22 @@ def write_files(folder, samples=100):
     return arrays
 
 
-def sources(folder):
-    return {
-        key: Source(
-            source.url, source.file_name, "md5:" + hashlib.md5((folder / source.file_name).read_bytes()).hexdigest()
-        )
-        for key, source in module.SOURCES.items()
-    }
+@pytest.fixture
+def load(tmp_path, monkeypatch):
+    """Load the files in the test's folder, whatever they contain."""
+
+    def loaded(**options):
+        for key, source in module.SOURCES.items():
+            checksum = source_of(tmp_path / source.file_name).checksum
+            monkeypatch.setitem(module.SOURCES, key, replace(source, checksum=checksum))
+        return module.load_fashion_mnist(str(tmp_path), **options)
+
+    return loaded
 
 
-def load(folder):
-    return module.load_fashion_mnist(folder=str(folder), sources=sources(folder))
-
-
-def test_images_and_classes_are_read(tmp_path):
+def test_images_and_classes_are_read(tmp_path, load):
     arrays = write_files(tmp_path)
-    data = load(tmp_path)
+    data = load()
     assert (len(data.train), len(data.val), len(data.test)) == (90, 10, 20)
     assert data.input_shape == (1, 28, 28) and data.classes == 10
     assert torch.equal(data.test.inputs[:, 0], torch.from_numpy(arrays["test_images"]))
@@ -63,49 +63,46 @@ def test_images_and_classes_are_read(tmp_path):
     # Compressed bytes carry the second of their making, which processes that share the tests may not agree on.
     ids=["not gzip", "cut off", "too few bytes", "one dimension", "header alone", "labels of other images"],
 )
-def test_broken_files_are_named(tmp_path, content, sentence):
+def test_broken_files_are_named(tmp_path, load, content, sentence):
     write_files(tmp_path)
     (tmp_path / module.SOURCES["train_images"].file_name).write_bytes(content)
     with pytest.raises(DataSetUnavailableError, match=sentence):
-        load(tmp_path)
+        load()
 
 
 def test_files_packed_again_are_the_published_ones_and_nothing_is_written_beside_them(tmp_path, monkeypatch):
     write_files(tmp_path)
     monkeypatch.setattr(module, "PACKAGED", tmp_path)
-    monkeypatch.setenv("SWEEPER_DATA", str(tmp_path / "own"))
-    checked = {
-        key: replace(source, checksum="unpacked md5:" + checksum_of(tmp_path / source.file_name, "unpacked md5"))
-        for key, source in module.SOURCES.items()
-    }
-    for source in checked.values():
+    for key, source in module.SOURCES.items():
         path = tmp_path / source.file_name
+        checksum = "unpacked md5:" + checksum_of(path, "unpacked md5")
+        monkeypatch.setitem(module.SOURCES, key, replace(source, checksum=checksum))
         path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()), 1, mtime=1))
+    labels = tmp_path / module.SOURCES["test_labels"].file_name
     before = sorted((tmp_path / "fashion-mnist").iterdir())
-    assert len(module.load_fashion_mnist(sources=checked).train) == 90
+    assert len(module.load_fashion_mnist().train) == 90
     assert sorted((tmp_path / "fashion-mnist").iterdir()) == before
-    (tmp_path / checked["test_labels"].file_name).write_bytes(gzip.compress(idx(np.zeros(20, np.uint8))))
+    labels.write_bytes(gzip.compress(idx(np.zeros(20, np.uint8))))
     with pytest.raises(DataSetUnavailableError, match="its unpacked md5 is"):
-        module.load_fashion_mnist(sources=checked)
-    (tmp_path / checked["test_labels"].file_name).write_bytes(b"no gzip")
+        module.load_fashion_mnist()
+    labels.write_bytes(b"no gzip")
     with pytest.raises(DataSetUnavailableError, match="cannot be unpacked"):
-        module.load_fashion_mnist(sources=checked)
+        module.load_fashion_mnist()
 
 
-def test_a_share_of_the_training_images_and_flipped_labels(tmp_path, monkeypatch):
+def test_a_share_of_the_training_images_and_flipped_labels(tmp_path, load, monkeypatch):
     write_files(tmp_path)
     monkeypatch.setattr(module, "TRAINING_SAMPLES", 90)
-    whole, share = load(tmp_path), module.load_fashion_mnist(str(tmp_path), samples=30, sources=sources(tmp_path))
+    whole, share = load(), load(samples=30)
     assert np.bincount(share.train.targets).tolist() == [3] * 10
     assert torch.equal(share.val.targets, whole.val.targets) and len(share.test) == 20
-    noisy = module.load_fashion_mnist(str(tmp_path), label_noise=0.2, sources=sources(tmp_path))
+    noisy = load(label_noise=0.2)
     assert (noisy.train.targets != whole.train.targets).sum() == 18
     assert torch.equal(noisy.val.targets, whole.val.targets)
 
 
 @pytest.mark.skipif(not (module.PACKAGED / "fashion-mnist").is_dir(), reason="Debian's data set is not installed")
-def test_debians_package_is_found_by_itself(tmp_path, monkeypatch):
-    monkeypatch.setenv("SWEEPER_DATA", str(tmp_path))
+def test_debians_package_is_found_by_itself():
     data = module.load_fashion_mnist(samples=6000)
     assert (len(data.train), len(data.val), len(data.test)) == (6000, 6000, 10_000)
 

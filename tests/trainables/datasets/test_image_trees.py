@@ -1,6 +1,5 @@
 """Tiny-ImageNet's folder tree, and folders of the user's own images."""
 
-import hashlib
 import shutil
 from pathlib import Path
 
@@ -9,16 +8,11 @@ import pytest
 import torch
 from PIL import Image
 
+from tests.trainables.small_data import source_of
 from trainables.datasets import DataSetUnavailableError, load_dataset, tiny_imagenet as module
 from trainables.datasets.base import DATASETS
-from trainables.datasets.cache import Source
 
 CLASSES = ("n02", "n01", "n03")
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("SWEEPER_DATA", str(tmp_path / "cache"))
 
 
 def write_image(path, shade, side=64, mode="RGB"):
@@ -67,12 +61,11 @@ def test_tiny_imagenet_holds_out_as_many_images_as_asked(tmp_path):
     assert (size({"held_out": 0.05}).train, size({"held_out": 0.05}).val) == (95_000, 5_000)
 
 
-def test_tiny_imagenets_archive_is_unpacked(tmp_path):
+def test_tiny_imagenets_archive_is_unpacked(tmp_path, monkeypatch):
     write_tiny(tmp_path / "made")
     archive = shutil.make_archive(str(tmp_path / "tiny"), "zip", tmp_path / "made")
-    checksum = "md5:" + hashlib.md5(Path(archive).read_bytes()).hexdigest()
-    source = Source("file://" + archive, "tiny-imagenet-200.zip", checksum)
-    assert len(module.load_tiny_imagenet(download=True, source=source).test) == 3
+    monkeypatch.setattr(module, "SOURCE", source_of(Path(archive)))
+    assert len(module.load_tiny_imagenet(download=True).test) == 3
 
 
 def damage_tiny(tree, damage):

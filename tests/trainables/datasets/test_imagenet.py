@@ -15,11 +15,6 @@ IDS = ["n01440764", "n01443537", "n01484850"]
 NAMES = ("tench", "goldfish", "great white shark")
 
 
-@pytest.fixture(autouse=True)
-def data_folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("SWEEPER_DATA", str(tmp_path / "data"))
-
-
 def _load(folder=None):
     return load_dataset("imagenet", image_size=16, workers=0, **({} if folder is None else {"folder": str(folder)}))
 

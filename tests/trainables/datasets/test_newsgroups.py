@@ -1,4 +1,3 @@
-import hashlib
 import tarfile
 import zipfile
 
@@ -6,18 +5,13 @@ import numpy as np
 import pytest
 import torch
 
+from tests.trainables.small_data import source_of
 from trainables.datasets import DataSetUnavailableError, load_dataset, newsgroups as module
 from trainables.datasets.base import hash_of_splits
-from trainables.datasets.cache import Source
 from trainables.datasets.text import frequent_words, padded_ids, read_word_vectors, words_of
 
 GROUPS = ("alt.atheism", "comp.graphics", "sci.space")
 PINNED_SPLIT = "57efc371fee474536bae436f202425f5adaa359cccd26ba1d63c2d7d1f57e0e5"
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("SWEEPER_DATA", str(tmp_path / "cache"))
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +40,7 @@ def test_messages_are_read_as_the_released_code_does(tmp_path):
     assert load_dataset("newsgroups20", folder=str(tmp_path / "data"), length=10, vocabulary=30).split_hash
 
 
-def test_the_published_archive_is_unpacked(tmp_path):
+def test_the_published_archive_is_unpacked(tmp_path, monkeypatch):
     tree = write_messages(tmp_path / "made")
     inner = tmp_path / module.INNER_ARCHIVE
     with tarfile.open(inner, "w:gz") as file:
@@ -55,9 +49,8 @@ def test_the_published_archive_is_unpacked(tmp_path):
     with zipfile.ZipFile(outer, "w") as file:
         file.write(inner, inner.name)
         file.writestr("mini_newsgroups.tar.gz", "not needed")
-    checksum = "sha256:" + hashlib.sha256(outer.read_bytes()).hexdigest()
-    data = module.load_newsgroups(download=True, source=Source(outer.as_uri(), outer.name, checksum))
-    assert len(data.test) == 12
+    monkeypatch.setattr(module, "SOURCE", source_of(outer))
+    assert len(module.load_newsgroups(download=True).test) == 12
 
 
 def test_the_published_split_is_pinned(monkeypatch):

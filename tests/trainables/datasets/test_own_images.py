@@ -26,11 +26,6 @@ from trainables.worker.trial_settings import TrialSettings
 NAMES = ["ant", "bee", "cat"]
 
 
-@pytest.fixture(autouse=True)
-def data_folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("SWEEPER_DATA", str(tmp_path / "data"))
-
-
 def _load(folder, **options):
     return load_dataset("streamed_images", folder=str(folder), **{"image_size": 16, "workers": 0, **options})
 

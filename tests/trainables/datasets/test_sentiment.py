@@ -1,12 +1,11 @@
-import hashlib
 import zipfile
 
 import pytest
 import torch
 
+from tests.trainables.small_data import source_of
 from trainables.datasets import DataSetUnavailableError, load_dataset, sentiment as module
 from trainables.datasets.base import DATASETS
-from trainables.datasets.cache import Source
 from trainables.models import build_for, fit_fault
 from trainables.training.loop import Replicate
 
@@ -63,16 +62,14 @@ def test_phrases_join_training_only(tmp_path):
     assert len(data.val) == 1 and len(data.test) == 2
 
 
-def test_the_archive_is_checked_and_unpacked(tmp_path):
+def test_the_archive_is_checked_and_unpacked(tmp_path, monkeypatch):
     trees = write_trees(tmp_path / "made")
     archive = tmp_path / "trainDevTestTrees_PTB.zip"
     with zipfile.ZipFile(archive, "w") as file:
         for name in module.FILES:
             file.write(trees / name, f"trees/{name}")
-    checksum = "sha256:" + hashlib.sha256(archive.read_bytes()).hexdigest()
-    source = Source(archive.as_uri(), archive.name, checksum)
-    data = module.load_sst2(folder=str(tmp_path / "cache"), download=True, source=source)
-    assert len(data.train) == 3
+    monkeypatch.setattr(module, "SOURCE", source_of(archive))
+    assert len(module.load_sst2(download=True).train) == 3
 
 
 @pytest.mark.parametrize(

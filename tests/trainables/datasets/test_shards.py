@@ -13,11 +13,6 @@ from trainables.datasets.shards import indexed_shards, local_copy, place_inside,
 from trainables.files.stores.object_store import Store
 
 
-@pytest.fixture(autouse=True)
-def data_folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("SWEEPER_DATA", str(tmp_path / "data"))
-
-
 def _index(folder):
     return indexed_shards("small", folder, shard_paths(folder))
 

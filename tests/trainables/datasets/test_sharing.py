@@ -20,10 +20,9 @@ from trainables.datasets.sharing import UNUSED_DAYS, content_key, node_copy, sha
 LARGE_MIB = 96
 
 
-@pytest.fixture(autouse=True)
-def node(tmp_path, monkeypatch):
-    monkeypatch.setenv("SWEEPER_DATA", str(tmp_path / "node"))
-    return tmp_path / "node" / "shared"
+@pytest.fixture
+def node(data_folder):
+    return data_folder / "shared"
 
 
 def images(samples=20, seed=0):
@@ -204,8 +203,7 @@ def test_two_processes_hold_the_data_once():
     assert found[:, 1].sum() < 1.1 * LARGE_MIB
 
 
-def test_further_splits_are_shared_and_no_other_name_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SWEEPER_DATA", str(tmp_path))
+def test_further_splits_are_shared_and_no_other_name_changes() -> None:
     plain = load_dataset("digits")
     wider = replace(plain, further={"shifted": replace(plain.test, targets=plain.test.targets.flip(0))})
     assert content_key(wider) != content_key(plain) == content_key(replace(plain, further={}))

@@ -83,8 +83,7 @@ def test_no_batch_changes_on_its_way_to_a_card():
 
 
 @pytest.mark.parametrize("packing", ["sequential", "fused"])
-def test_a_trial_on_streamed_data_is_the_same_trial(monkeypatch, tmp_path, packing):
-    monkeypatch.setenv("SWEEPER_DATA", str(tmp_path))
+def test_a_trial_on_streamed_data_is_the_same_trial(packing):
     measured = EvaluationSettings.from_mapping(
         {"curvature": {"samples": 30, "lanczos_steps": 2, "trace_probes": 2}, "bootstrap": 0}
     )

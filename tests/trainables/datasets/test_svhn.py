@@ -1,12 +1,10 @@
-import hashlib
-
 import numpy as np
 import pytest
 import scipy.io
 import torch
 
+from tests.trainables.small_data import source_of
 from trainables.datasets import DataSetUnavailableError, svhn as module
-from trainables.datasets.cache import Source
 
 
 def write_mat(path, samples, **changes):
@@ -19,19 +17,16 @@ def write_mat(path, samples, **changes):
     return content
 
 
-def source_of(path):
-    return Source("http://127.0.0.1:9/", path.name, "md5:" + hashlib.md5(path.read_bytes()).hexdigest())
+def checksums_of(folder, monkeypatch):
+    """Take the files in a folder for the published ones."""
+    monkeypatch.setattr(module, "SOURCES", [source_of(folder / source.file_name) for source in module.SOURCES])
 
 
-def load(folder):
-    sources = tuple(source_of(folder / f"{part}_32x32.mat") for part in ("train", "test"))
-    return module.load_svhn(folder=str(folder), sources=sources)
-
-
-def test_images_and_digits_are_read(tmp_path):
+def test_images_and_digits_are_read(tmp_path, monkeypatch):
     write_mat(tmp_path / "train_32x32.mat", 100)
     content = write_mat(tmp_path / "test_32x32.mat", 30)
-    data = load(tmp_path)
+    checksums_of(tmp_path, monkeypatch)
+    data = module.load_svhn(str(tmp_path))
     assert (len(data.train), len(data.val), len(data.test)) == (90, 10, 30)
     assert data.val.targets.sort().values.tolist() == list(range(10))
     assert data.test.targets.tolist() == (content["y"][:, 0] % 10).tolist()
@@ -46,22 +41,24 @@ def test_images_and_digits_are_read(tmp_path):
         ("garbage", "MATLAB file"),
         ("labels", "label from 1 to 10"),
         ("shape", r"X \[32, 32, 3, N\]"),
-        ("checksum", "md5 is"),
+        ("checksum", "sha256 is"),
     ],
 )
-def test_broken_files_are_named(tmp_path, damage, sentence):
+def test_broken_files_are_named(tmp_path, monkeypatch, damage, sentence):
     write_mat(tmp_path / "test_32x32.mat", 30)
     train = tmp_path / "train_32x32.mat"
     changes = {"labels": {"y": np.full((100, 1), 11, np.uint8)}, "shape": {"X": np.zeros((3, 32, 32, 100), np.uint8)}}
     write_mat(train, 100, **changes.get(damage, {}))
-    good = source_of(train)
+    if damage == "checksum":
+        checksums_of(tmp_path, monkeypatch)
     if damage in ("cut", "checksum"):
         train.write_bytes(train.read_bytes()[:5000])
     elif damage == "garbage":
         train.write_bytes(b"<html>" * 100)
-    sources = (good if damage == "checksum" else source_of(train), source_of(tmp_path / "test_32x32.mat"))
+    if damage != "checksum":
+        checksums_of(tmp_path, monkeypatch)
     with pytest.raises(DataSetUnavailableError, match=sentence):
-        module.load_svhn(folder=str(tmp_path), sources=sources)
+        module.load_svhn(folder=str(tmp_path))
 
 
 def test_missing_files_name_the_published_address(tmp_path):

@@ -27,15 +27,14 @@ def pictures(count: int = 3, side: int = 32, channels: int = 3) -> np.ndarray:
 
 
 @pytest.fixture(autouse=True)
-def photographs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def photographs(data_folder: Path) -> Path:
     """Put pictures where the benchmark's photographs of frost are looked for."""
-    monkeypatch.setenv("SWEEPER_DATA", str(tmp_path))
-    (tmp_path / "frost").mkdir()
+    (data_folder / "frost").mkdir(parents=True)
     draws = np.random.default_rng(3)
     for name in PHOTOGRAPHS:
         values = draws.integers(0, 256, size=(400, 450, 3)).astype(np.uint8)
-        Image.fromarray(values).save(tmp_path / "frost" / name)
-    return tmp_path / "frost"
+        Image.fromarray(values).save(data_folder / "frost" / name)
+    return data_folder / "frost"
 
 
 @pytest.mark.parametrize("kind", KINDS)

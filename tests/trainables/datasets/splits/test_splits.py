@@ -12,12 +12,6 @@ from trainables.datasets.splits import EVALUATION_SPLITS, build_split
 from trainables.datasets.splits.corrupted import corrupted
 
 
-@pytest.fixture(autouse=True)
-def data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("SWEEPER_DATA", str(tmp_path / "data"))
-    return tmp_path / "data"
-
-
 @pytest.fixture(scope="module")
 def digits() -> DataSet:
     return load_dataset("digits_stand_in", test_samples=8)
