@@ -16,20 +16,10 @@ from rich.console import Group
 from rich.text import Text
 
 from sweeper.api import arguments
-from sweeper.api.arguments import (
-    HANDED,
-    RESULTS,
-    AtLeastOne,
-    complete_method,
-    listed,
-    local_sweep,
-    opened,
-    output_folder,
-    overrides,
-)
+from sweeper.api.arguments import HANDED, RESULTS, AtLeastOne, complete_method, listed, opened, output_folder, overrides
 from sweeper.core.display import CommandResult
 from sweeper.core.errors import SweeperError
-from sweeper.storage.places import publish, split_name
+from sweeper.storage.places import local_copy, publish, split_name
 
 if TYPE_CHECKING:
     from sweeper.results.comparison import Comparison
@@ -161,7 +151,7 @@ def recalibrate(
 
     place, counts = output_folder(output), [bins] if isinstance(bins, int) else list(bins)
     done = recalibrate_sweep(
-        *local_sweep(name, place), listed(method), overrides(options), counts, listed(metric), progress, trust=trust
+        *local_copy(name, place), listed(method), overrides(options), counts, listed(metric), progress, trust=trust
     )
     publish(name, place)  # for a sweep in a store: the rows were written into the local copy
     marks = opened(name, output).marks

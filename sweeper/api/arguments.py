@@ -232,16 +232,11 @@ def remote_output(name: str, output: str, address: str | None) -> tuple[str, str
     return sweep.name, sweep.output
 
 
-def local_sweep(name: str, output: str, *, tables: bool = True) -> tuple[str, Path]:
-    """Return a sweep's name and local folder; fetch the sweep first if it is in a store."""
-    return local_copy(name, output, tables=tables)
-
-
 def opened(name: str, output: str | Path | None, address: str | None = None) -> Results:
     """Return a sweep's results; fetch them first if they are in a store or on a cluster."""
     from sweeper.results import load
 
-    return load(*local_sweep(*remote_output(name, output_folder(output), address)))
+    return load(*local_copy(*remote_output(name, output_folder(output), address)))
 
 
 def checked(address: str | None) -> str | None:

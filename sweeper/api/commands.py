@@ -20,7 +20,7 @@ from cyclopts.validators import Number
 from rich.console import Group
 
 from sweeper.api import arguments
-from sweeper.api.arguments import connect, local_sweep, output_folder, overrides
+from sweeper.api.arguments import connect, output_folder, overrides
 from sweeper.api.clusters import resume_remotely
 from sweeper.api.finished import FinishedRun
 from sweeper.core.display import CommandResult, SafeConsole, printable
@@ -41,7 +41,7 @@ from sweeper.reporting.status import (
 from sweeper.space.loading import load_spec
 from sweeper.storage.lookup import entries, find_sweep
 from sweeper.storage.metadata import UNTRACKED, read_manifest
-from sweeper.storage.places import local_copies, split_name
+from sweeper.storage.places import local_copies, local_copy, split_name
 from trainables.files.stores.base import StoreError, is_store_address
 
 if TYPE_CHECKING:
@@ -375,7 +375,7 @@ def status(
     if watch:
         return _watched(name, place, address)
     if audit and name is not None:
-        name, folder = local_sweep(name, place, tables=False)
+        name, folder = local_copy(name, place, tables=False)
         said, differences = audit_sweep(name, folder)
         lines = [*said, *(f"  {difference}" for difference in differences)]
         return CommandResult(differences, "\n".join(map(printable, lines)), complete=not differences)
@@ -390,7 +390,7 @@ def status(
     jobs = [printable(line) for line in jobs_lines(place, name)]
     if jobs and name is not None and not (Path(place) / name).exists():
         return CommandResult(list[str](), "\n".join(jobs))  # its first job waits in the queue
-    own, folder = local_sweep(name, place, tables=False) if name is not None else (None, local_copies(place))
+    own, folder = local_copy(name, place, tables=False) if name is not None else (None, local_copies(place))
     statuses = status_of(folder, own)
     if name is not None:
         return CommandResult(statuses, Group(statuses_table(statuses), *jobs))

@@ -11,13 +11,13 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from sweeper.api import analyses, arguments, commands
-from sweeper.api.arguments import local_sweep, local_tracking, opened, output_folder, remote_output
+from sweeper.api.arguments import local_tracking, opened, output_folder, remote_output
 from sweeper.api.finished import DrawnFigure, ReportPage
 from sweeper.core.display import CommandResult, format_table
 from sweeper.core.errors import SweeperError, writing_to
 from sweeper.core.labels import plural
 from sweeper.storage.lookup import find_sweep
-from sweeper.storage.places import READING, place_of, publish, split_name
+from sweeper.storage.places import READING, local_copy, place_of, publish, split_name
 from sweeper.tracking.mlflow import pages
 from trainables.files.atomic import write_text
 
@@ -171,11 +171,11 @@ def report(
         raise SweeperError("no sweep was named", "give a name")
     if more:
         members = [opened(member, place, address) for member in (name, *more)]
-        folder = local_sweep(*remote_output(name, place, address))[1]
+        folder = local_copy(*remote_output(name, place, address))[1]
         beside = folder / f"report-{'-'.join(member.name for member in members)}.html"
         return ReportPage(write_several(members, beside if to is None else Path(to)))
     name, place = remote_output(name, place, address)
-    root = find_sweep(*local_sweep(name, place)).root
+    root = find_sweep(*local_copy(name, place)).root
     page = write_report(root, None if to is None else Path(to))
     if to is None:  # the report in a store's local copy belongs to the store; a file elsewhere is the user's
         publish(name, place)
@@ -202,7 +202,7 @@ def sync(
     """
     from sweeper.tracking.sync import sync as synchronise
 
-    paths = find_sweep(*local_sweep(name, output_folder(output)))
+    paths = find_sweep(*local_copy(name, output_folder(output)))
     return CommandResult(None, notes=[str(synchronise(paths.root, local_tracking(tracking_uri, paths.root.parent)))])
 
 
@@ -367,7 +367,7 @@ def export(
     place = output_folder(output)
     sweep, parent = split_name(name, place)
     store = place_of(parent, READING).store
-    local = local_sweep(name, place)
+    local = local_copy(name, place)
     done = export_model(
         *local,
         Path(to),

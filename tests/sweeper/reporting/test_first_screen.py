@@ -51,10 +51,9 @@ def screen(results: Results) -> FirstScreen:
 
 
 @pytest.fixture(scope="module")
-def gammas(tmp_path_factory: pytest.TempPathFactory) -> Results:
+def gammas(gamma_folder: Path) -> Results:
     """A grid of losses and γ on one network, with three seeds each."""
-    folder = tmp_path_factory.mktemp("gammas") / "s"
-    return held(write_sweep(folder, configurations=9, replicates=3, space="gamma", samples=200, failures=0))
+    return held(gamma_folder)
 
 
 @pytest.fixture(scope="module")

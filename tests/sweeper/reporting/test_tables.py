@@ -16,8 +16,8 @@ from tests.sweeper.synthetic_sweep import write_sweep
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory) -> Results:
-    return held(write_sweep(tmp_path_factory.mktemp("table") / "made"))
+def results(quickstart_folder) -> Results:
+    return held(quickstart_folder)
 
 
 def cells(results: Results) -> list[dict[str, str]]:

@@ -109,6 +109,8 @@ def test_a_path_out_of_the_output_is_not_found(server: Served, path):
 def test_two_sweeps_are_compared(server: Served):
     server.wait_for("/", "tables")
     assert "<select" in server.ask("/compare").text
+    both = server.ask("/compare?a=tables&b=tables")
+    assert both.status == 200 and "tables and tables" in both.text
     assert server.ask("/compare?a=tables&b=../x").status == 404
 
 

@@ -12,15 +12,14 @@ from sweeper.reporting.figures.base import Figure, Panel, colour, mark, points, 
 from sweeper.reporting.figures.drawing import PALETTE, caption, on_paper, svg_text, write_report_figure
 from sweeper.results import Results
 from tests.sweeper.held import held
-from tests.sweeper.synthetic_sweep import write_sweep
 
 NO_DATA = {"trace_regularisation", "posthoc_temperature", "shift", "curvature_by_layer", "sharpness_and_calibration"}
 """What this sweep has no data for."""
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory) -> Results:
-    return held(write_sweep(tmp_path_factory.mktemp("picture") / "made"))
+def results(quickstart_folder) -> Results:
+    return held(quickstart_folder)
 
 
 @pytest.mark.parametrize("name", sorted(set(FIGURES) - NO_DATA - {"loss_families"}))
