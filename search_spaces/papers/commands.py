@@ -17,13 +17,14 @@ from rich.text import Text
 from search_spaces import packaged_files
 from search_spaces.papers.published_numbers import published_tables, read_published
 from sweeper.api import arguments, commands
-from sweeper.api.arguments import local_sweep, opened, output_folder
+from sweeper.api.arguments import opened, output_folder
 from sweeper.api.finished import FinishedRun, Submitted
 from sweeper.core.display import CommandResult, format_table
 from sweeper.core.errors import SweeperError
 from sweeper.core.labels import REHEARSAL_SUFFIX
 from sweeper.space.loading import load_spec
 from sweeper.storage.lookup import sweep_names
+from sweeper.storage.places import local_copy
 from trainables.registry.names import nearest
 
 if TYPE_CHECKING:
@@ -205,7 +206,7 @@ def _table(name: str, sweeps: Sequence[str], output: str, form: str) -> str:
     from search_spaces.papers.tables import format_paper_table, paper_table
     from sweeper.results import load
 
-    places = [local_sweep(sweep, output) for sweep in sweeps] or [(held, Path(output)) for held in sweep_names(output)]
+    places = [local_copy(sweep, output) for sweep in sweeps] or [(held, Path(output)) for held in sweep_names(output)]
     return format_paper_table(paper_table(name, [FinishedSweep(load(*place)) for place in places]), form)
 
 

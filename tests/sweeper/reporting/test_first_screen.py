@@ -40,7 +40,6 @@ from sweeper.results.listing import overview
 from sweeper.results.verdicts import estimates
 from tests.sweeper.changed_tables import change
 from tests.sweeper.held import held
-from tests.sweeper.inline_sweep import Inline
 from tests.sweeper.synthetic_sweep import write_sweep
 from tests.sweeper.tables_by_pandas import means
 
@@ -60,6 +59,13 @@ def gammas(gamma_folder: Path) -> Results:
 def of_gammas(gammas: Results) -> FirstScreen:
     """The first screen of that grid."""
     return screen(gammas)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """A grid of losses and γ with two seeds and few samples."""
+    folder = tmp_path_factory.mktemp("small") / "s"
+    return held(write_sweep(folder, configurations=4, replicates=2, space="gamma", samples=60, failures=0))
 
 
 @pytest.fixture(scope="module")
@@ -92,10 +98,10 @@ def test_a_row_for_each_loss_and_network_with_the_test_ece_before_and_after(quic
     assert all(line.change is None for line in lines if line.standing == STOPPED)
 
 
-def test_compare_has_the_verdicts_of_the_screen(gammas: Results, of_gammas: FirstScreen) -> None:
-    found = of_gammas
-    changes, (first, second) = screen_changes(gammas), [line for line in found.lines if line.change is not None][:2]
-    (each,) = estimates((gammas, first.trial), (gammas, second.trial), known=changes)
+def test_compare_has_the_verdicts_of_the_screen(small: Results) -> None:
+    first, second = [line for line in screen(small).lines if line.change is not None][:2]
+    changes = screen_changes(small)
+    (each,) = estimates((small, first.trial), (small, second.trial), known=changes)
     for line in (first, second):
         rows = each.changes[f"{line.trial} after temperature"]
         assert line.change in rows and line.change == changes[line.trial]
@@ -120,13 +126,13 @@ def test_one_seed_each_is_not_judged_and_says_what_would(tmp_path: Path) -> None
     assert not any(question.decided for question in answer.questions)
 
 
-def test_the_proposed_seeds_are_those_that_the_command_trains(gammas: Results, of_gammas: FirstScreen) -> None:
-    board = leaderboard(gammas)
-    found = matrix(gammas, board)
-    (answer,) = of_gammas.answers
+def test_the_proposed_seeds_are_those_that_the_command_trains(small: Results) -> None:
+    board = leaderboard(small)
+    found = matrix(small, board)
+    (answer,) = screen(small).answers
     assert found is not None
-    trainings, command = module.more_seeds(gammas, found, answer.lines, 3, len(board.finished))
-    added = int(command.rpartition("=")[2]) - 3
+    trainings, command = module.more_seeds(small, found, answer.lines, 2, len(board.finished))
+    added = int(command.rpartition("=")[2]) - 2
     assert added > 0 and trainings in (0, added * len(board.finished))
 
 
@@ -182,18 +188,14 @@ def test_what_was_not_trained_to_the_end_is_not_compared(tmp_path: Path) -> None
     assert answer.state == UNFINISHED and {line.standing for line in answer.lines} == {STOPPED}
 
 
-def test_without_predictions_no_change_is_shown(gammas: Results, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_predictions_no_change_is_shown(small: Results, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sweeper.results.verdicts.MOST_VALUES", 10)
-    assert {line.change for line in screen(gammas).lines} == {None}
+    assert {line.change for line in screen(small).lines} == {None}
 
 
 def test_fits_at_their_bound_are_warned_of(tmp_path: Path) -> None:
-    folder = Inline(tmp_path).run("bound").paths.root
-    for file in (folder / "tables" / "evaluations").rglob("*.parquet"):
-        table = pq.read_table(file)
-        at = table.schema.get_field_index("posthoc_temperature_at_bound")
-        field = table.schema.field(at)
-        pq.write_table(table.set_column(at, field, pa.array([1] * len(table), field.type)), file)
+    folder = write_sweep(tmp_path / "bound", configurations=4, replicates=2, failures=0, samples=60)
+    change(folder, "evaluations", lambda rows: rows.assign(posthoc_temperature_at_bound=1))
     (warning,) = screen(Results(folder)).warnings
     assert "fits of temperature" in warning and "at bound" in str(posthoc_tables(Results(folder)))
 
@@ -217,9 +219,8 @@ def test_a_majority_class_predictor_is_warned_of(quickstart_folder: Path) -> Non
     assert warned({**row, "val_accuracy": 0.9}) == warned({**row, "val_majority_share": None}) == warned() == []
 
 
-def test_the_settings_of_a_data_set_are_kept_apart(quickstart_folder: Path) -> None:
-    results = held(quickstart_folder)
-    board = leaderboard(results)
+def test_the_settings_of_a_data_set_are_kept_apart(small: Results) -> None:
+    results, board = small, leaderboard(small)
     axis = "config_dataset_label_noise"
     rows = [{**row, axis: (0.0, 0.1)[at % 2]} for at, row in enumerate(board.rows)]
     found = first_screen(results, Leaderboard(rows, (*board.varying, axis), "", board.objective), overview(results))

@@ -20,6 +20,7 @@ from sweeper.core.errors import SweeperError
 from sweeper.journal.reasons import row_text
 from sweeper.reporting.figures import report_figures
 from sweeper.reporting.figures.base import SHAPES
+from sweeper.reporting.figures.curvature_and_calibration import calibration_against_trace
 from sweeper.reporting.figures.drawing import json_text
 from sweeper.reporting.html import PACKED_FROM, data_script, pretty
 from sweeper.reporting.page import part_of, side_by_side, write_report, write_several, write_trial_page
@@ -184,9 +185,9 @@ def test_another_hessian_sample_size_is_left_out_and_said(quickstart_folder: Pat
     at = table.column_names.index("hessian_training_samples")
     sizes = pc.if_else(pc.equal(table["trial"], "c00000"), 64, table["hessian_training_samples"])
     pq.write_table(table.set_column(at, table.schema[at].name, sizes), folder / "tables" / "evaluations" / "a.parquet")
-    mixed = Page(write_report(folder).read_text("utf-8"))
-    assert "1 measured on a different number of samples are left out" in mixed.sections["calibration-against-trace"]
-    assert "c00000" not in {row["trial"] for row in marks(mixed.data["calibration-against-trace-0"], "point")}
+    figure = calibration_against_trace(Results(folder))
+    assert figure is not None and "1 measured on a different number of samples are left out" in figure.caption
+    assert "c00000" not in {row["trial"] for row in marks(figure.panels[0], "point")}
 
 
 def test_densities_are_those_of_the_best_runs(page: Page, grid: Page, quickstart_folder: Path) -> None:
@@ -274,9 +275,9 @@ def test_a_sweep_in_progress(live_folder: Path) -> None:
     assert not list(live_folder.glob(".report*"))
 
 
-def test_text_is_escaped_and_data_cannot_end_their_script(quickstart_folder: Path, tmp_path: Path) -> None:
+def test_text_is_escaped_and_data_cannot_end_their_script(live_folder: Path, tmp_path: Path) -> None:
     folder = tmp_path / "<b>"
-    shutil.copytree(quickstart_folder, folder, symlinks=True)
+    shutil.copytree(live_folder, folder, symlinks=True)
     text = write_report(folder).read_text("utf-8")
     assert "<h1>&lt;b&gt;</h1>" in text and "<b>" not in text[: text.index("<script")].partition("</style>")[2]
     assert pretty("<b> = λ_max") == "&lt;b&gt;\u00a0=\u00a0λ<sub>max</sub>"

@@ -167,18 +167,20 @@ def test_a_port_that_is_taken_is_said(tmp_path):
         serve(output=tmp_path, port=taken.getsockname()[1])
 
 
-def test_a_page_has_a_place_for_what_is_live_and_says_its_answers(gamma_folder, tmp_path, monkeypatch):
+def test_a_page_has_a_place_for_what_is_live_and_says_its_answers(sweeps, tmp_path, monkeypatch):
     monkeypatch.setenv("SWEEPER_CACHE", str(tmp_path))
-    output, name = str(gamma_folder.parent), gamma_folder.name
+    output, name = str(sweeps.output), "tables"
     assert page_content(output, name) == PageContent()
-    before = {path: path.stat().st_mtime_ns for path in gamma_folder.rglob("*")}
+    before = {path: path.stat().st_mtime_ns for path in (sweeps.output / name).rglob("*")}
     make_page(name, output, "7")
     said = page_content(output, name)
     assert said.key == "7" and said.answers and all(sentence.endswith(".") for sentence in said.answers)
     assert said.best == "" or (" … " in said.best and "`" not in said.best), "an interval, or none that says anything"
     page = page_file(output, name).read_text("utf-8")
     assert page.count(LIVE) == 1 and 'href="rows/trials.csv"' in page and "<script>" not in page
-    assert {path: path.stat().st_mtime_ns for path in gamma_folder.rglob("*")} == before, "nothing is written there"
+    assert {path: path.stat().st_mtime_ns for path in (sweeps.output / name).rglob("*")} == before, (
+        "nothing is written there"
+    )
     assert page_file(output, name).parent.stat().st_mode & 0o077 == 0
 
 

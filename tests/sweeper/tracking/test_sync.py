@@ -379,20 +379,6 @@ def test_after_records_were_set_aside_only_what_was_measured_since_is_shown(stor
     assert len(deleted) == 2 * len(client.search_runs([experiment]))
 
 
-def test_sweeps_of_one_name_stay_apart_on_one_server(random_sweep: Any, tmp_path: Path) -> None:
-    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    sweeps = [random_sweep(7, name=f"{place}/same", count=2) for place in ("here", "there")]
-    for sweep in sweeps:
-        sweep.time += 17 * len(str(sweep.root))
-        sweep.write_spec()
-        drive(sweep, 10_000)
-        projection.sync(sweep.root, uri)
-    client = MlflowClient(uri)
-    runs = client.search_runs([client.get_experiment_by_name(sweeps[0].paths.name).experiment_id])
-    assert len(runs) == 6
-    assert len({run.data.tags["sweep_id"] for run in runs}) == 2
-
-
 def test_a_second_writer_and_an_empty_journal_are_refused_with_a_sentence(random_sweep: Any, tmp_path: Path) -> None:
     sweep = random_sweep(8, count=2)
     sweep.write_spec()

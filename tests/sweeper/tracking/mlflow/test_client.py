@@ -68,7 +68,7 @@ def history(uri: str, experiment: str, key: str) -> dict[str, list[tuple[int, fl
 
 
 def test_sync_logs_recalibrations_once(random_sweep: Any, tmp_path: Path) -> None:
-    made = random_sweep(3, count=4)
+    made = random_sweep(3, count=2)
     made.write_spec()
     sink, journal = made.sink(), made.journal()
     for kind, body in made.events(sink.incoming):

@@ -90,6 +90,7 @@ def test_a_model_belongs_to_its_own_sweep_and_not_to_another_of_that_name(random
         drive(sweep, 10_000)
         projection.sync(sweep.root, uri)
     client = MlflowClient(uri)
+    assert len(client.search_runs([client.get_experiment_by_name(sweeps[0].paths.name).experiment_id])) == 6
     for sweep in sweeps:
         run = _run_of(client, sweep.paths, "c00001", uri)
         assert run.data.tags["sweep_id"] == sweep_id(sweep.paths.journal)
