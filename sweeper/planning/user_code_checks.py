@@ -180,9 +180,8 @@ def _check_state(loss: Loss, build: Callable[[], Loss]) -> None:
         raise _Fault(f"its state_dict cannot be read from a checkpoint; keep tensors and numbers ({words})") from error
     other = build()
     other.load_state_dict(read)
-    for key, value in other.state_dict().items():
-        if not torch.equal(torch.as_tensor(value), torch.as_tensor(state[key])):
-            raise _Fault(f"its state {key!r} changes after load_state_dict")
+    if (changed := difference(state, other.state_dict())) is not None:
+        raise _Fault(f"its state {changed} changes after load_state_dict")
 
 
 def _check_architecture(values: Values, dataset: DataSet) -> None:

@@ -126,22 +126,16 @@ def list_spaces() -> dict[str, Values]:
     return {name: part_of(read_document(path).values, "header") or {} for name, path in packaged_files().items()}
 
 
-def list_components(kind: str, registries: Registries | None = None) -> list[Component]:
+def list_components(kind: str) -> list[Component]:
     """Return the components of one of `KINDS`, in the order of their registry.
 
     If an installed component cannot be used, its summary states the reason.
-
-    Raises:
-        KeyError: `kind` is not one of `KINDS`.
 
     Example:
         >>> [component.name for component in list_components("searchers")]
         ['random', 'grid', 'optuna']
     """
-    if kind not in KINDS:
-        raise KeyError(f"{kind!r} is not one of {', '.join(KINDS)}")
-    held = "further_metrics" if kind == "metrics" else kind
-    registry: Registry = getattr(registries or installed_registries(), held)
+    registry: Registry = getattr(installed_registries(), "further_metrics" if kind == "metrics" else kind)
     return [_component(registry, name) for name in registry]
 
 
@@ -170,11 +164,10 @@ def spaces_table() -> Table:
     return table
 
 
-def components_table(kind: str, registries: Registries | None = None) -> Table:
+def components_table(kind: str) -> Table:
     """Return the components of one of `KINDS` as a table for a terminal, with one row per hyperparameter."""
-    columns = (kind, "hyperparameter", "valid", "default", "source")
-    table = Table(*columns, box=None, pad_edge=False)
-    for component in list_components(kind, registries):
+    table = Table(kind, "hyperparameter", "valid", "default", "source", box=None, pad_edge=False)
+    for component in list_components(kind):
         table.add_row(Text(component.name, style="bold"), component.summary, "", "", component.source)
         for h in component.hyperparameters:
             default = "required" if h.required else value_text(h.default)

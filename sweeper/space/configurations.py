@@ -100,10 +100,6 @@ class Configurations(Sequence[Configuration]):
             raise LookupError(f"configuration {i} has not been suggested yet")
         return self._draw(i)
 
-    def known(self, index: int) -> bool:
-        """Return whether configuration `index` is known: drawn from the space, or already suggested."""
-        return self._draw is not None or self._journaled(index)
-
     def _journaled(self, index: int) -> bool:
         """Return whether the journal has a configuration."""
         # If configurations are drawn, the journal is read once, because a missing configuration can be drawn.

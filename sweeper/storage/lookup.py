@@ -13,8 +13,8 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import stat
 import tarfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,7 +85,8 @@ def refuse_odd_files(paths: SweepPaths) -> None:
     writer.
     """
     remedy = "remove it, or put in its place what belongs there"
-    for odd in _odd_files(str(paths.root)):
+    every = (Path(where) / name for where, folders, files in os.walk(paths.root) for name in (*folders, *files))
+    for odd in (path for path in every if stat.S_IFMT(path.lstat().st_mode) not in (stat.S_IFREG, stat.S_IFDIR)):
         place = odd.relative_to(paths.root).as_posix()
         if not odd.is_symlink():
             raise SweeperError(f"{odd} is neither file nor folder: nothing was written", remedy)
@@ -109,16 +110,6 @@ _OWN_LINKS = (
     re.compile(r"tables -> generations/\d{4,}/?"),
     re.compile(rf"generations/\d{{4,}}/{RECALIBRATIONS} -> \.\./\.\./{RECALIBRATIONS}/?"),
 )
-
-
-def _odd_files(folder: str) -> Iterator[Path]:
-    """Yield everything below a folder that is neither a regular file nor a folder; do not follow links."""
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                yield from _odd_files(entry.path)
-            elif not entry.is_file(follow_symlinks=False):
-                yield Path(entry.path)
 
 
 def sweep_names(output: str | Path = "results") -> list[str]:
@@ -225,8 +216,7 @@ def entries(output: str | Path) -> list[Entry]:
 
 def size_of(folder: Path) -> int:
     """Return the size in bytes of all files below a folder; do not follow links."""
-    sizes = ((Path(where) / name).lstat().st_size for where, _, names in os.walk(folder) for name in names)
-    return sum(sizes)
+    return sum((Path(where) / name).lstat().st_size for where, _, names in os.walk(folder) for name in names)
 
 
 def at_rest(name: str, output: str | Path) -> SweepPaths:

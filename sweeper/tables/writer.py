@@ -154,7 +154,11 @@ class ParquetSink:
         self._begin()
         self._last_flush, self._interval = clock(), SHORTEST_INTERVAL
         with self._writing():
-            self._open()
+            self._generations.clean()
+            if self._generations.current is None:
+                generation = self._generations.create()
+                self._write_fixed_parts(generation)
+                self._generations.publish(generation)
 
     @property
     def incoming(self) -> Path:
@@ -214,7 +218,23 @@ class ParquetSink:
             records: every record of the journal, in order.
         """
         with self._writing():
-            self._rebuild(records)
+            before = self._current()
+            generation = self._generations.create()
+            self._begin()
+            parts = {table: RebuiltParts(buffer, before, generation) for table, buffer in self._buffers.items()}
+            for record in records:
+                self._take(record, parts)
+            for rebuilt in parts.values():
+                rebuilt.finish()
+            for folder in (before, *self._generations.unproven):
+                self._large.carry_over(folder, generation)
+            self._large.publish_kept(only=True)
+            self._write_fixed_parts(generation)
+            self._generations.publish(generation)
+            # Remove old generations only after the swap: until then readers use the old one, and a kill must leave
+            # both.
+            self._generations.remove_superseded()
+            self._large.publish(generation)
 
     def close(self) -> None:
         """Flush; once every trial has ended, remove files of evaluations that were never journaled."""
@@ -238,13 +258,6 @@ class ParquetSink:
         self._large = LargeTables(self._generations, self._schemas, self._arrivals)
         self._changed = False
 
-    def _open(self) -> None:
-        self._generations.clean()
-        if self._generations.current is None:
-            generation = self._generations.create()
-            self._write_fixed_parts(generation)
-            self._generations.publish(generation)
-
     def _flush(self) -> None:
         generation = self._current()
         # Publish predictions before evaluations, so that a reader who finds a row finds its samples, too.
@@ -253,24 +266,6 @@ class ParquetSink:
             buffer.write(generation)
         self._write_trials(generation)
         self._changed = False
-
-    def _rebuild(self, records: Iterable[Record]) -> None:
-        before = self._current()
-        generation = self._generations.create()
-        self._begin()
-        parts = {table: RebuiltParts(buffer, before, generation) for table, buffer in self._buffers.items()}
-        for record in records:
-            self._take(record, parts)
-        for rebuilt in parts.values():
-            rebuilt.finish()
-        for folder in (before, *self._generations.unproven):
-            self._large.carry_over(folder, generation)
-        self._large.publish_kept(only=True)
-        self._write_fixed_parts(generation)
-        self._generations.publish(generation)
-        # Remove old generations only after the swap: until then readers use the old one, and a kill must leave both.
-        self._generations.remove_superseded()
-        self._large.publish(generation)
 
     def _write_fixed_parts(self, generation: Path) -> None:
         for table, schema in self._schemas.items():

@@ -51,9 +51,9 @@ class Spread:
     deviation: float | None
     n: int
 
-    def text(self, digits: int = 3, scale: float = 1.0) -> str:
+    def text(self, digits: int = 3) -> str:
         """Format as e.g. `0.123 ± 0.004`, or the mean alone without a deviation."""
-        return spread_text(self.mean, self.deviation, digits, scale)
+        return spread_text(self.mean, self.deviation, digits)
 
 
 def decimals(deviations: Sequence[float | None]) -> int | None:

@@ -79,20 +79,12 @@ class BestSet:
         return high - low <= abs(self.value) or 0 < high <= WIDEST * low
 
 
-def best_set(
-    values: Sequence[Mapping[int, float]],
-    mode: str,
-    level: float = LEVEL,
-    relative: bool | None = None,
-    entered: int | None = None,
-) -> BestSet | None:
+def best_set(values: Sequence[Mapping[int, float]], mode: str, entered: int | None = None) -> BestSet | None:
     """Return the configurations that may be the best; None where no spread can be estimated.
 
     Args:
         values: seed → finite value, for each configuration.
         mode: `min` or `max`: which is better.
-        level: probability that the set contains the best, and that the interval contains the winner's true mean.
-        relative: compare logarithms; by default if smaller is better and all means are positive.
         entered: number of configurations the winner was chosen from, if more than have values.
 
     Example:
@@ -101,18 +93,18 @@ def best_set(
         (0, 1)
     """
     places = [place for place, by_seed in enumerate(values) if by_seed]
-    known = spreads([values[place] for place in places], mode, relative)
+    known = spreads([values[place] for place in places], mode)
     if known is None:
         return None
     order = np.argsort(-known.scores, kind="stable")
     winner, total = int(order[0]), max(entered or 0, len(places))
-    compared = Comparisons(known, level)
+    may_be_best = Comparisons(known).may_be_best
     return BestSet(
-        tuple(places[at] for at in order if compared.may_be_best[at]),
+        tuple(places[at] for at in order if may_be_best[at]),
         len(places),
         total,
         known.value(known.scores[winner]),
-        known.interval(winner, level, total),
+        known.interval(winner, chosen_from=total),
         known.paired,
         int(known.sizes.min()),
     )

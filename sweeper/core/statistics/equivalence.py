@@ -152,17 +152,10 @@ def equivalences(pairs: Sequence[Pair], margin: float, level: float = LEVEL) -> 
         >>> equivalence(pair, margin=0.01).code
         'lower'
     """
-    distinct: dict[tuple[tuple[int, float], ...], int] = {}
     rows = [at for at, pair in enumerate(pairs) if pair.differences]
-    numbered = []
-    for at in rows:
-        seeds = tuple(sorted(pairs[at].differences.items()))
-        first = distinct.setdefault(
-            seeds, len(distinct)
-        )  # duplicated rows must not count as further evidence of the spread
-        numbered.append({(first, seed): value for seed, value in seeds})
-    keys = {key: place for place, key in enumerate(dict.fromkeys(key for row in numbered for key in row))}
-    known = spreads([{keys[key]: value for key, value in row.items()} for row in numbered], "max", relative=False)
+    seeds_of = [tuple(sorted(pairs[at].differences.items())) for at in rows]
+    # Rows are not paired by seed, so their seeds get separate keys; equal rows share keys, and count as one training.
+    known = spreads([{(seeds, seed): d for seed, d in seeds} for seeds in seeds_of], "max", relative=False)
     verdicts: list[Verdict | None] = [None] * len(pairs)
     if known is not None:
         for place, at in enumerate(rows):

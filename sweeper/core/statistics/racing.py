@@ -213,12 +213,10 @@ class Needed:
     Attributes:
         trainings: number of trainings, at most.
         seeds: trial → number of further seeds.
-        chance: simulated probability that these trainings decide.
     """
 
     trainings: int
     seeds: Mapping[str, int]
-    chance: float
 
 
 def needed_seeds(
@@ -249,8 +247,7 @@ def needed_seeds(
         if sum(count > at_most for count in taken) > (1 - CHANCE) * _DRAWS:
             return None  # too many draws have failed for the rest to change the answer
     needed = sorted(taken)[math.ceil(CHANCE * _DRAWS) - 1]
-    chance = sum(count <= needed for count in taken) / _DRAWS
-    return Needed(needed * len(racing), dict.fromkeys(racing, needed), chance)
+    return Needed(needed * len(racing), dict.fromkeys(racing, needed))
 
 
 def _with(race: _Looks, racing: Sequence[str], units: Sequence[str], table: Floats) -> dict[str, dict[int, float]]:

@@ -31,14 +31,16 @@ configuration, whose mean would be too good without its worst seed.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+Seed = TypeVar("Seed", bound=Hashable)
 
 LEVEL = 0.95
 
@@ -168,7 +170,7 @@ class Tails:
         return np.asarray(errors / self.roots[:, None])
 
 
-def spreads(values: Sequence[Mapping[int, float]], mode: str, relative: bool | None = None) -> Spreads | None:
+def spreads(values: Sequence[Mapping[Seed, float]], mode: str, relative: bool | None = None) -> Spreads | None:
     """Estimate the spreads of replicates; None if no configuration has two, or if all values are equal.
 
     Configurations with the same values on the same seeds count as one training in the estimate.
@@ -182,7 +184,7 @@ def spreads(values: Sequence[Mapping[int, float]], mode: str, relative: bool | N
         >>> spreads([{0: 0.50, 1: 0.52}, {0: 0.51, 1: 0.53}], "min").paired
         True
     """
-    first: dict[frozenset[tuple[int, float]], int] = {}
+    first: dict[frozenset[tuple[Seed, float]], int] = {}
     at = [first.setdefault(frozenset(by_seed.items()), len(first)) for by_seed in values]
     places = [int(place) for place in np.unique(at, return_index=True)[1]]
     known = _spreads_of_distinct([values[place] for place in places], mode, relative)
@@ -191,7 +193,7 @@ def spreads(values: Sequence[Mapping[int, float]], mode: str, relative: bool | N
     return replace(known, scores=known.scores[at], sizes=known.sizes[at], weights=known.weights[at])
 
 
-def _spreads_of_distinct(values: Sequence[Mapping[int, float]], mode: str, relative: bool | None) -> Spreads | None:
+def _spreads_of_distinct(values: Sequence[Mapping[Seed, float]], mode: str, relative: bool | None) -> Spreads | None:
     if not values:
         return None
     means = [float(np.mean([*by_seed.values()])) for by_seed in values]

@@ -120,10 +120,6 @@ def test_flattened_columns():
     }
 
 
-def test_seeds_can_be_named():
-    assert [ReplicateSeeds(0, 2, [11, 7]).of(index) for index in (0, 5)] == [[11, 7], [11, 7]]
-
-
 def test_the_code_version_follows_sources_and_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "losses").mkdir()
     (tmp_path / "__init__.py").write_text("")

@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -74,34 +75,23 @@ def test_other_files_are_no_records(tmp_path):
     assert Journal(tmp_path).append(made_body("ended", {})).sequence == 2
 
 
-@pytest.mark.parametrize("share", [0.0, 0.3, 0.99])
-def test_a_truncated_record_is_named(tmp_path, share):
-    _fill(tmp_path, 5)
-    path = tmp_path / record_names(tmp_path)[2]
-    data = path.read_bytes()
-    path.write_bytes(data[: int(len(data) * share)])
-    assert str(path) in _message(tmp_path) and "damaged" in _message(tmp_path)
-
-
 @pytest.mark.parametrize("seed", range(40))
-def test_a_flipped_bit_is_found_wherever_it_is(tmp_path, seed):
-    _fill(tmp_path, 4)
-    rng = random.Random(seed)
-    path = tmp_path / rng.choice(record_names(tmp_path))
+def test_damage_is_named_wherever_it_is(tmp_path, seed):
+    """A flipped bit, or an end that is missing; the records before are read."""
+    written, rng = _fill(tmp_path, 4), random.Random(seed)
+    number = rng.randrange(4)
+    path = tmp_path / written[number].file_name
     data = bytearray(path.read_bytes())
-    data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+    place = rng.randrange(len(data))
+    if seed % 3:
+        data[place] ^= 1 << rng.randrange(8)
+    else:
+        del data[place:]
     path.write_bytes(data)
-    assert str(path) in _message(tmp_path)
-
-
-def test_records_before_a_damaged_one_are_read(tmp_path):
-    written = _fill(tmp_path, 5)
-    (tmp_path / written[3].file_name).write_bytes(b"")
-    read = []
-    with pytest.raises(SweeperError):
-        for record in read_journal(tmp_path):
-            read.append(record)  # noqa: PERF402 - what came before the error is what is asked
-    assert read == written[:3]
+    records = read_journal(tmp_path)
+    assert [next(records) for _ in range(number)] == written[:number]
+    with pytest.raises(SweeperError, match=re.escape(f"the journal record {path} is damaged")):
+        next(records)
 
 
 @pytest.mark.parametrize("damage", ["truncated", "missing", "none"])
@@ -197,23 +187,3 @@ def test_a_full_disk_records_nothing_and_says_so(tmp_path):
     assert done.stdout.splitlines()[-1] == "2"
     assert [r.kind for r in read_journal(tmp_path)] == ["started", "started", "ended"]
     assert sorted(os.listdir(tmp_path)) == record_names(tmp_path)
-
-
-@pytest.mark.slow
-def test_a_disk_of_64_kib_that_fills_up(tmp_path):
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(tmp_path)], capture_output=True)
-    if mounted.returncode != 0:
-        assert b"permi" in mounted.stderr.lower() or b"superuser" in mounted.stderr.lower(), mounted.stderr
-        return
-    try:
-        journal = Journal(tmp_path)
-        with pytest.raises(SweeperError, match="No space left"):
-            for number in range(100):
-                journal.append(made_body("report", {"device": "x" * 3000, "epoch": number}))
-        records = list(read_journal(tmp_path))
-        assert 0 < len(records) < 25
-        assert sorted(os.listdir(tmp_path)) == record_names(tmp_path)
-        (tmp_path / records[-1].file_name).unlink()
-        assert Journal(tmp_path).append(made_body("ended", {})).sequence == len(records) - 1
-    finally:
-        subprocess.run(["umount", str(tmp_path)], check=True)

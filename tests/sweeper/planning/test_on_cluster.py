@@ -12,12 +12,14 @@ from sweeper.planning.on_cluster import (
     NODE_START_HOURS,
     ClusterFile,
     NodeGroup,
+    cluster_plan,
     plan_on_cluster,
     quantity,
     read_cluster,
     requested_nodes,
 )
 from sweeper.planning.plan import Estimate, Plan, Range
+from sweeper.space.loading import load_spec
 from sweeper.space.spec import Resources
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
@@ -145,18 +147,12 @@ def test_quantities() -> None:
 
 
 def test_no_more_nodes_are_asked_for_than_a_sweep_may_use_at_once(tmp_path: Path) -> None:
-    from sweeper.planning.on_cluster import cluster_plan
-    from sweeper.space.loading import load_spec
-
     spec = load_spec("quickstart", ["max_concurrent=6", "resources.gpu=0.5"])
     planned, there = cluster_plan(spec, DEPLOY / "ray/aws.yaml")
     assert (planned.workers, there.at_once, [asked.nodes for asked in there.nodes]) == (6, 6, [3])
 
 
 def test_lanes_not_trials_are_what_nodes_are_asked_for() -> None:
-    from sweeper.planning.on_cluster import cluster_plan
-    from sweeper.space.loading import load_spec
-
     packed = ["replicates={count: 2, packing: cohort, lanes: 16}", "resources.gpu=0.5", "samples=48", "which=[]"]
     planned, there = cluster_plan(load_spec("quickstart", packed), DEPLOY / "ray/aws.yaml")
     assert (planned.trials, planned.workers, there.at_once, [asked.nodes for asked in there.nodes]) == (48, 6, 6, [3])

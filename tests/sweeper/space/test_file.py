@@ -111,14 +111,6 @@ def test_unreadable_files(tmp_path, name):
     assert locate(name) == Path(name)
 
 
-@given(st.binary(max_size=400))
-@settings(max_examples=80, deadline=None)
-def test_any_bytes(content):
-    document = parse_document(content)
-    assert isinstance(document.values, dict)
-    assert document.values or document.faults or content.strip() in (b"{}",)
-
-
 def _is_number(text):
     """Tell whether a text such as `1e5` reads as a number here: PyYAML takes it for a text and writes it unquoted."""
     try:

@@ -87,16 +87,8 @@ def test_the_recipe_keeps_its_shape(tmp_path: Path) -> None:
 
 
 def test_a_recipe_that_states_its_length_is_left_alone(tmp_path: Path) -> None:
-    spec = load_spec(
-        spec_file(tmp_path, "space.optimizer.recipe_epochs"), ["space.optimizer.recipe_epochs=400"], rehearse=True
-    )
+    spec = spec_of(tmp_path, overrides=["space.optimizer.recipe_epochs=400"], rehearse=True)
     assert configurations(spec)[0]["optimizer"]["milestones"] == [150.0, 250.0]
-
-
-def spec_file(tmp_path: Path, name: str) -> Path:
-    path = tmp_path / f"{name}.yaml"
-    path.write_text(PAPER_SCALE)
-    return path
 
 
 def test_the_files_own_changes_come_last(tmp_path: Path) -> None:

@@ -69,19 +69,14 @@ ALIASES = "\n".join(["a0: &a0 [1]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] *
     [
         (BOMB, "tag|merge|after expanding aliases"),
         (ALIASES, "after expanding aliases"),
-        ("a: &a [*a]", "an alias that contains itself"),
         ("a: &a {b: *a}", "an alias that contains itself"),
         ("[" * 100, "levels deep"),
         ("a: 2026-01-01", "tag"),
         ("a: !!python/object/apply:os.system [ls]", "tag"),
-        ("a: !!set {x}", "tag"),
-        ("a: 99999999999999999999999", "64 bits"),
-        ("a: 1\na: 2", "given twice"),
         ("a: " + "x" * 10_000_001, "larger than"),
     ],
-    ids=["merge bomb", "billion laughs", "circle", "circle of mappings", "deep", "date", "object", "set", "huge",
-         "twice", "large"],
-)  # fmt: skip
+    ids=["merge bomb", "billion laughs", "circle", "deep", "date", "object", "large"],
+)
 def test_a_strangers_search_space_is_read_within_limits(content: str, reason: str, tmp_path: Path) -> None:
     began = time.monotonic()
     (tmp_path / "sweep.yaml").write_text(content)

@@ -3,8 +3,6 @@
 import errno
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -160,19 +158,6 @@ def test_a_sweep_of_tables_alone_cannot_be_opened(tmp_path):
     (tmp_path / "bare" / "tables").mkdir(parents=True)
     with pytest.raises(SweeperError, match=r"has no sweep\.yaml"):
         open_sweep("bare", tmp_path)
-
-
-def test_a_configuration_is_the_same_in_every_process(spec, tmp_path):
-    sweep = _create(spec, tmp_path)
-    program = (
-        "import sys, json; from pathlib import Path; from sweeper.storage.sweeps import open_sweep\n"
-        "print(json.dumps(list(open_sweep('small', Path(sys.argv[1])).configurations)))"
-    )
-    environment = {**os.environ, "PYTHONHASHSEED": "77"}
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, timeout=60, env=environment
-    )
-    assert json.loads(done.stdout) == list(sweep.configurations), done.stderr
 
 
 Edit = Callable[[dict[str, Any]], object]

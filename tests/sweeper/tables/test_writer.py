@@ -79,6 +79,22 @@ def assert_trials(sweep: Any, state: Any) -> None:
             assert row["wall_seconds"] == trial.wall_seconds / sweep.replicates
 
 
+def written(sweep: Any, incoming: Path | None = None, steps: int = 10_000) -> Any:
+    """Journal a sweep, and return its tables; trials write their files into `incoming`."""
+    sink, journal = sweep.sink(), sweep.journal()
+    for kind, body in sweep.events(incoming or sink.incoming, steps):
+        sink.append(journal.append(made_body(kind, body)))
+    sink.close()
+    return sink
+
+
+def rebuilt(sweep: Any) -> Any:
+    """Return the tables of a sweep that another driver has taken up."""
+    sink = sweep.sink()
+    sink.rebuild(read_journal(sweep.paths.journal))
+    return sink
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_equals_the_naive_projection_through_crashes_and_resumes(
     seed: int, random_sweep: Any, expected: Any, monkeypatch: pytest.MonkeyPatch
@@ -210,8 +226,7 @@ def test_predictions_show_only_once_their_evaluation_is_journaled(random_sweep: 
     record = journal.append(made_body("report", body))
     # The driver dies here; the next one rebuilds from the journal and finds the file.
     leftover = sweep.report(1, sink.incoming)
-    resumed = sweep.sink()
-    resumed.rebuild(read_journal(sweep.paths.journal))
+    resumed = rebuilt(sweep)
     assert {row["trial"] for row in rows_of(sweep, "predictions")} == {"c00000"}
     assert fields(record)["evaluations"]
     resumed.append(journal.append(made_body("report", leftover)))
@@ -221,9 +236,7 @@ def test_predictions_show_only_once_their_evaluation_is_journaled(random_sweep: 
 
 def test_files_that_trials_wrote_straight_into_the_tables_are_carried_over(random_sweep: Any, expected: Any) -> None:
     sweep = random_sweep(6)
-    sink, journal = sweep.sink(), sweep.journal()
-    for kind, body in sweep.events(sweep.paths.tables):
-        sink.append(journal.append(made_body(kind, body)))
+    sink = written(sweep, sweep.paths.tables)
     sink.rebuild(read_journal(sweep.paths.journal))
     assert_equals_journal(sweep, expected)
 
@@ -231,10 +244,7 @@ def test_files_that_trials_wrote_straight_into_the_tables_are_carried_over(rando
 @pytest.mark.parametrize("damage", ["cut", "flip", "empty", "renamed"])
 def test_damaged_files_are_repaired(damage: str, random_sweep: Any, caplog: pytest.LogCaptureFixture) -> None:
     sweep = random_sweep(7)
-    sink, journal = sweep.sink(), sweep.journal()
-    for kind, body in sweep.events(sink.incoming):
-        sink.append(journal.append(made_body(kind, body)))
-    sink.close()
+    written(sweep)
     whole = {table: len(rows_of(sweep, table)) for table in TABLES}
     for table in ("predictions", "evaluations", "trials"):
         part = max((sweep.paths.tables / table).iterdir(), key=lambda p: p.stat().st_size)
@@ -242,7 +252,7 @@ def test_damaged_files_are_repaired(damage: str, random_sweep: Any, caplog: pyte
         data[40] ^= 1
         renamed = part.read_bytes().replace(b"replicate", b"replicbte")
         part.write_bytes({"cut": data[:-20], "flip": data, "empty": b"", "renamed": renamed}[damage])
-    sweep.sink().rebuild(read_journal(sweep.paths.journal))
+    rebuilt(sweep)
     left = {table: len(rows_of(sweep, table)) for table in TABLES}
     assert left == whole | {"predictions": whole["predictions"] - 14}
     assert "damaged" in caplog.text
@@ -252,10 +262,7 @@ def test_damaged_files_are_repaired(damage: str, random_sweep: Any, caplog: pyte
 def test_merged_files_lose_what_the_journal_lost(random_sweep: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(large_tables, "SINGLE_PARTS", 0)
     sweep = random_sweep(8)
-    sink, journal = sweep.sink(), sweep.journal()
-    for kind, body in sweep.events(sink.incoming):
-        sink.append(journal.append(made_body(kind, body)))
-    sink.close()
+    sink = written(sweep)
     records = list(read_journal(sweep.paths.journal))[:-8]
     sink.rebuild(records)
     sink.close()
@@ -285,18 +292,14 @@ def test_leftovers_of_a_dead_driver_are_removed_and_never_read(random_sweep: Any
 
 def test_deleted_files_that_trials_wrote_are_named(random_sweep: Any) -> None:
     sweep = random_sweep(18)
-    sink, journal = sweep.sink(), sweep.journal()
-    for kind, body in sweep.events(sink.incoming):
-        sink.append(journal.append(made_body(kind, body)))
-    sink.close()
+    sink = written(sweep)
     assert sink.notes == []
     deleted = {table: sorted((sweep.paths.tables / table).glob("c*.parquet"))[:count]
                for table, count in (("predictions", 2), ("reliability", 1))}  # fmt: skip
     kept = {part: part.read_bytes() for parts in deleted.values() for part in parts}
     for part in kept:
         part.unlink()
-    again = sweep.sink()
-    again.rebuild(read_journal(sweep.paths.journal))
+    again = rebuilt(sweep)
     assert len(again.missing()) == 2
     again.close()
     predictions, reliability = again.notes
@@ -304,8 +307,7 @@ def test_deleted_files_that_trials_wrote_are_named(random_sweep: Any) -> None:
     assert "missing reliability of 1 evaluation," in reliability
     for part, content in kept.items():
         (sweep.paths.tables / part.parent.name / part.name).write_bytes(content)
-    restored = sweep.sink()
-    restored.rebuild(read_journal(sweep.paths.journal))
+    restored = rebuilt(sweep)
     assert restored.missing() == [] == restored.notes
 
 
@@ -347,16 +349,12 @@ def test_tables_whose_link_a_copy_has_lost_are_taken_up(
         monkeypatch.setattr(large_tables, "SINGLE_PARTS", 2)
         monkeypatch.setattr(large_tables, "MERGED_PARTS", 3)
     sweep = random_sweep(16)
-    sink, journal = sweep.sink(), sweep.journal()
-    for kind, body in sweep.events(sink.incoming):
-        sink.append(journal.append(made_body(kind, body)))
-    sink.close()
+    written(sweep)
     copied(sweep)
     if copied in (lose_the_link, let_it_dangle, make_it_a_text_file):
         with pytest.raises(SweeperError, match="sweeper resume"):
             current_generation(sweep.paths.root)
-    again = sweep.sink()
-    again.rebuild(read_journal(sweep.paths.journal))
+    again = rebuilt(sweep)
     again.close()
     assert_equals_journal(sweep, expected)
     assert sweep.paths.tables.is_symlink()
@@ -367,25 +365,17 @@ def test_tables_whose_link_a_copy_has_lost_are_taken_up(
 def test_a_copy_that_lacks_the_folders_of_some_tables_is_taken_up(random_sweep: Any, expected: Any) -> None:
     """A driver may be paused while it puts its tables into a store."""
     sweep = random_sweep()
-    sink, journal = sweep.sink(), sweep.journal()
-    for kind, body in sweep.events(sink.incoming, 3):
-        sink.append(journal.append(made_body(kind, body)))
-    journal.settle()
-    sink.flush()
+    written(sweep, steps=3)
     for table in ("decisions", "epochs", "trials"):
         shutil.rmtree(sweep.paths.tables.resolve() / table)
-    again = sweep.sink()
-    again.rebuild(read_journal(sweep.paths.journal))
+    again = rebuilt(sweep)
     again.close()
     assert_equals_journal(sweep, expected)
 
 
 def test_a_generation_is_kept_until_its_files_are_elsewhere(random_sweep: Any, expected: Any) -> None:
     sweep = random_sweep(17)
-    sink, journal = sweep.sink(), sweep.journal()
-    for kind, body in sweep.events(sink.incoming):
-        sink.append(journal.append(made_body(kind, body)))
-    sink.close()
+    written(sweep)
     full = sweep.paths.tables.resolve()
     poor = full.with_name("0005")
     shutil.copytree(full, poor, symlinks=True)
