@@ -378,7 +378,7 @@ def status(
         name, folder = local_copy(name, place, tables=False)
         said, differences = audit_sweep(name, folder)
         lines = [*said, *(f"  {difference}" for difference in differences)]
-        return CommandResult(differences, "\n".join(map(printable, lines)), complete=not differences)
+        return CommandResult(differences, "\n".join(map(printable, lines)), exit_code=int(bool(differences)))
     if address is not None and not audit:
         from sweeper.execution.cluster.cluster import sweeps_table
 
@@ -427,7 +427,7 @@ def _watched(name: str | None, output: str, address: str | None) -> CommandResul
     seen = watch(look_again, seconds, SafeConsole())
     if seen is None:
         return CommandResult(None, notes=["stopped watching; sweeps keep running"])
-    return CommandResult(seen, complete=seen.complete)
+    return CommandResult(seen, exit_code=int(not seen.complete))
 
 
 def _watch_of(name: str, output: str, address: str | None) -> SweepWatch | None:

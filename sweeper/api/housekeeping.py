@@ -302,7 +302,7 @@ def doctor() -> CommandResult[list[Check]]:
     for check in done:
         lines.append(f"{'ok  ' if check.ok else 'FAIL'} {check.subject}: {check.finding}")
         lines += [] if check.ok else [f"     {check.remedy}"]
-    return CommandResult(done, "\n".join(lines), complete=all(check.ok for check in done))
+    return CommandResult(done, "\n".join(lines), exit_code=int(not all(check.ok for check in done)))
 
 
 #: Least free space in /dev/shm: Ray keeps its object store there, and containers offer 64 MiB by default.

@@ -86,13 +86,11 @@ class CommandResult(Generic[T]):
         width: int = 140,
         wrap: bool = True,
         fault: SweeperError | None = None,
-        complete: bool = True,
-        exit_code: int | None = None,
+        exit_code: int = 0,
     ) -> None:
-        """Hold a result; if it is not `complete`, the command exits with 1."""
+        """Hold a result."""
         self.value, self.rendered, self.json, self.notes = value, rendered, json, notes
-        self.width, self.wrap, self.fault = width, wrap, fault
-        self.exit_code = exit_code if exit_code is not None else int(not complete)
+        self.width, self.wrap, self.fault, self.exit_code = width, wrap, fault, exit_code
 
     def __getattr__(self, name: str) -> Any:
         # `copy` and `pickle` ask for these before `value` is set: looking it up would call this without end.

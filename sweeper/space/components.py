@@ -18,20 +18,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from sweeper.core import domains
-from sweeper.core.domains import (
-    DOMAINS,
-    INVALID,
-    Constant,
-    Fields,
-    Interval,
-    Members,
-    Node,
-    Plain,
-    extremes,
-    join_path,
-    parse,
-    plain,
-)
+from sweeper.core.domains import DOMAINS, INVALID, Constant, Fields, Interval, Members, Node, Plain, join_path, plain
 from sweeper.core.errors import Fault
 from trainables.registry import LABEL, Component, Hyperparameter, Registry, entry_label
 from trainables.registry.names import hint, nearest
@@ -54,7 +41,7 @@ def resolve_component(value: Plain, registry: Registry, path: str, faults: list[
         >>> faults[0].path, faults[0].rule, faults[0].remedy
         ('space.loss.gama', "focal takes no hyperparameter 'gama'", "did you mean 'gamma'?")
     """
-    return _resolve(parse(value, path, faults), registry, path, faults)
+    return _resolve(domains.parse(value, path, faults), registry, path, faults)
 
 
 def _resolve(node: Node, registry: Registry, path: str, faults: list[Fault]) -> Node:
@@ -130,7 +117,7 @@ def _value_faults(node: Node, description: Hyperparameter, path: str) -> list[Fa
         return [Fault(path, f"{description.name} is a mapping but not a domain", remedy)]
     faults: list[Fault] = []
     # Valid values are intervals or lists, so a domain whose ends or members are valid draws only valid values.
-    for place, value in extremes(node):
+    for place, value in domains.extremes(node):
         rule = "an empty mapping" if isinstance(value, dict) else description.fault(value)
         if rule is not None and not any(f.path == path + place and f.rule == rule for f in faults):
             remedy = "" if description.choices else f"valid: {description.range_text}"  # the rule lists choices itself
@@ -154,7 +141,7 @@ def _joint_faults(component: Component, nodes: Mapping[str, Node], path: str) ->
     if component.check is None:
         return []
     names = [name for name in nodes if name != "name"]
-    values: list[list[tuple[str, Plain]]] = [extremes(nodes[name]) for name in names]
+    values: list[list[tuple[str, Plain]]] = [domains.extremes(nodes[name]) for name in names]
     # If there are too many combinations, only first and last members are checked: most joint rules are inequalities,
     # which these break first.
     if math.prod(map(len, values)) > _MAXIMUM_COMBINATIONS:
@@ -307,5 +294,7 @@ def variants(space: Fields) -> list[dict[str, Plain]]:
     part = space.nodes.get(PART)
     if not isinstance(part, Fields):
         return []
-    values = [[(key, value) for _, value in extremes(node) or [("", plain(node))]] for key, node in part.nodes.items()]
+    values = [
+        [(key, value) for _, value in domains.extremes(node) or [("", plain(node))]] for key, node in part.nodes.items()
+    ]
     return [dict(combination) for combination in itertools.product(*values)]

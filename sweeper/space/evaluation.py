@@ -126,16 +126,12 @@ def _column_faults(evaluation: Values) -> list[Fault]:
     """Return a fault for each further metric whose column already exists in every sweep."""
     from sweeper.core.columns import usual_columns  # brings torch along
 
-    taken = usual_columns()
-    return [
-        Fault(
-            join_path("evaluation.metrics", index),
-            f"{label!r} would write to the column {label}, which every sweep has",
-            "give the metric another name",
-        )
-        for index, label in enumerate(further_metric_labels(evaluation))
-        if label in taken
-    ]
+    taken, faults = usual_columns(), []
+    for index, label in enumerate(further_metric_labels(evaluation)):
+        if label in taken:
+            rule = f"{label!r} would write to the column {label}, which every sweep has"
+            faults.append(Fault(join_path("evaluation.metrics", index), rule, "give the metric another name"))
+    return faults
 
 
 def _resolve_splits(evaluation: Values, registries: Registries, faults: list[Fault]) -> None:
@@ -337,19 +333,14 @@ def _guard_faults(guard: Mapping[str, Plain], place: str) -> list[Fault]:
 
 def _contradictions(constraints: Plain) -> list[Fault]:
     """Return a fault for each metric whose lower bound is above its upper bound."""
-    guards = mappings(constraints)
+    guards, faults = mappings(constraints), []
     least = {str(guard.get("metric")): guard["min"] for guard in guards if isinstance(guard.get("min"), (int, float))}
-    return [
-        Fault(
-            join_path("constraints", index),
-            f"{guard['metric']} cannot be at least {low:g} and at most {high:g}",
-            "remove one of the two constraints",
-        )
-        for index, guard in enumerate(guards)
-        if isinstance(high := guard.get("max"), (int, float))
-        and isinstance(low := least.get(str(guard.get("metric"))), (int, float))
-        and low > high
-    ]
+    for index, guard in enumerate(guards):
+        low, high = least.get(str(guard.get("metric"))), guard.get("max")
+        if low is not None and isinstance(high, (int, float)) and low > high:
+            rule = f"{guard['metric']} cannot be at least {low:g} and at most {high:g}"
+            faults.append(Fault(join_path("constraints", index), rule, "remove one of the two constraints"))
+    return faults
 
 
 def metric_faults(metric: str, place: str, evaluation: object, registries: Registries) -> list[Fault]:

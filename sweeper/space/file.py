@@ -38,17 +38,9 @@ MAXIMUM_DEPTH = 40
 WRITTEN_FACTOR = 4
 
 #: Path → key that a scalar at this path stands for. Below `space`, `sweeper.space.components` expands short forms.
-SHORT_FORMS = {
-    "dataset": "name",
-    "objective": "metric",
-    "keep": "best",
-    "scheduler": "name",
-    "searcher": "name",
-    "replicates": "count",
-    "space.loss": "name",
-    "space.architecture": "name",
-    "space.optimizer": "name",
-}
+SHORT_FORMS = {"objective": "metric", "keep": "best", "replicates": "count"} | dict.fromkeys(
+    ("dataset", "scheduler", "searcher", "space.loss", "space.architecture", "space.optimizer"), "name"
+)
 
 _INTEGER_LIMIT = 2**63  # a table column holds int64
 

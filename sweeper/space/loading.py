@@ -17,22 +17,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from search_spaces import locate
-from sweeper.core.domains import (
-    Constant,
-    Fields,
-    Members,
-    Node,
-    Plain,
-    Values,
-    grid_size,
-    is_random,
-    join_path,
-    mappings,
-    parse,
-    part_of,
-    random_sizes,
-    resolved_faults,
-)
+from sweeper.core import domains
+from sweeper.core.domains import Fields, Node, Plain, Values, join_path, mappings, part_of
 from sweeper.core.errors import Fault, InvalidSearchSpace
 from sweeper.core.labels import plural
 from sweeper.scheduling.base import DEFAULT, IGNORES_SETTINGS, WITHIN
@@ -254,7 +240,7 @@ def _check_names(values: dict[str, Plain], space: Plain, registries: Registries)
         nodes = check_searcher(values, nodes, registries.searchers, faults)
         checked = tree = Fields(nodes)
         if not faults:  # these rules need a valid tree
-            faults += resolved_faults(tree, "space")
+            faults += domains.resolved_faults(tree, "space")
         faults += _count_faults(values, tree)
         faults += _line_faults(values, tree)
         faults += within_faults(part_of(scheduler, WITHIN.name), tree)
@@ -303,17 +289,18 @@ def _count_faults(values: dict[str, Plain], space: Fields) -> list[Fault]:
     if any(_invalid(node) for node in space.nodes.values()):
         values.setdefault("samples", 1)
         return []
-    points = grid_size(space)
+    points = domains.grid_size(space)
     if values.get("samples") is None:
-        if points == 1 and is_random(space):
+        if points == 1 and domains.is_random(space):
             values["samples"] = 1
             return [Fault("samples", "missing: how many configurations to draw", "write e.g. samples: 48")]
         values["samples"] = 1
     samples, replicates = values["samples"], values.get("replicates")
     common = isinstance(replicates, dict) and replicates.get("seeds", "own") != "own"
-    fewest, most = random_sizes(space)
+    fewest, most = domains.random_sizes(space)
     distinct = fewest if common else most
-    drawn = values.get("loop") != IMPORTED and (common or is_random(space))  # imported sweeps were drawn elsewhere
+    # Imported sweeps were drawn elsewhere.
+    drawn = values.get("loop") != IMPORTED and (common or domains.is_random(space))
     # With common seeds, a repeated configuration gives exactly the same numbers, so training it again is wasted time.
     if isinstance(samples, int) and distinct < samples and most < math.inf and drawn:
         holder = "a grid point" if points > 1 else "the space"
@@ -327,7 +314,7 @@ def _count_faults(values: dict[str, Plain], space: Fields) -> list[Fault]:
 
 
 def _invalid(node: Node) -> bool:
-    return any(map(_invalid, node.nodes)) if isinstance(node, Members) else isinstance(node, Constant)
+    return any(map(_invalid, node.nodes)) if isinstance(node, domains.Members) else isinstance(node, domains.Constant)
 
 
 def _line_faults(values: Mapping[str, Plain], space: Fields) -> list[Fault]:
@@ -338,14 +325,10 @@ def _line_faults(values: Mapping[str, Plain], space: Fields) -> list[Fault]:
     if names and part_of(values, "replicates", "at_most") is None:
         rule = "which trains a line of values in the final stage, and the sweep has none"
         return [Fault("which", rule, "write e.g. replicates: {count: 1, at_most: 8, seeds: common}")]
-    known = [*dict.fromkeys(name for domains in line_domains(space).values() for name in domains)]
-    return [
-        Fault(
-            join_path("which", at), f"no loss of the space draws {name!r} from several numbers", hint(str(name), known)
-        )
-        for at, name in enumerate(names)
-        if name not in known
-    ]
+    known = [*dict.fromkeys(name for of_loss in line_domains(space).values() for name in of_loss)]
+    unknown = ((at, name) for at, name in enumerate(names) if name not in known)
+    rule = "no loss of the space draws {!r} from several numbers"
+    return [Fault(join_path("which", at), rule.format(name), hint(str(name), known)) for at, name in unknown]
 
 
 #: Packings that work with any training loop, because they do not look inside a network.
@@ -368,7 +351,7 @@ def loop_nodes(space: Mapping[str, Plain], loop: str, registries: Registries, fa
 
     nodes: dict[str, Node] = {}
     for part, registry in registries.space.items():
-        nodes[part] = Fields({"name": Constant(OWN)})
+        nodes[part] = Fields({"name": domains.Constant(OWN)})
         if part in space and space[part] != {"name": OWN}:
             nodes[part] = resolve_component(space[part], registry, join_path("space", part), faults)
     free = {key: value for key, value in space.items() if key not in nodes and key != PART}
@@ -384,7 +367,7 @@ def loop_nodes(space: Mapping[str, Plain], loop: str, registries: Registries, fa
         faults.append(Fault("loop", rule, "write module.file:Name, e.g. my_code:Loop"))
         return nodes
     if trusted or takes_all(known[loop].build):
-        return nodes | {key: parse(value, join_path("space", key), faults) for key, value in free.items()}
+        return nodes | {key: domains.parse(value, join_path("space", key), faults) for key, value in free.items()}
     resolved = resolve_component({"name": loop, **free}, known, "space", faults)
     return nodes | {key: node for key, node in getattr(resolved, "nodes", {}).items() if key != "name"}
 

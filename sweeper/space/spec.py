@@ -645,16 +645,11 @@ def final_stage(spec: SweepSpec) -> FinalStage | None:
     def judge(values: TrialValues, groups: Groups, first: int) -> Collection[str]:
         return open_questions(values, groups, mode, margin, first=first).units
 
-    domains = line_domains(spec.space)
-    return FinalStage(
-        spec.schedule,
-        spec.replicate_seeds,
-        spec.replicates.at_most,
-        judge,
-        # A part with a single component has nothing to compare.
-        [part for part in PARTS if part in spec.space.nodes and len(named_components(spec.space.nodes[part])) > 1],
-        {name: {loss: domain[name] for loss, domain in domains.items() if name in domain} for name in spec.which},
-    )
+    # A part with a single component has nothing to compare.
+    parts = [part for part in PARTS if part in spec.space.nodes and len(named_components(spec.space.nodes[part])) > 1]
+    domains = line_domains(spec.space).items()
+    lines = {name: {loss: domain[name] for loss, domain in domains if name in domain} for name in spec.which}
+    return FinalStage(spec.schedule, spec.replicate_seeds, spec.replicates.at_most, judge, parts, lines)
 
 
 def gpu_faults(spec: SweepSpec) -> list[Fault]:

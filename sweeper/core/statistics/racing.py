@@ -160,14 +160,10 @@ class _Looks:
             name: _question(self.known, levels, self.out[name], self.closed.get(name, OPEN), self.mode)
             for name, levels in self.groups.items()
         }
-        racing = {
-            unit
-            for name, question in questions.items()
-            if question.state == OPEN
-            for level in question.left
-            for unit in self.groups[name][level]
-            if unit not in self.out[name]
-        }
+        racing = set[str]()
+        for name, question in questions.items():
+            if question.state == OPEN:
+                racing |= {unit for level in question.left for unit in self.groups[name][level]} - self.out[name]
         return Race(questions, tuple(unit for unit in self.known if unit in racing), len(self.rounds), self.lost)
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from sweeper.core import ids
-from sweeper.core.columns import evaluation_columns
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import (
     ReplicateSeeds,
@@ -24,12 +24,11 @@ from sweeper.core.ids import (
     seed_from,
     trial_name,
 )
-from sweeper.core.schemas import table_schemas
-from sweeper.results import load
+from sweeper.core.schemas import TRIAL_COLUMNS
+from sweeper.journal.state import SweepState
 from sweeper.scheduling.asha import Halving
-from sweeper.space.configurations import column_types
 from sweeper.space.loading import build_spec
-from sweeper.tables.writer import ParquetSink
+from sweeper.tables.rows import TrialsTable
 from tests.sweeper.fake_executor import FakeSweep
 from tests.sweeper.fake_replicates import ApartSweep
 from tests.sweeper.small_registries import MINIMAL, REGISTRIES
@@ -160,16 +159,10 @@ def test_common_seeds_belong_to_no_configuration():
 
 
 @pytest.mark.parametrize(("seeds", "distinct"), [("own", 4), ("common", 2)])
-def test_the_trials_table_says_so(tmp_path, seeds, distinct):
-    values = {**MINIMAL["space"], "loss": {"grid": ["cross_entropy", "focal"]}}
-    spec = build_spec({**MINIMAL, "space": values, "replicates": {"count": 2, "seeds": seeds}}, REGISTRIES)
-    schemas = table_schemas(column_types(spec.space), 10, evaluation_columns(["temperature"]))
-    paths = SweepPaths(tmp_path / "sweep")
-    paths.root.mkdir()
-    known = [{"loss": {"name": "cross_entropy"}}, {"loss": {"name": "focal"}}]
-    common = spec.replicates.common_seeds
-    ParquetSink(paths, schemas, known, ReplicateSeeds(0, 2, common)).close()
-    rows = load(paths.root).rows("SELECT trial, replicate, seed FROM trials ORDER BY ALL")
+def test_the_trials_table_says_so(seeds, distinct):
+    spec = build_spec({**MINIMAL, "replicates": {"count": 2, "seeds": seeds}}, REGISTRIES)
+    table = TrialsTable("s", pa.schema(TRIAL_COLUMNS), [{}, {}], spec.replicate_seeds)
+    rows = table.batch(SweepState(2)).to_pylist()
     assert [(row["trial"], row["replicate"]) for row in rows] == [(f"c0000{c}", r) for c in range(2) for r in range(2)]
     assert len({row["seed"] for row in rows}) == distinct
 

@@ -144,7 +144,7 @@ def test_the_better_objective_wins_and_of_equals_the_first(mode: Any, best: int)
     for index, value in enumerate([math.nan, 0.9, 0.1, 0.1, 0.9, None]):
         state.trials[index] = TrialState(configuration=index, status="completed", objective=value)
     found = best_trial(state, Halving("val_nll", mode, 9, 1, 3))
-    assert found is not None and found.configuration == best
+    assert found.configuration == best
     assert [index for index, trial in state.trials.items() if rank_of(trial, mode) is None] == [0, 5]
 
 
@@ -176,7 +176,7 @@ def test_a_relative_constraint_is_judged_beside_all_complete_trials(seed: int, w
         top = max(measured[each][1] for each in done)
         keep = [each for each in done if measured[each][1] >= top - 0.05 - 1e-9]
         best = best_trial(state, scheduler)
-        assert best is not None and best.configuration == min(keep, key=lambda each: measured[each][0])
+        assert best.configuration == min(keep, key=lambda each: measured[each][0])
 
 
 @pytest.mark.parametrize("seed", range(20))

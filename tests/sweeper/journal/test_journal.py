@@ -8,28 +8,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
 from sweeper.core.errors import SweeperError
 from sweeper.journal.journal import Journal, read_journal, set_aside_damaged
-from tests.seeds import drawn_seed
-from tests.sweeper.records import fields, made_body, made_record, record_names
-
-WRITER = """
-import sys
-from pathlib import Path
-from sweeper.journal.journal import Journal
-from tests.sweeper.records import made_body
-journal = Journal(Path(sys.argv[1]))
-number = journal._next
-while True:
-    rows = [{"replicate": 0, "epoch": 1, "measured_in_this_epoch_of_training": 0.123}] * 400
-    record = journal.append(made_body("report", {"configuration": number % 7, "epoch": number, "epochs": rows}))
-    print(record.sequence, flush=True)
-    number += 1
-"""
+from tests.sweeper.records import made_body, made_record, record_names
 
 
 def _fill(folder, count):
@@ -135,27 +119,6 @@ def test_a_folder_that_cannot_be_made_is_a_clear_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(SweeperError, match="cannot be written to"):
         Journal(tmp_path / "file" / "journal")
-
-
-@pytest.mark.integration
-def test_killing_the_writer_leaves_whole_records_and_a_sequence_that_continues(tmp_path):
-    """Kill moments are drawn by progress: after a random number of further records, plus random microseconds."""
-    seed = drawn_seed()
-    print(f"seed {seed}")
-    rng = random.Random(seed)
-    acknowledged = -1
-    for _ in range(12):
-        with subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE) as writer:
-            for _ in range(rng.randint(1, 20)):
-                acknowledged = int(writer.stdout.readline())
-            time.sleep(rng.uniform(0, 2e-3))
-            writer.send_signal(signal.SIGKILL)
-            acknowledged = max([acknowledged, *map(int, writer.stdout.read().split(b"\n")[:-1])])
-        records = list(read_journal(tmp_path))
-        assert [r.sequence for r in records] == list(range(len(records)))
-        assert all(fields(r)["epoch"] == r.sequence and len(fields(r)["epochs"]) == 400 for r in records)
-        assert len(records) > acknowledged
-    assert Journal(tmp_path).append(made_body("ended", {})).sequence == len(records)
 
 
 def test_a_full_disk_records_nothing_and_says_so(tmp_path):

@@ -1,4 +1,4 @@
-"""Segments: every record is readable at every moment, in order and once, whatever is joined, killed or damaged."""
+"""Segments: every record is readable at every moment, whole, in order and once, whatever is joined or killed."""
 
 import os
 import random
@@ -27,8 +27,9 @@ from tests.sweeper.records import made_body
 segments.SEALED = 7
 journal = Journal(Path(sys.argv[1]))
 for _ in sys.stdin:
-    for _ in range(journal._next % 4 + 1):
-        record = journal.append(made_body("started", {"configuration": journal._next % 7, "attempt": journal._next}))
+    for number in range(journal._next % 4 + 1):
+        rows = [{"epoch": 1, "measured_in_this_epoch_of_training": 0.123}] * (0, 0, 100)[number % 3]
+        record = journal.append(made_body("report", {"attempt": journal._next, "epochs": rows}))
     journal.settle()
     print(record.sequence, flush=True)
 """
@@ -191,6 +192,7 @@ def _killed(folder, kills):
         records = list(read_journal(folder))
         assert [record.sequence for record in records] == list(range(len(records))) and len(records) > acknowledged
         assert [fields(record)["attempt"] for record in records] == list(range(len(records)))
+        assert {len(fields(record)["epochs"]) for record in records} == {0, 100}
         joined = sum(piece.sealed for piece in segments.pieces(folder))
         copy = folder.parent / "copy"
         shutil.rmtree(copy, ignore_errors=True)

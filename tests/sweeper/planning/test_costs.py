@@ -91,9 +91,7 @@ evaluation: {curvature: false}
 
 def size_of(name: str) -> DataSetSize:
     """Return the size of a data set with default options."""
-    size = dataset_size({"name": name, **{h.name: h.default for h in DATASETS[name].hyperparameters}})
-    assert size is not None
-    return size
+    return dataset_size({"name": name, **{h.name: h.default for h in DATASETS[name].hyperparameters}})
 
 
 def spec_of(folder: Path, loss: str = "focal", *overrides: str) -> SweepSpec:
@@ -118,7 +116,6 @@ def test_trees_and_words_are_counted() -> None:
 def test_hours_are_operations_over_speed(tmp_path: Path) -> None:
     spec = spec_of(tmp_path)
     found = estimate(spec, 350 * 5, 5)
-    assert found is not None
     forward = forward_operations({"name": "resnet18"}, size_of("cifar10"))
     operations = 350 * 5 * 45_000 * TRAINING_PASSES * forward + 5 * 15_000 * forward
     assert found.operations == pytest.approx(operations)
@@ -134,7 +131,6 @@ def test_curvature_and_trace_regularisation_cost_their_products(tmp_path: Path) 
     curvature = ["evaluation.curvature={samples: 1000, lanczos_steps: 10, trace_probes: 5, losses: [cross_entropy]}"]
     measured = estimate(spec_of(tmp_path, "focal", *curvature), 100, 10)
     regularised = estimate(spec_of(tmp_path, "hessian_trace"), 100, 10)
-    assert plain and measured and regularised
     forward = forward_operations({"name": "resnet18"}, size_of("cifar10"))
     assert measured.operations - plain.operations == pytest.approx(10 * 1000 * 15 * PRODUCT_PASSES * forward)
     assert regularised.operations > 4 * plain.operations
@@ -144,7 +140,6 @@ def test_a_sharpness_aware_step_costs_two(tmp_path: Path) -> None:
     plain = estimate(spec_of(tmp_path), 100, 0)
     sharp = estimate(spec_of(tmp_path, "focal", "space.optimizer={name: sgd, sharpness: sam}"), 100, 0)
     zero = estimate(spec_of(tmp_path, "focal", "space.optimizer={name: sgd, sharpness: sam, rho: 0}"), 100, 0)
-    assert plain is not None and sharp is not None and zero is not None
     assert sharp.operations == 2 * plain.operations and zero.operations == plain.operations
 
 
@@ -160,14 +155,13 @@ def test_sizes_are_those_of_the_data_sets_at_hand() -> None:
     for name in ("digits", "digits_32", "digits_stand_in", "known_posterior_1d", "mukhoti_linear"):
         options = {h.name: h.default for h in DATASETS[name].hyperparameters if h.default is not None}
         data, size = load_dataset(name, **options), dataset_size({"name": name, **options})
-        assert size is not None
         assert (size.input_shape, size.classes) == (data.input_shape, data.classes)
         assert (size.train, size.val, size.test) == (len(data.train), len(data.val), len(data.test))
 
 
 def test_options_change_a_size_and_unknown_data_have_none() -> None:
     tenth = dataset_size({"name": "cifar10", "class_fraction": 0.1, "image_size": 224})
-    assert tenth is not None and tenth.train == 4500 and tenth.input_shape == (3, 224, 224)
+    assert tenth.train == 4500 and tenth.input_shape == (3, 224, 224)
     assert dataset_size({"name": "image_folder", "folder": "x"}) is None
 
 

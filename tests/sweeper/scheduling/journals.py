@@ -45,7 +45,6 @@ def played(scheduler: Scheduler, seed: int, trials: int = 24) -> list[Made]:
         trial = int(rng.choice(going))
         epoch, value = scheduler.rungs[at[trial]], float(values[trial, at[trial]])
         decision = decide(state, trial, epoch, value)
-        assert decision is not None
         state.pool(trial).add(epoch, trial, value)
         made.append((trial, epoch, value, decision))
         at[trial] += 1

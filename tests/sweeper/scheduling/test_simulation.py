@@ -113,4 +113,4 @@ def test_large_sweeps_are_played_less_often() -> None:
     rng = np.random.default_rng(1)
     first = {t: {0: v, 1: v * 1.01} for t, v in enumerate(np.exp(rng.standard_normal(count)).tolist())}
     found = other_seeds(HALVING, [first, {}, {}])
-    assert found is not None and found.shape == (FEWEST_DRAWS, count, RUNGS) and np.isfinite(found).all()
+    assert found.shape == (FEWEST_DRAWS, count, RUNGS) and np.isfinite(found).all()

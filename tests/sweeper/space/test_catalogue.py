@@ -37,7 +37,7 @@ def test_every_component_that_exists_is_listed_with_its_ranges_as_they_are(kind)
     text, components = console.export_text(), list_components(kind)
     assert components and all(component.name in text for component in components)
     assert all(value_text(h.default) for component in components for h in component.hyperparameters)
-    assert kind != "optimizers" or "required" in text
+    assert kind != "datasets" or "required" in text
     assert kind != "losses" or ("(0, 1]" in text and "[0, inf)" in text), "square brackets are not markup"
 
 

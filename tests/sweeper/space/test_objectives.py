@@ -2,6 +2,7 @@
 
 import pytest
 
+from sweeper.core.errors import InvalidSearchSpace
 from sweeper.journal.best import Objective
 from sweeper.space.loading import load_spec
 from tests.sweeper.space.test_strata import SPACE, refused
@@ -65,8 +66,6 @@ def test_several_objectives_and_constraints_make_a_ranking():
         (["scheduler.variant=promotions"], "did you mean 'promotion'"),
         (["constraints=[{metric: val_accuracy}]"], "needs exactly one of within, min and max, not none"),
         (["constraints=[{metric: val_accuracy, within: 1, min: 0.5}]"], "not within and min"),
-        (["constraints=[{metric: val_accuracy, within: a bit}]"], "is neither a number nor percentage points"),
-        (["constraints=[{metric: val_accuracy, within: 1.2.3 points}]"], "is neither a number nor percentage points"),
         (["constraints=[{metric: val_accuracy, min: 90}]"], "val_accuracy lies in [0, 1], so it never reaches 90"),
         (["constraints=[{metric: val_ece, max: 25}]"], "val_ece lies in [0, 1], so it never reaches 25"),
         ([f"constraints=[{LEAST}, {MOST}]"], "val_ece cannot be at least 0.2 and at most 0.1"),
@@ -75,6 +74,12 @@ def test_several_objectives_and_constraints_make_a_ranking():
 )
 def test_objectives_and_constraints_that_cannot_be_kept_to_are_refused(overrides, sentence):
     assert sentence in refused(*overrides)
+
+
+@pytest.mark.parametrize("within", ["a bit", "1.2.3 points"])
+def test_a_distance_is_a_number_or_percentage_points(within):
+    with pytest.raises(InvalidSearchSpace, match="is neither a number nor percentage points"):
+        load_spec({**SPACE, "constraints": [{"metric": "val_accuracy", "within": within}]})
 
 
 def test_of_one_method_twice_the_one_whose_label_is_named_is_cross_fitted():

@@ -1,5 +1,6 @@
 """Rehearsals: what is scaled, what a file may change, and that no rehearsal passes for the real thing."""
 
+import functools
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,10 @@ from sweeper.space.rehearsal import CONFIGURATIONS, EPOCHS, GRID_POINTS, REPLICA
 from sweeper.space.spec import SweepSpec
 from sweeper.storage.metadata import build_manifest
 from tests.sweeper.small_registries import MINIMAL
-from trainables.datasets import digits
+from trainables.datasets import digits, load_dataset
 from trainables.datasets.base import DATASETS
 from trainables.losses import LOSSES
-from trainables.models import ARCHITECTURES
+from trainables.models import ARCHITECTURES, fit_fault
 from trainables.registry import column_label
 from trainables.training.recipe import learning_rate_factor
 
@@ -174,39 +175,29 @@ def test_every_shipped_file_can_be_rehearsed(name: str) -> None:
     assert size in ("digits", "known_posterior_1d", "mukhoti_linear", "number_words", digits.STAND_IN)
 
 
-def test_every_data_set_and_loss_has_a_rehearsal(tmp_path: Path) -> None:
-    losses = ", ".join(f"{{name: {name}}}" for name in LOSSES)
+def rehearsed_of(dataset: Any, loss: Any, network: Any) -> SweepSpec:
+    space = {"loss": loss, "architecture": network, "optimizer": "sgd"}
+    scheduler = {"name": "none", "max_epochs": 50}
+    return load_spec({"dataset": dataset, "scheduler": scheduler, "space": space}, rehearse=True)
+
+
+def test_every_data_set_and_loss_has_a_rehearsal() -> None:
+    losses = {"grid": [{"name": name} for name in LOSSES]}
     for name in DATASETS:
-        required = [h.name for h in DATASETS[name].hyperparameters if h.required]
-        more = "".join(f", {key}: somewhere" for key in required)
-        path = tmp_path / f"{name}.yaml"
-        path.write_text(
-            f"dataset: {{name: {name}{more}}}\nscheduler: {{name: none, max_epochs: 50}}\n"
-            f"space: {{loss: {{grid: [{losses}]}}, architecture: mlp, optimizer: sgd}}\n"
-        )
-        rehearsed, declared = load_spec(path, rehearse=True), DATASETS[name].stand_in
+        required = {h.name: "somewhere" for h in DATASETS[name].hyperparameters if h.required}
+        rehearsed, declared = rehearsed_of({"name": name, **required}, losses, "mlp"), DATASETS[name].stand_in
         assert rehearsed.is_rehearsal
         assert declared or rehearsed.dataset["name"] == (digits.STAND_IN if declared is None else name)
 
 
-def test_every_network_has_a_small_one_that_suits_the_stand_in(tmp_path: Path) -> None:
-    from trainables.datasets import load_dataset
-    from trainables.models import fit_fault
-
+def test_every_network_has_a_small_one_that_suits_the_stand_in() -> None:
+    loaded = functools.cache(lambda stated: load_dataset(**dict(stated)))
+    text = {"tree_lstm": "sst2"} | dict.fromkeys(["text_average", "global_pooling_cnn", "transformers"], "newsgroups20")
+    library = {"timm": {"model": "resnet18"}, "torchvision": {"model": "resnet18"}, "transformers": {"folder": "none"}}
     for name in ARCHITECTURES:
-        text = {"tree_lstm": "sst2", "text_average": "newsgroups20", "global_pooling_cnn": "newsgroups20"}
-        text |= {"transformers": "newsgroups20"}
-        needed = {"timm": ", model: resnet18", "torchvision": ", model: resnet18", "transformers": ", folder: none"}
-        more = needed.get(name, "")
-        path = tmp_path / f"{name}.yaml"
-        path.write_text(
-            f"dataset: {{name: {text.get(name, 'cifar10')}}}\nscheduler: {{name: none, max_epochs: 50}}\n"
-            f"space: {{loss: focal, architecture: {{name: {name}{more}}}, optimizer: sgd}}\n"
-        )
-        spec = load_spec(path, rehearse=True)
-        options = dict(spec.dataset)
+        spec = rehearsed_of(text.get(name, "cifar10"), "focal", {"name": name, **library.get(name, {})})
         network = configurations(spec)[0]["architecture"]
-        assert fit_fault(load_dataset(options.pop("name"), **options), network) is None
+        assert fit_fault(loaded(tuple(spec.dataset.items())), network) is None
 
 
 @pytest.mark.parametrize("rehearsal", [False, True])

@@ -9,7 +9,6 @@ import zipfile
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
 
 import search_spaces
@@ -283,28 +282,6 @@ def test_a_network_that_lanes_cannot_share_trains_one_after_the_other(folder):
     assert notes[0].startswith("cross_entropy on lanes:Asks trains replicates one after another, not as lanes: it")
 
 
-def test_a_user_defined_loss_continues_from_a_checkpoint_as_if_never_interrupted(folder):
-    (folder / "lanes.py").write_text(LANES)
-    spec = load_spec(_space(folder, space={"loss": "lanes:Counts"}, samples=1))
-    dataset, values = prepare_dataset(spec), configurations(spec)[0]
-
-    def replicate():
-        return Replicate(values, seed=3, dataset=dataset, max_epochs=2)
-
-    def timeless(row):
-        return {key: value for key, value in row.items() if key != "seconds"}
-
-    first = replicate()
-    first.train_epoch()
-    held = io.BytesIO()
-    torch.save(first.state_dict(), held)
-    held.seek(0)
-    second = replicate()
-    second.load_state_dict(torch.load(held, weights_only=True))
-    assert timeless(second.train_epoch()) == timeless(first.train_epoch())
-    assert second.loss.state_dict()["mean"] == first.loss.state_dict()["mean"] > 0
-
-
 def _begun(folder: Path, name: str) -> tuple:
     spec = load_spec(_space(folder, space={"loss": "mine:loss"}, samples=1))
     code, facts = code_of(spec), dataset_facts(prepare_dataset(spec))
@@ -354,26 +331,19 @@ def test_code_that_came_with_a_folder_runs_only_if_it_is_trusted(folder, monkeyp
     assert not (folder / "caught").exists()
 
 
-def test_an_archive_that_no_manifest_names_is_not_looked_into(folder):
-    spec = load_spec(_space(folder, samples=1))
-    sweep = create_sweep(spec, "plain", "plain", folder / "results", {})
-    with zipfile.ZipFile(sweep.paths.extensions, "w") as archive:
-        archive.writestr("torch.py", CAUGHT)
-    take_up_kept(sweep.paths, spec, read_manifest(sweep.paths.manifest), trust=True)
-    assert kept_archive(sweep.paths, spec, read_manifest(sweep.paths.manifest)) is None
-    assert not any("sweeper-extensions" in entry for entry in sys.path[:2])
-
-
-def test_code_that_a_manifest_names_and_no_space_reaches_no_process(folder):
-    """A stranger writes the manifest as well, and `torch.py` in the archive would come first on the path."""
+@pytest.mark.parametrize("named", [False, True])
+def test_code_that_no_space_names_reaches_no_process(folder, named):
+    """A stranger may write the manifest as well, and `torch.py` in the archive would come first on the path."""
     spec = load_spec(_space(folder, samples=1))
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr("torch.py", CAUGHT)
     facts = {"extensions": {"digest": archive_digest(buffer.getvalue()), "components": {"mine:loss": {}}}}
-    sweep = create_sweep(spec, "plain", "plain", folder / "results", facts)
+    sweep = create_sweep(spec, "plain", "plain", folder / "results", facts if named else {})
     sweep.paths.extensions.write_bytes(buffer.getvalue())
+    take_up_kept(sweep.paths, spec, read_manifest(sweep.paths.manifest), trust=True)
     assert kept_archive(sweep.paths, spec, read_manifest(sweep.paths.manifest)) is None
+    assert not any("sweeper-extensions" in entry for entry in sys.path[:2])
 
 
 def test_a_name_that_the_code_was_not_allowed_for_is_not_called(folder, monkeypatch):
@@ -448,7 +418,6 @@ def test_a_base_loss_and_a_splits_data_set_travel_with_the_sweep(folder):
         _space(folder, space={"loss": {"name": "hessian_trace", "base": "mine:loss"}}, evaluation=evaluation)
     )
     code = code_of(spec)
-    assert code is not None
     assert code.components == {"data:load": {"kind": "data set"}, "mine:loss": {"kind": "loss"}}
     assert zipfile.ZipFile(io.BytesIO(code.archive)).namelist() == ["data.py", "mine.py"]
     assert open_sweep(create_sweep(spec, "own", None, folder / "results", {}).name, folder / "results").spec == spec

@@ -23,10 +23,10 @@ def test_correlation_says_when_it_cannot_tell() -> None:
     assert correlation([1, 2, 3], [1, 2, 3]) is None
     assert correlation([1, 1, 1, 1], [1, 2, 3, 4]) is None
     few = correlation([1, 2, 3, 4], [4, 3, 2, 1])
-    assert few is not None and few.interval is None
+    assert few.interval is None
     assert few.rho == pytest.approx(-1) and few.text() == "ρ = −1.00 (n = 4)"
     perfect = correlation(range(12), range(12))
-    assert perfect is not None and perfect.interval is not None and 0.8 < perfect.interval[0] < 1 == perfect.interval[1]
+    assert perfect.interval is not None and 0.8 < perfect.interval[0] < 1 == perfect.interval[1]
 
 
 @pytest.mark.parametrize("n", [8, 24])
@@ -37,8 +37,6 @@ def test_a_correlations_interval_covers(n: int) -> None:
     for _ in range(200):
         x, noise = rng.normal(size=n), rng.normal(size=n)
         related, unrelated = correlation(x, 0.6 * x + 0.8 * noise), correlation(x, noise)
-        assert related is not None and related.interval is not None
-        assert unrelated is not None and unrelated.interval is not None
         covered += related.interval[0] <= truth <= related.interval[1]
         excluded += unrelated.p < 0.05
         assert (unrelated.p < 0.05) == (unrelated.interval[0] >= 0 or unrelated.interval[1] <= 0)
@@ -48,16 +46,16 @@ def test_a_correlations_interval_covers(n: int) -> None:
 def test_strata_with_unequal_levels_are_not_mixed() -> None:
     x, strata = [1, 2, 3, 4, 1, 2, 3, 4], [0, 0, 0, 0, 1, 1, 1, 1]
     found = correlation(x, [4, 3, 2, 1, 104, 103, 102, 101], strata)
-    assert found is not None and found.rho == pytest.approx(-1) and found.n == 8 and found.p < 0.05
+    assert found.rho == pytest.approx(-1) and found.n == 8 and found.p < 0.05
     mixed = correlation(x, [4, 3, 2, 1, 104, 103, 102, 101])
-    assert mixed is not None and mixed.rho > -0.5
+    assert mixed.rho > -0.5
 
 
 def test_ten_thousand_pairs_take_a_second() -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=10_000)
     found = correlation(x, x + 3 * rng.normal(size=10_000))
-    assert found is not None and found.interval is not None and found.p < 1e-6
+    assert found.interval is not None and found.p < 1e-6
     assert found.interval[1] - found.interval[0] == pytest.approx(4 / 100, rel=0.2)
 
 
@@ -90,7 +88,7 @@ def test_the_cubic_fit_finds_a_cubic() -> None:
     u = np.log10(x)
     y = 10 ** (0.1 * u**3 - 0.3 * u**2 + 0.2 * u - 1)
     fit = log_log_fit(x, y)
-    assert fit is not None and fit.r_squared == pytest.approx(1) and fit.n == 12
+    assert fit.r_squared == pytest.approx(1) and fit.n == 12
     xs, ys = fit.curve(12)
     np.testing.assert_allclose(xs, x)
     np.testing.assert_allclose(ys, y, rtol=1e-6)

@@ -12,7 +12,6 @@ from tests.benchmarks.bench_statistics import Condition, simulate
 def plain_probability(values: np.ndarray, at: int, level: float, draws: int = 40_000) -> float:
     """How often another mean leads `at` by more than `level` allows, drawn one configuration at a time."""
     found = spreads([{10 * i + j: float(v) for j, v in enumerate(row)} for i, row in enumerate(values)], "max")
-    assert found is not None
     rng = np.random.default_rng(1)
     errors = [
         rng.choice(found.deviations, draws, p=weights) * rng.normal(size=draws) / np.sqrt(size)
@@ -31,7 +30,6 @@ def test_the_level_of_one_comparison_is_that_of_plain_drawing(seed: int) -> None
     rng = np.random.default_rng(seed)
     values = rng.normal(size=(6, 3)) * np.exp(rng.normal(size=(6, 1)))
     found = spreads([{10 * i + j: float(v) for j, v in enumerate(row)} for i, row in enumerate(values)], "max")
-    assert found is not None
     compared = Comparisons(found)
     for level in (0.03, 0.01):
         nearest = float(_LEVELS[np.searchsorted(-_LEVELS, -level)])
@@ -73,7 +71,7 @@ def test_a_noisy_rival_is_not_counted_as_quiet() -> None:
     ]
     noisy = {90: 0.2, 91: 0.9, 92: 1.5}
     found = best_set([*quiet, noisy], "max")
-    assert found is not None and found.members == (0, 3)
+    assert found.members == (0, 3)
 
 
 def test_many_configurations_are_judged_by_the_union_bound() -> None:
@@ -90,7 +88,7 @@ def test_losses_are_compared_in_proportion_to_their_size() -> None:
     values = [{10 * i + j: m * (1 + by) for j, by in enumerate(rng.normal(0, 0.05, 3))} for i, m in enumerate(means)]
     found, larger = best_set(values, "min"), best_set([{s: 100 * v for s, v in each.items()} for each in values], "min")
     assert found is not None and set(found.members) == {0, 1} and found.interval[0] > 0
-    assert larger is not None and larger.members == found.members
+    assert larger.members == found.members
     assert larger.interval == pytest.approx([100 * end for end in found.interval], rel=1e-6)
 
 
@@ -100,7 +98,7 @@ def test_the_luck_of_shared_seeds_falls_out() -> None:
     values = [dict(enumerate(m + luck + rng.normal(0, 0.01, 5))) for m in (0.0, 0.1, 0.2)]
     apart = [{seed + 10 * at: value for seed, value in each.items()} for at, each in enumerate(values)]
     paired, unpaired = best_set(values, "max"), best_set(apart, "max")
-    assert paired is not None and paired.members == (2,)
+    assert paired.members == (2,)
     assert unpaired is not None and set(unpaired.members) == {0, 1, 2}
 
 
@@ -108,14 +106,14 @@ def test_an_interval_wider_than_a_factor_of_ten_is_not_worth_showing() -> None:
     few = best_set([{1: 0.1, 2: 0.3}, {3: 0.2, 4: 0.9}], "min", entered=48)
     many = best_set([{10 * i + j: 0.1 + 0.001 * j + 0.1 * i for j in range(6)} for i in range(4)], "min", entered=48)
     assert few is not None and not few.is_bounded and few.entered == 48 and few.replicates == 2
-    assert many is not None and many.is_bounded and many.replicates == 6
+    assert many.is_bounded and many.replicates == 6
 
 
 def test_without_a_spread_nothing_is_said() -> None:
     assert best_set([{1: 0.5}, {2: 0.7}], "max") is None
     assert best_set([], "max") is None
     found = best_set([{1: 0.5, 2: 0.6}, {3: 0.7}, {}], "max")
-    assert found is not None and found.configurations == 2 and found.members[0] == 1
+    assert found.configurations == 2 and found.members[0] == 1
 
 
 @given(st.integers(0, 10_000))
@@ -126,13 +124,12 @@ def test_the_order_in_which_configurations_are_given_changes_nothing(seed: int) 
     values = [{10 * i + j: float(v) for j, v in enumerate(row)} for i, row in enumerate(table)]
     order = rng.permutation(6)
     found, other = best_set(values, "max"), best_set([values[at] for at in order], "max")
-    assert found is not None and other is not None
     assert list(found.members) == [int(order[at]) for at in other.members]
 
 
 def test_the_only_configuration_is_the_best_of_one() -> None:
     found = best_set([{1: 0.5, 2: 0.6}], "max", entered=48)
-    assert found is not None and found.members == (0,) and found.entered == 48
+    assert found.members == (0,) and found.entered == 48
 
 
 def test_looks_at_growing_data_miss_the_best_rarely_altogether() -> None:
@@ -143,7 +140,6 @@ def test_looks_at_growing_data_miss_the_best_rarely_altogether() -> None:
         values, members = np.random.default_rng(seed).lognormal(sigma=0.2, size=(4, 6)), [0, 1, 2, 3]
         for look in range(1, 4):
             known = spreads([dict(enumerate(values[at][: 2 * look])) for at in members], "min")
-            assert known is not None
             may_be_best = Comparisons(known, level_of(look)).may_be_best
             members = [at for at, may in zip(members, may_be_best, strict=True) if may]
         missed += 0 not in members
@@ -152,7 +148,6 @@ def test_looks_at_growing_data_miss_the_best_rarely_altogether() -> None:
 
 def lost(values: list[dict[int, float]], mode: str, level: float = 0.9) -> Lost:
     known = spreads(values, mode)
-    assert known is not None
     return most_lost(known, level)
 
 
@@ -195,7 +190,6 @@ def test_the_most_lost_holds_for_the_leader_that_luck_chose() -> None:
         known = spreads(
             [{10 * i + j: float(v) for j, v in enumerate(row)} for i, row in enumerate(table)], "min", False
         )
-        assert known is not None
         answer = most_lost(known)
         missed += answer.value < truth[answer.leader]
     assert missed <= 0.1 * 100

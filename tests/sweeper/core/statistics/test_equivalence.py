@@ -57,7 +57,6 @@ def test_the_parts_are_those_that_were_drawn() -> None:
 def test_one_pair_without_samples_has_students_interval() -> None:
     b = np.random.default_rng(2).normal(0.3, 1.0, 12)
     verdict = equivalence(Pair(dict.fromkeys(range(12), 0.0), dict(enumerate(b.tolist()))), margin=0.0)
-    assert verdict is not None
     assert verdict.interval == pytest.approx(stats.t.interval(0.95, 11, b.mean(), stats.sem(b)), abs=0.03)
     nearer = stats.t.interval(0.90, 11, b.mean(), stats.sem(b))
     assert verdict.largest == pytest.approx(max(map(abs, nearer)), abs=0.03)
@@ -75,7 +74,7 @@ def test_one_pair_without_samples_has_students_interval() -> None:
 def test_codes(mean: float, deviation: float, margin: float, code: str) -> None:
     away = np.array([-1.0, 0.2, 0.9, -0.5, 0.4]) * deviation
     verdict = equivalence(Pair(dict.fromkeys(range(5), 0.5), dict(enumerate((0.5 + mean + away).tolist()))), margin)
-    assert verdict is not None and verdict.code == code and verdict.seeds == 5
+    assert verdict.code == code and verdict.seeds == 5
     assert (verdict.limited_by == "") == (code != OPEN)
     assert verdict.largest >= abs(verdict.estimate)
 
@@ -95,7 +94,6 @@ def test_what_limits_is_what_helps() -> None:
     few_seeds = equivalence(
         Pair(dict.fromkeys(range(3), 0.0), {s: 0.02 * s + 0.01 for s in range(3)}, Samples(1e-8, 0), 300), 0.005
     )
-    assert few_samples is not None and few_seeds is not None
     assert few_samples.code == few_seeds.code == OPEN
     assert (
         few_samples.limited_by == "samples" and few_samples.more_samples is not None and few_samples.more_seeds is None
@@ -130,7 +128,6 @@ def test_verdicts_are_rarely_wrong(seeds: int) -> None:
         parts = Samples(0.006**2, 0.0)
         rows = [Pair(dict.fromkeys(range(seeds), 0.0), dict(enumerate(row.tolist())), parts) for row in values]
         for truth, verdict in zip(truths, equivalences(rows, margin), strict=True):
-            assert verdict is not None
             judged += 1
             wrong += (
                 (verdict.code == NO_DIFFERENCE and abs(truth) > margin)
@@ -180,7 +177,6 @@ def test_of_one_network_alone_the_interval_covers_what_other_test_samples_would_
         targets = (p.cumsum(axis=1) > rng.random((600, 1))).argmax(axis=1)
         sides = [Scored.of(softmax64(2 * logits), targets), Scored.of(p, targets)]
         found = measured("ECE, 15 bins", {0: sides[1]}, {0: sides[0]})
-        assert found is not None
         changes.append(found.pair.differences[0])
         verdicts.append(of_one_network(found.pair, GROUPS, margin=0.0))
     missed = [not v.interval[0] <= np.mean(changes) <= v.interval[1] for v in verdicts]

@@ -35,7 +35,6 @@ def test_the_posterior_is_that_of_plain_integration(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(module, "_GRID", 16)
     table = np.array([[0.0, 0.2, 0.1], [5.0, 5.1, 5.3], [1.0, 2.0, 1.4], [3.0, 3.05, 3.02]])
     found = spreads(by_seed(table), "max")
-    assert found is not None
     step = 0.02  # the smallest difference of two values, whose rounding adds u²/12
     squares = [row.var(ddof=1) + step**2 / 12 for row in table]
     expected = plain_posterior(squares, 2, np.log(found.deviations))
@@ -46,7 +45,6 @@ def test_cauchys_tails_follow_for_many_configurations(monkeypatch: pytest.Monkey
     monkeypatch.setattr(module, "_GRID", 12)
     table = np.random.default_rng(2).normal(size=(26, 2)) * np.geomspace(0.1, 10, 26)[:, None]
     found = spreads(by_seed(table), "max")
-    assert found is not None
     step = np.diff(np.unique(table)).min()
     expected = plain_posterior([row.var(ddof=1) + step**2 / 12 for row in table], 1, np.log(found.deviations))
     assert found.weights == pytest.approx(expected, abs=1e-9)
@@ -55,7 +53,6 @@ def test_cauchys_tails_follow_for_many_configurations(monkeypatch: pytest.Monkey
 def test_with_many_replicates_it_is_students_interval() -> None:
     table = np.random.default_rng(0).normal(2.0, 0.3, (6, 60))
     found = spreads(by_seed(table), "max")
-    assert found is not None
     expected = stats.t.interval(0.95, 59, table[0].mean(), stats.sem(table[0]))
     assert found.interval(0) == pytest.approx(expected, abs=0.12 * (expected[1] - expected[0]))
 
@@ -63,7 +60,7 @@ def test_with_many_replicates_it_is_students_interval() -> None:
 def test_losses_are_compared_as_logarithms_that_keep_the_order_of_means() -> None:
     table = np.random.default_rng(1).uniform(0.5, 1.5, (4, 3)) * np.array([[0.02], [0.021], [0.4], [7.0]])
     found = spreads(by_seed(table), "min")
-    assert found is not None and found.relative
+    assert found.relative
     assert [found.value(score) for score in found.scores] == pytest.approx(table.mean(axis=1))
     low, high = found.interval(3)
     assert low < table[3].mean() < high and low * high == pytest.approx(table[3].mean() ** 2)
@@ -80,7 +77,6 @@ def test_shared_seeds_leave_differences_alone() -> None:
 
 def test_choosing_from_many_widens_the_side_that_luck_favours() -> None:
     found = spreads(by_seed(np.random.default_rng(5).normal(0.5, 0.01, (6, 4))), "max")
-    assert found is not None
     one, many = found.interval(2), found.interval(2, chosen_from=48)
     assert many[0] < one[0] and many[1] == one[1]
 
@@ -89,7 +85,6 @@ def test_equal_replicates_of_a_quantised_value_do_not_show_a_spread_of_zero() ->
     """Two accuracies of 360 samples may be the same by rounding: 353/360 twice."""
     table = np.array([[353, 353], [350, 354], [349, 352], [351, 351]]) / 360
     found = spreads(by_seed(table), "max")
-    assert found is not None
     low, high = found.interval(0)
     assert low < 352.5 / 360 and high > 353.5 / 360
 
@@ -101,7 +96,6 @@ def test_without_anything_that_differs_nothing_is_known(values: list[dict[int, f
 
 def test_a_configuration_with_one_replicate_takes_the_others_spread() -> None:
     found = spreads([{1: 0.5, 2: 0.6}, {3: 0.5, 4: 0.58}, {5: 0.7}], "max")
-    assert found is not None
     assert 0.01 < found.total.quantile(2, 0.16) < 1.0 and found.sizes.tolist() == [2, 2, 1]
 
 
