@@ -16,7 +16,7 @@ from tests.trainables.predictions import drawn_predictions
 from trainables.metrics import evaluate_probabilities, softmax64
 from trainables.metrics.base import log_softmax64
 from trainables.posthoc import fit
-from trainables.posthoc.focal_grid import focal_grid
+from trainables.posthoc.focal_temperature import focal_grid
 from trainables.posthoc.one_vs_rest import levels_of
 
 EXACT = {"off_diagonal": 0.0, "intercept": 0.0, "max_iterations": 500}

@@ -4,9 +4,15 @@ import pytest
 from tests.trainables.posthoc.reference_grid import double_loop
 from trainables.metrics import evaluate_probabilities
 from trainables.posthoc import fit
-from trainables.posthoc.focal_grid import equal_mass_errors, focal_grid
 from trainables.posthoc.focal_map import focal_map_of_logits
-from trainables.posthoc.focal_temperature import GAMMAS, best_temperatures, full_grid_search, line_search
+from trainables.posthoc.focal_temperature import (
+    GAMMAS,
+    best_temperatures,
+    equal_mass_errors,
+    focal_grid,
+    full_grid_search,
+    line_search,
+)
 from trainables.posthoc.temperature import TEMPERATURE_GRIDS, first_smallest
 
 TEMPERATURES = TEMPERATURE_GRIDS["properness"]
@@ -58,7 +64,7 @@ def test_neither_threads_nor_blocks_change_the_grid(monkeypatch):
     once, again = (focal_grid(logits, targets, np.array([0.0, 2.0]), few, threads=threads) for threads in (1, 3))
     np.testing.assert_array_equal(once.nll, again.nll)
     np.testing.assert_array_equal(once.ada_ece, again.ada_ece)
-    monkeypatch.setattr("trainables.posthoc.focal_grid._BLOCK_ELEMENTS", 50)
+    monkeypatch.setattr("trainables.posthoc.focal_temperature._BLOCK_ELEMENTS", 50)
     small = focal_grid(logits, targets, np.array([0.0, 2.0]), few)
     np.testing.assert_allclose(once.nll, small.nll, rtol=1e-12)
     np.testing.assert_allclose(once.ada_ece, small.ada_ece, atol=1e-12)
