@@ -5,6 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.runtime-installed
 DEVELOPMENT := $(VENV)/.development-installed
+DOCUMENTING := $(VENV)/.documenting-installed
 RELEASE := $(VENV)/.release-installed
 ORACLES := build/oracles
 SPACE ?= search_spaces/quickstart.yaml
@@ -80,8 +81,7 @@ format: $(DEVELOPMENT)
 
 # The documentation's site in docs/build/html, offline, every warning an error. Tutorials and examples are run; a tutorial
 # again only when it changed, or in `make check-docs`; none with SPHINX="-D nb_execution_mode=off", as in .ci/run.
-docs: $(DEVELOPMENT)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .[docs]
+docs: $(DOCUMENTING)
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/sphinx-build -W --keep-going -q $(SPHINX) -b html docs docs/build/html
 
 # Live reports for the site, at most 20 MB in build/gallery/pages: a sweep is run where build/gallery/results lacks it, forty
@@ -109,6 +109,10 @@ $(RUNTIME): pyproject.toml constraints.txt
 
 $(DEVELOPMENT): $(RUNTIME)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .[dev,oracles,onnx,ray-serve]
+	touch $@
+
+$(DOCUMENTING): $(DEVELOPMENT)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .[docs]
 	touch $@
 
 $(RELEASE): $(DEVELOPMENT)
