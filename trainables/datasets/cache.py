@@ -1,4 +1,4 @@
-"""Data files on a node: a folder that all trials share, checked downloads, arrays decoded once, and one error type."""
+"""Data files on a node: a folder that all trials share, checked downloads, values made once, and one error type."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ import http.client
 import os
 import shutil
 import tarfile
+import time
 import urllib.error
 import urllib.request
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from trainables.files.atomic import temporary_folder
@@ -108,8 +110,7 @@ def fetch(source: Source, folder: Path, download: bool) -> Path:
     """Return the checked file of `source` in `folder`, downloading it first if `download` is true.
 
     A download resumes an interrupted one, is checked, and gets its final name after the check. Processes of one node
-    wait for each other. A file is checked once: its size and modification time are recorded in `data_folder()`, not
-    in the folder of the file.
+    wait for each other.
 
     Raises:
         DataSetUnavailableError: the file is missing and `download` is false, its checksum is wrong, or the download
@@ -117,15 +118,12 @@ def fetch(source: Source, folder: Path, download: bool) -> Path:
     """
     path = folder / source.file_name
     if path.is_file():
-        if not _checked_before(path, source.checksum):
-            _require_checksum(path, source.checksum, AGAIN)
-            _remember_check(path, source.checksum)
+        _require_checksum(path, source.checksum, AGAIN)
     elif download:
         with locked(path):
             # another process of the node can have finished while this one waited
             if not path.is_file():
                 _download(source, path)
-                _remember_check(path, source.checksum)
     else:
         remedy = f"give the data set download: true, or copy {source.url} there"
         if source.package:
@@ -158,14 +156,10 @@ def _receive(url: str, part: Path) -> None:
             return  # nothing is left to fetch; the checksum decides whether the file is right
         raise
     with answer, part.open("ab" if answer.status == http.client.PARTIAL_CONTENT else "wb") as target:
-        expected = answer.headers.get("Content-Length")
-        received = 0
-        while chunk := answer.read(CHUNK_BYTES):
-            target.write(chunk)
-            received += len(chunk)
-    # urllib raises no error for a truncated response
-    if expected is not None and received < int(expected):
-        raise http.client.IncompleteRead(b"", int(expected) - received)
+        shutil.copyfileobj(answer, target, CHUNK_BYTES)
+        # urllib raises no error for a truncated response; an address of a file has no `length`
+        if missing := getattr(answer, "length", 0):
+            raise http.client.IncompleteRead(b"", missing)
 
 
 def checksum_of(path: Path, algorithm: str) -> str:
@@ -189,29 +183,6 @@ def _require_checksum(path: Path, checksum: str, remedy: str) -> None:
     actual = checksum_of(path, algorithm)
     if actual != expected:
         raise DataSetUnavailableError(path, f"its {algorithm} is {actual}, but must be {expected}", remedy)
-
-
-def _check_record(path: Path) -> Path:
-    return data_folder() / "checked" / hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:32]
-
-
-def _state(path: Path, checksum: str) -> str:
-    status = path.stat()
-    return f"{checksum} {status.st_size} {status.st_mtime_ns}"
-
-
-def _checked_before(path: Path, checksum: str) -> bool:
-    try:
-        return _check_record(path).read_text() == _state(path, checksum)
-    except OSError:
-        return False
-
-
-def _remember_check(path: Path, checksum: str) -> None:
-    record = _check_record(path)
-    with contextlib.suppress(OSError):  # if the record cannot be written, the file is checked every time
-        record.parent.mkdir(parents=True, exist_ok=True)
-        record.write_text(_state(path, checksum))
 
 
 @contextlib.contextmanager
@@ -285,33 +256,103 @@ def unpack(archive: Path, folder: Path) -> None:
             shutil.unpack_archive(archive, folder, "gztar", filter="data")
 
 
-def prepared_arrays(
-    name: str, files: Iterable[Path], settings: str, build: Callable[[], Mapping[str, NDArray[np.generic]]]
-) -> dict[str, NDArray[np.generic]]:
-    """Return arrays built from many files, once per node, and then mapped from disk.
+Kept = TypeVar("Kept")
+
+#: Copies unused for this long are removed when the next one is made. Our choice: sweeps are resumed sooner.
+UNUSED_DAYS = 30
+
+
+def kept(
+    key: str,
+    make: Callable[[], Kept],
+    *,
+    classes: Sequence[type] = (),
+    writable: Callable[[Kept], bool] = lambda _: True,
+    sound: Callable[[Kept], bool] = lambda _: True,
+) -> Kept:
+    """Return a value that the first process of a node makes and writes to disk, from where all processes map it.
+
+    Mapped pages belong to the operating system's file cache: all processes share them, and they are freed first when
+    memory is short. A process that changes a value in a page gets its own copy of that page.
+
+    If the value or its folder cannot be written, each process keeps what it makes.
 
     Args:
-        name: name of the data set, for the name of the folder.
-        files: files from which the arrays are built. If a file's size or modification time changes, the arrays are
-            built again.
-        settings: everything else that the arrays depend on, as text.
-        build: function that builds the arrays.
+        key: name of the file, which identifies the value.
+        make: function that makes the value, called under a lock.
+        classes: classes of objects in the value besides tensors and plain values.
+        writable: whether a value has no objects of other classes.
+        sound: whether to use a value that other users could have written.
+    """
+    file = data_folder() / "shared" / f"{key}.pt"
 
-    Returns:
-        name -> read-only array.
+    def mapped() -> Kept | None:
+        try:
+            with torch.serialization.safe_globals([*classes]):
+                value: Kept = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+            usable = _only_ours(file) or sound(value)
+        except Exception:  # missing or damaged: torch raises any of a dozen types
+            return None
+        with contextlib.suppress(OSError):
+            os.utime(file)  # counts as a use
+        return value if usable else None
+
+    if (copy := mapped()) is not None:
+        return copy
+    with contextlib.ExitStack() as guard:
+        # a folder that cannot be written has no lock either: each process then makes its own
+        with contextlib.suppress(DataSetUnavailableError, OSError):
+            guard.enter_context(locked(file))
+        # another process can have written it while this one waited
+        if (copy := mapped()) is not None:
+            return copy
+        made = make()
+        if writable(made):
+            with contextlib.suppress(DataSetUnavailableError, OSError, RuntimeError):  # torch's error for a full disk
+                _write(file, made)
+    # mapped pages are shared with the other processes; the value just made is not
+    copy = mapped()
+    return made if copy is None else copy
+
+
+def _only_ours(file: Path) -> bool:
+    """Return whether only this user can have written a file."""
+    status = file.lstat()  # not `stat`: a link's target could belong to anyone
+    return status.st_uid == os.getuid() and not status.st_mode & 0o022
+
+
+def _write(file: Path, value: object) -> None:
+    """Write `file` atomically, and remove copies unused for `UNUSED_DAYS`."""
+    with temporary_beside(file) as temporary:
+        complete = temporary / file.name
+        torch.save(value, complete)
+        complete.chmod(complete.stat().st_mode & ~0o022)  # for any umask: files that a group can write are not trusted
+        complete.replace(file)
+    oldest = time.time() - UNUSED_DAYS * 24 * 3600
+    for other in file.parent.glob("*.pt"):
+        if other.stat().st_mtime < oldest:
+            other.unlink()
+
+
+def prepared(name: str, files: Iterable[Path], settings: str, build: Callable[[], Kept]) -> Kept:
+    """Return what is built from many files, once per node, and then mapped from disk; see `kept`.
+
+    Args:
+        name: name of the data set, for the name of the file.
+        files: files that the value is built from. If a file's size or modification time changes, it is built again.
+        settings: everything else that the value depends on, as text.
+        build: function that builds tensors and plain values.
     """
     digest = hashlib.sha256(settings.encode())
     for file in files:
         status = file.stat()
         digest.update(f"{file}\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
-    folder = data_folder() / "prepared" / f"{name}-{digest.hexdigest()[:16]}"
-    with locked(folder):
-        if not folder.is_dir():
-            with temporary_beside(folder) as temporary:
-                complete = temporary / "arrays"
-                complete.mkdir()
-                for key, array in build().items():
-                    np.save(complete / f"{key}.npy", array, allow_pickle=False)
-                # renamed when complete, so that a killed process leaves no folder that looks finished
-                complete.rename(folder)
-    return {file.stem: np.load(file, mmap_mode="r", allow_pickle=False) for file in sorted(folder.glob("*.npy"))}
+    return kept(f"{name}-{digest.hexdigest()[:16]}", build)
+
+
+def prepared_arrays(
+    name: str, files: Iterable[Path], settings: str, build: Callable[[], Mapping[str, NDArray[np.generic]]]
+) -> dict[str, NDArray[np.generic]]:
+    """Return arrays of numbers by name, as `prepared` does."""
+    values = prepared(name, files, settings, lambda: {key: torch.tensor(array) for key, array in build().items()})
+    return {key: value.numpy() for key, value in values.items()}

@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from trainables.datasets.cache import DataSetUnavailableError, prepared_arrays, refused
+from trainables.datasets.cache import DataSetUnavailableError, prepared, prepared_arrays, refused
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -139,7 +141,7 @@ def decoded_images(name: str, paths: Sequence[Path], size: int | None) -> NDArra
         DataSetUnavailableError: a file is broken, or sizes differ.
     """
 
-    def decode_all() -> dict[str, NDArray[np.generic]]:
+    def decode_all() -> Tensor:
         first = decode_image(paths[0], size)
         images = np.empty((len(paths), *first.shape), np.uint8)
 
@@ -156,10 +158,10 @@ def decoded_images(name: str, paths: Sequence[Path], size: int | None) -> NDArra
         with ThreadPoolExecutor(DECODERS) as decoders:
             for _ in decoders.map(decode_one, range(len(paths))):
                 pass
-        return {"images": images}
+        return torch.from_numpy(images)
 
-    images = prepared_arrays(name, paths, f"image_size={size}", decode_all)["images"]
-    return images.view(np.uint8)
+    decoded: NDArray[np.uint8] = prepared(name, paths, f"image_size={size}", decode_all).numpy()
+    return decoded
 
 
 def visible_folders(folder: Path) -> list[Path]:

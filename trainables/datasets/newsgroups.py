@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from trainables.datasets.base import DATASETS, DataSet, Indices, divided
 from trainables.datasets.cache import (
@@ -17,7 +19,7 @@ from trainables.datasets.cache import (
     data_folder,
     extracted,
     fetch,
-    prepared_arrays,
+    prepared,
 )
 from trainables.datasets.text import WordVectors, frequent_words, padded_ids, read_word_vectors, words_of
 from trainables.registry import DataSetSize
@@ -122,18 +124,18 @@ def load_newsgroups(
     messages = newsgroup_folder(data_folder(folder), download)
     files, targets, names = message_files(messages)
 
-    def tokenise() -> dict[str, NDArray[np.generic]]:
+    def tokenise() -> tuple[Tensor, list[str]]:
         texts = [words_of(message_body(path)) for path in files]
         words = frequent_words(texts, vocabulary - 1)
         ids = {word: number for number, word in enumerate(words, start=1)}
-        return {"inputs": padded_ids(texts, ids, length), "words": np.array(words)}
+        return torch.from_numpy(padded_ids(texts, ids, length)), words
 
-    arrays = prepared_arrays("newsgroups", files, f"vocabulary={vocabulary} length={length}", tokenise)
+    ids, words = prepared("newsgroups", files, f"vocabulary={vocabulary} length={length}", tokenise)
     try:
         parts = newsgroup_split(len(files))
     except ValueError as error:
         raise DataSetUnavailableError(messages, str(error), REMEDY) from error
-    inputs, words, classes = arrays["inputs"], arrays["words"].tolist(), len(names)
+    inputs, classes = ids.numpy(), len(names)
     vectors = read_word_vectors(word_vectors, words, vocabulary, first_id=1)
     return divided(
         "newsgroups20", inputs, targets, parts, classes, class_names=names, vocabulary=vocabulary, word_vectors=vectors

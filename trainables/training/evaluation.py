@@ -7,11 +7,11 @@ columns stay empty and a text column holds the reason. The trial continues.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,15 +40,7 @@ from trainables.posthoc.focal_map import with_training_gamma
 from trainables.registry import FITTED_ON as SPLIT_KEY, LABEL, Options, entry_label, set_within
 from trainables.registry.names import CROSS_FITTED
 from trainables.training.fine_tuning import layer_numbers
-from trainables.training.prediction import (
-    EpochRow,
-    Predicting,
-    State,
-    TrajectorySettings,
-    logits_and_norms,
-    on_host,
-    shifted_data,
-)
+from trainables.training.prediction import Predicting, TrajectorySettings, logits_and_norms, on_host, shifted_data
 
 #: A record of a table: column → value.
 Row = dict[str, object]
@@ -144,29 +136,6 @@ class Evaluation:
 
 #: Stage of the last evaluation.
 END = "end"
-
-
-class Task(Protocol):
-    """One seed of a configuration in training: `loop.Replicate`, or a user's own training loop."""
-
-    @property
-    def epoch(self) -> int:
-        """Number of completed epochs."""
-
-    def train_epoch(self, after_step: Callable[[], None] | None = None) -> EpochRow:
-        """Train one epoch and return its row. Loops with separate steps call `after_step`, which may save the state."""
-
-    def evaluate(self, settings: EvaluationSettings, stage: str) -> Evaluation:
-        """Measure everything that `settings` request."""
-
-    def trajectory_row(self, settings: TrajectorySettings) -> EpochRow:
-        """Return the additional measurements after an epoch, for curves against the epoch."""
-
-    def state_dict(self) -> State:
-        """Return all state that determines how training continues."""
-
-    def load_state_dict(self, state: State) -> None:
-        """Continue from `state_dict()`'s result."""
 
 
 def evaluate(

@@ -33,7 +33,7 @@ import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import replace
-from typing import Any, TextIO, TypeVar
+from typing import Any, TextIO, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -62,7 +62,7 @@ from trainables.training.evaluation import (
     evaluate,
     temperatures_of,
 )
-from trainables.training.loop import OwnRandomness
+from trainables.training.loop import OwnRandomness, Replicate
 from trainables.training.prediction import EpochRow, State, TrajectorySettings, epoch_metrics
 
 #: Constructor arguments that are not hyperparameters.
@@ -574,3 +574,7 @@ class LoopReplicate:
 
 def _is_pair(batch: object) -> bool:
     return isinstance(batch, tuple | list) and len(batch) == 2 and all(isinstance(part, Tensor) for part in batch)
+
+
+#: One seed of a configuration in training.
+Task: TypeAlias = Replicate | LoopReplicate

@@ -33,11 +33,8 @@ def _typed(node: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise TrialEnded(_of_node(failure_of(error), node)) from error
-
-
-def _of_node(failure: Failure, node: str) -> Failure:
-    return failure.having(node=node) if failure.kind == STORAGE else failure
+        failure = failure_of(error)
+        raise TrialEnded(failure.having(node=node) if failure.kind == STORAGE else failure) from error
 
 
 class LeavingNode:

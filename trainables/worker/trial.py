@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from trainables.datasets.base import DataSet
-from trainables.training.evaluation import END, Evaluation, Task
+from trainables.training.evaluation import END, Evaluation
 from trainables.training.lanes.cohort import Cohort, Lanes
 from trainables.training.lanes.networks import is_perceptron
 from trainables.training.lanes.packing import COHORT, FUSED, SEQUENTIAL, Packed, Sequential, chosen_packing, cohort_key
 from trainables.training.loop import Replicate
-from trainables.training.own_loop import LoopReplicate
+from trainables.training.own_loop import LoopReplicate, Task
 from trainables.worker.checkpoints import CheckpointWriter, TrialFiles, load_newest_checkpoint, load_partial
 from trainables.worker.trial_reports import TIMED_OUT, Failure, Row, TrialReport, mean_objective, non_finite
 from trainables.worker.trial_settings import Assignment, TrialSettings

@@ -5,18 +5,10 @@ import tarfile
 import threading
 import zipfile
 
-import numpy as np
 import pytest
+import torch
 
-from trainables.datasets.cache import (
-    DataSetUnavailableError,
-    Source,
-    data_folder,
-    extracted,
-    fetch,
-    prepared_arrays,
-    unpack,
-)
+from trainables.datasets.cache import DataSetUnavailableError, Source, data_folder, extracted, fetch, prepared, unpack
 
 CONTENT = bytes(range(256)) * 2000
 
@@ -188,21 +180,21 @@ def test_members_that_leave_the_folder_are_refused(tmp_path):
     assert not (tmp_path.parent / "escaped").exists()
 
 
-def test_arrays_are_prepared_once_until_a_file_changes(tmp_path):
+def test_values_are_prepared_once_until_a_file_changes(tmp_path):
     file = tmp_path / "a.txt"
     file.write_text("1")
     calls = []
 
     def build():
         calls.append(1)
-        return {"images": np.arange(5), "words": np.array(["a", "bc"])}
+        return {"images": torch.arange(5), "words": ["a", "bc"]}
 
     for _ in range(2):
-        arrays = prepared_arrays("demo", [file], "size=1", build)
-        assert arrays["images"].tolist() == [0, 1, 2, 3, 4] and arrays["words"].tolist() == ["a", "bc"]
-    prepared_arrays("demo", [file], "size=2", build)
+        values = prepared("demo", [file], "size=1", build)
+        assert values["images"].tolist() == [0, 1, 2, 3, 4] and values["words"] == ["a", "bc"]
+    prepared("demo", [file], "size=2", build)
     file.write_text("22")
-    prepared_arrays("demo", [file], "size=1", build)
+    prepared("demo", [file], "size=1", build)
     assert len(calls) == 3
 
 
@@ -212,8 +204,8 @@ def test_failed_preparation_leaves_nothing(data_folder):
         raise DataSetUnavailableError("a.png", "broken", "remove it")
 
     with pytest.raises(DataSetUnavailableError):
-        prepared_arrays("demo", [], "", build)
-    assert not [path for path in (data_folder / "prepared").iterdir() if path.is_dir()]
+        prepared("demo", [], "", build)
+    assert not [*(data_folder / "shared").glob("[!.]*")]
 
 
 def test_the_error_travels_between_processes():

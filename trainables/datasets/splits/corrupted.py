@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from trainables.datasets.base import DataSet, Split
-from trainables.datasets.cache import DataSetUnavailableError, refused
+from trainables.datasets.cache import DataSetUnavailableError, kept, refused
 from trainables.datasets.corruptions import Corruption, Images, blur, digital, weather
 from trainables.datasets.corruptions.weather import FROST_KIND, photographs_folder
-from trainables.datasets.sharing import shared_arrays
 from trainables.datasets.splits.base import EVALUATION_SPLITS, beside, subset
 from trainables.registry import Options
 from trainables.registry.names import corrupted_name, corruption_of
@@ -124,10 +125,12 @@ class Corrupted:
         digest = hashlib.sha256(f"{_VERSION} {kind} {severity} {clean.shape}\0".encode())
         digest.update(clean.data if clean.flags.c_contiguous else np.ascontiguousarray(clean).data)
 
-        def compute() -> dict[str, NDArray[np.generic]]:
-            return {"inputs": _planes(corrupted(clean.transpose(0, 2, 3, 1), kind, severity))}
+        def compute() -> Tensor:
+            return torch.from_numpy(_planes(corrupted(clean.transpose(0, 2, 3, 1), kind, severity)))
 
-        return beside(dataset, shared_arrays(f"corrupted-{digest.hexdigest()[:32]}", compute)["inputs"], classes)
+        # nothing identifies the contents of a copy that others could have written, so it is made again
+        inputs = kept(f"corrupted-{digest.hexdigest()[:32]}", compute, sound=lambda _: False)
+        return beside(dataset, inputs, classes)
 
     def _file(self, dataset: DataSet, kind: str) -> tuple[NDArray[np.uint8], NDArray[np.generic]]:
         """Return the images [5 N, H, W, C], mapped, and classes [5 N] of one kind."""

@@ -205,6 +205,10 @@ class Cohort:
 
     The replicates stay complete. Their networks are views of the lanes' parameters. Their generators order the data,
     and draw augmentation and dropout. Their losses keep their state. Evaluate them as usual; save them after `settle`.
+
+    Attributes:
+        width: number of lanes.
+        lanes: replicates that train here, by lane.
     """
 
     def __init__(self, first: Replicate, width: int) -> None:
@@ -215,7 +219,7 @@ class Cohort:
         if first.dataset.train.loss_weights is not None:
             raise ValueError("replicates with weights of samples or classes cannot train as lanes; train them alone")
         self.width = width
-        self._lanes: list[Replicate] = []
+        self.lanes: list[Replicate] = []
         self._dataset, self._device, self._training = first.dataset, first.device, first.training
         self._batch_size: int = first.recipe["batch_size"]
         self._turns: list[Callable[[], AbstractContextManager[None]]] = [_spare_turn] * width
@@ -226,47 +230,37 @@ class Cohort:
         self._rule = RULES[rule_of(first.recipe)](self._store)
         self._regularised = isinstance(first.loss, HessianTrace)
 
-    @property
-    def lanes(self) -> Sequence[Replicate]:
-        """Replicates that train here, by lane."""
-        return self._lanes
-
-    @property
-    def room(self) -> int:
-        """Number of free lanes."""
-        return self.width - len(self._lanes)
-
     def join(self, replicate: Replicate) -> None:
         """Add a replicate between two epochs; it can be at any epoch. Raises IndexError if the cohort is full."""
-        if not self.room:
+        if len(self.lanes) == self.width:
             raise IndexError(f"the cohort is full: all {self.width} lanes are taken")
-        lane = len(self._lanes)
+        lane = len(self.lanes)
         own = {name: dict(replicate.optimizer.state.get(p, {})) for name, p in replicate.model.named_parameters()}
         self._store.take(lane, replicate.model)
         for name, state in own.items():
             for key in self._rule.memories:
                 if isinstance(state.get(key), Tensor):
                     self._store.remember(lane, name, key, state[key])
-        self._lanes.append(replicate)
+        self.lanes.append(replicate)
         self._turns[lane] = replicate.own_randomness
 
     def leave(self, replicate: Replicate) -> None:
         """Remove a replicate. It can continue alone, exactly as it would here."""
         # The last lane moves into the gap: computations run over the first lanes only.
         self.settle(replicate)
-        lane, last = self._lanes.index(replicate), len(self._lanes) - 1
+        lane, last = self.lanes.index(replicate), len(self.lanes) - 1
         self._store.release(replicate.model)
         if lane != last:
-            moved = self._lanes[last]
+            moved = self.lanes[last]
             self._store.move(last, lane, moved.model)
-            self._lanes[lane], self._turns[lane] = moved, moved.own_randomness
-        self._lanes.pop()
+            self.lanes[lane], self._turns[lane] = moved, moved.own_randomness
+        self.lanes.pop()
         self._turns[last] = _spare_turn
 
     def settle(self, replicate: Replicate | None = None) -> None:
         """Write the optimiser state of a replicate, or of every lane, as if it had trained alone."""
-        for own in self._lanes if replicate is None else [replicate]:
-            lane, steps = self._lanes.index(own), self._steps_taken(own)
+        for own in self.lanes if replicate is None else [replicate]:
+            lane, steps = self.lanes.index(own), self._steps_taken(own)
             # torch's SGD without momentum keeps no buffer.
             keeps = [k for k in self._rule.memories if k != "momentum_buffer" or own.recipe.get("momentum", 0.9)]
             for name in self._store.parameters if steps else ():
@@ -278,7 +272,7 @@ class Cohort:
 
     def train_epoch(self) -> list[EpochRow]:
         """Train every lane's next epoch and return a row per lane, with `seconds` in equal shares."""
-        started, lanes = time.perf_counter(), self._lanes
+        started, lanes = time.perf_counter(), self.lanes
         rates = [replicate.begin_epoch() for replicate in lanes]
         total = self.train_batches(rates)
         logits = self.predict(self._dataset.val)
@@ -294,7 +288,7 @@ class Cohort:
     def train_batches(self, rates: Sequence[float]) -> Tensor:
         """Take all steps of the lanes' current epoch; return the sums of their losses [L]."""
         # No step reads a value from the device, so the host can queue steps ahead of the GPU.
-        lanes = self._lanes
+        lanes = self.lanes
         self._rule.set([r.recipe for r in lanes], rates, [self._steps_taken(r) for r in lanes])
         losses = LaneLosses([getattr(replicate.loss, "base", replicate.loss) for replicate in lanes], self._device)
         total = torch.zeros(len(lanes), device=self._device, dtype=torch.get_default_dtype())
@@ -308,7 +302,7 @@ class Cohort:
 
     def predict(self, split: Split) -> Tensor:
         """Return logits [L, N, K] for a whole split, in evaluation mode."""
-        lanes = len(self._lanes)
+        lanes = len(self.lanes)
         # The batch size does not depend on the number of lanes, because products of other shapes round differently.
         size = PREDICTION_BATCH if self._networks.elastic else max(1, PREDICTION_BATCH // self.width)
         parts = [self._networks.predict(inputs, lanes) for inputs, _ in evaluation_batches(split, size)]
@@ -316,10 +310,10 @@ class Cohort:
 
     def _rates_by_step(self) -> Tensor | None:
         """Return learning rates [S, L, 1] for each step of an epoch, or `None` if no lane's rate changes within it."""
-        if not any(changes_by_step(lane.recipe) for lane in self._lanes):
+        if not any(changes_by_step(lane.recipe) for lane in self.lanes):
             return None
         before = range(0, len(self._dataset.train), self._batch_size)
-        return self._rule.columns([[lane.learning_rate_after(done) for lane in self._lanes] for done in before])
+        return self._rule.columns([[lane.learning_rate_after(done) for lane in self.lanes] for done in before])
 
     def _steps_taken(self, replicate: Replicate) -> int:
         return replicate.epoch * -(-len(self._dataset.train) // self._batch_size)
@@ -351,7 +345,7 @@ class Cohort:
 
     def _third_order(self, inputs: Tensor, targets: Tensor, losses: LaneLosses) -> Tensor:
         """Write the gradients of losses with a Hessian trace to the store; return the losses [L]."""
-        own = [lane.loss for lane in self._lanes if isinstance(lane.loss, HessianTrace)]  # all lanes, by `cohort_key`
+        own = [lane.loss for lane in self.lanes if isinstance(lane.loss, HessianTrace)]  # all lanes, by `cohort_key`
         traced = not any(is_zero(loss.weight) for loss in own)
         logits, leaves = differentiable(self._shell, self._store, self._turns, inputs, thrice=traced)
         values = losses.values(logits, targets)
@@ -367,12 +361,12 @@ class Cohort:
         """
         split = self._dataset.train
         # One reordered copy of a small data set per epoch replaces an index operation per batch and lane.
-        whole = split.inputs.nbytes * len(self._lanes) <= WHOLE_COPY_BYTES * self.width
+        whole = split.inputs.nbytes * len(self.lanes) <= WHOLE_COPY_BYTES * self.width
         if split.augmentation is not None or split.streamed or not whole or split.inputs.nbytes > WHOLE_COPY_BYTES:
-            for own in zip(*(replicate.training_batches() for replicate in self._lanes), strict=True):
+            for own in zip(*(replicate.training_batches() for replicate in self.lanes), strict=True):
                 yield torch.stack([pair[0] for pair in own]), torch.stack([pair[1] for pair in own])
             return
-        orders = [replicate.epoch_order() for replicate in self._lanes]
+        orders = [replicate.epoch_order() for replicate in self.lanes]
         inputs = torch.stack([split.inputs.index_select(0, order) for order in orders])
         targets = torch.stack([split.targets.index_select(0, order) for order in orders])
         for start in range(0, len(split), self._batch_size):

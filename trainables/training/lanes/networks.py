@@ -11,7 +11,6 @@ would alone.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from math import prod
@@ -266,25 +265,9 @@ def needs_lane_functions(model: nn.Module) -> bool:
 Slopes = Callable[[Tensor], Tensor]
 
 
-class LaneNetworks(ABC):
-    """The networks of a cohort.
-
-    Attributes:
-        elastic: whether a lane's bits are independent of the number of lanes, so that idle lanes can be left out.
-    """
-
-    elastic: bool
-
-    @abstractmethod
-    def backward(self, inputs: Tensor, slopes: Slopes) -> None:
-        """Write the gradients at inputs [L, B, ...] to the store."""
-
-    @abstractmethod
-    def predict(self, inputs: Tensor, lanes: int) -> Tensor:
-        """Return the first lanes' logits [L, B, K] for shared inputs [B, ...], in evaluation mode."""
-
-
-def networks_of(shell: nn.Module, store: LaneStore, turns: Turns, training: TrainingSettings) -> LaneNetworks:
+def networks_of(
+    shell: nn.Module, store: LaneStore, turns: Turns, training: TrainingSettings
+) -> Perceptrons | MappedNetworks:
     """Return the networks with the architecture of `shell` and the parameters in `store`.
 
     Raises CannotCompileError if compilation is requested and each lane draws its own random numbers.
@@ -314,8 +297,12 @@ def is_perceptron(network: nn.Module) -> bool:
     return trained and alternate and kinds[-1:] == [nn.Linear] and next(network.buffers(), None) is None
 
 
-class Perceptrons(LaneNetworks):
-    """Stacks of linear layers and ReLUs: matrix products batched over lanes, with gradients written out."""
+class Perceptrons:
+    """Stacks of linear layers and ReLUs: matrix products batched over lanes, with gradients written out.
+
+    Attributes:
+        elastic: whether a lane's bits are independent of the number of lanes, so that idle lanes can be left out.
+    """
 
     elastic = True
 
@@ -347,7 +334,7 @@ class Perceptrons(LaneNetworks):
 
     @torch.no_grad()
     def predict(self, inputs: Tensor, lanes: int) -> Tensor:
-        """Return the first lanes' logits [L, B, K] for shared inputs [B, ...]."""
+        """Return the first lanes' logits [L, B, K] for shared inputs [B, ...], in evaluation mode."""
         hidden = inputs.flatten(1).expand(lanes, -1, -1)
         for depth, name in enumerate(self._layers):
             hidden = self._linear(name, depth, hidden, lanes, last=depth == len(self._layers) - 1)
@@ -376,7 +363,7 @@ class Perceptrons(LaneNetworks):
         return self._buffers[key]
 
 
-class MappedNetworks(LaneNetworks):
+class MappedNetworks:
     """Any network, mapped by `torch.func.vmap` and differentiated by autograd."""
 
     elastic = False
@@ -399,7 +386,7 @@ class MappedNetworks(LaneNetworks):
 
     @torch.no_grad()
     def predict(self, inputs: Tensor, lanes: int) -> Tensor:
-        """Return the first lanes' logits [L, B, K] for shared inputs [B, ...]."""
+        """Return the first lanes' logits [L, B, K] for shared inputs [B, ...], in evaluation mode."""
         self._shell.eval()
         return self._forward({**self._store.parameters, **self._store.fixed}, inputs, False)[:lanes]
 

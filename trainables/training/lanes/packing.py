@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import TypeAlias
 
 import torch
 
@@ -28,9 +28,9 @@ from trainables.losses import LOSSES
 from trainables.models import ARCHITECTURES
 from trainables.registry import Configuration
 from trainables.training.acceleration import CHANNELS_LAST, PLAIN, TrainingSettings
-from trainables.training.evaluation import Task
 from trainables.training.lanes.cohort import Lanes, rule_of
 from trainables.training.loop import Replicate
+from trainables.training.own_loop import Task
 from trainables.training.prediction import EpochRow
 from trainables.training.recipe import alone_fault
 
@@ -269,16 +269,6 @@ _choices: dict[str, str] = {}
 _mappable: dict[str, bool] = {}
 
 
-class Packed(Protocol):
-    """Replicates that train epoch by epoch, in sequence or as lanes."""
-
-    def train_epoch(self) -> list[EpochRow]:
-        """Train one epoch and return a row per replicate, in order."""
-
-    def settle(self) -> None:
-        """Write all training state back to the replicates, so that they can be saved or regrouped."""
-
-
 class Sequential:
     """Trains replicates one after the other."""
 
@@ -304,6 +294,10 @@ class Sequential:
 
     def settle(self) -> None:
         """Do nothing: all state is in the replicates."""
+
+
+#: Replicates that train epoch by epoch, in sequence or as lanes.
+Packed: TypeAlias = Sequential | Lanes
 
 
 def packing_fault(configuration: Configuration, packing: str, training: TrainingSettings = PLAIN) -> str | None:

@@ -48,7 +48,7 @@ def together(configurations, data, epochs, *, width, seed, device="cpu"):
     while waiting or (cohort is not None and cohort.lanes):
         while (
             waiting
-            and (cohort is None or cohort.room)
+            and (cohort is None or len(cohort.lanes) < cohort.width)
             and (cohort is None or not cohort.lanes or chance.random() < 0.7)
         ):
             number = waiting.pop()
