@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from cyclopts.completion import CompletionContext
 
     from sweeper.execution.cluster.cluster import Cluster
-    from sweeper.reporting.live import NotebookProgress, Progress
     from sweeper.results import Results
 
 #: Marks an argument that the command line supplies, such as how to print or to ask.

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from sweeper.execution.cluster.cluster import Cluster, RemoteSweep
     from sweeper.execution.slurm.submission import SlurmSubmission
     from sweeper.planning.plan import Plan
-    from sweeper.reporting.status import SweepStatus, SweepWatch, WatchUpdate
+    from sweeper.reporting.status import SweepStatus
 
 
 def run(

@@ -117,8 +117,8 @@ class Answer:
         relative: whether `most_lost` is a share.
         questions: loss and network, then hyperparameters.
         lines: the best configurations of each loss on each network, best network and best loss first.
-        between: for exactly two finalists, the difference of their test ECEs before and after temperature scaling.
-        pair: the two finalists of `between`, in the order of the subtraction.
+        between: exactly two finalists, and the first's test ECE minus the second's, before and after temperature
+            scaling; None for another number of finalists, or without predictions.
         seeds: smallest number of seeds of a finalist.
         fresh: whether these seeds are fresh, so that they selected nothing.
         trainings: number of further trainings that would probably decide the open questions; 0 if unknown.
@@ -136,8 +136,7 @@ class Answer:
     relative: bool
     questions: tuple[Question, ...]
     lines: tuple[Line, ...]
-    between: tuple[Judgement, Judgement] | None
-    pair: tuple[Line, Line] | None
+    between: tuple[Line, Line, Judgement, Judgement] | None
     seeds: int
     fresh: bool
     trainings: int
@@ -227,9 +226,9 @@ def answer_of(results: Results, board: Leaderboard, grid: Matrix, place: str, *,
     fresh, wanted = best["trial"] in grid.fresh, state in (NEARLY_DECIDED, NOT_DECIDED, NOT_JUDGED) and not running
     trainings, command = more_seeds(results, grid, lines, seeds, len(board.finished)) if wanted else (0, "")
     return Answer(
-        place, state, running, board.objective, leader, lost, relative, asked, lines, measured.between,
-        (sides[0], sides[1]) if sides else None, seeds, fresh,
-        trainings, command, seconds_of(results, finalists),
+        place, state, running, board.objective, leader, lost, relative, asked, lines,
+        None if measured.between is None else (sides[0], sides[1], *measured.between),
+        seeds, fresh, trainings, command, seconds_of(results, finalists),
     )  # fmt: skip
 
 

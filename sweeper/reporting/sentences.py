@@ -165,10 +165,10 @@ def remedy(answer: Answer) -> str:
 
 def between(answer: Answer) -> str:
     """Return the difference in test ECE of the only two finalists, before and after temperature scaling."""
-    if answer.between is None or answer.pair is None:
+    if answer.between is None:
         return ""
-    one, other = (line.words for line in answer.pair)
-    return between_two(one, other, *answer.between)
+    one, other, before, after = answer.between
+    return between_two(one.words, other.words, before, after)
 
 
 def between_two(one: str, other: str, before: Judgement, after: Judgement) -> str:

@@ -142,7 +142,7 @@ class Pages:
         """Prepare to serve `output`. Raises SweeperError if it is neither a folder nor a store."""
         self._board, self._compare = Board(output), compare
         self._page_maker = PageMaker(output, self._board.outdated)
-        self._heavy: anyio.CapacityLimiter | None = None
+        self._heavy = anyio.CapacityLimiter(HEAVY)
         self._trial = functools.lru_cache(KEPT_TRIALS)(self._trial_text)
 
     def app(self) -> Starlette:
@@ -160,7 +160,7 @@ class Pages:
     @asynccontextmanager
     async def _running(self, app: Starlette) -> AsyncIterator[None]:
         """Read journals in a thread and make pages while the server runs."""
-        self._heavy, stop = anyio.CapacityLimiter(HEAVY), threading.Event()
+        stop = threading.Event()
 
         def read() -> None:
             while not stop.is_set():

@@ -73,7 +73,7 @@ def thinned(rows: Iterable[Row], every: int, evaluations: Iterable[Row]) -> list
 def epoch_points(rows: Iterable[Row]) -> Measured:
     """Yield (metric, value, epoch) of epoch rows: the mean over replicates and, for several, their `…_std`."""
     for epoch, group in grouped(rows, itemgetter("epoch")).items():
-        yield from _mean_and_spread(group, "", epoch)
+        yield from mean_and_spread(group, _columns(group), "", epoch)
 
 
 def is_core(column: str) -> bool:
@@ -96,7 +96,10 @@ def evaluation_points(rows: Iterable[Row], logged: Callable[[str], bool] = lambd
     means = _over_kinds(row for row in rows if is_corrupted(str(row.get("split"))))
     plain = [row for row in rows if not is_corrupted(str(row.get("split")))]
     for (epoch, split), group in grouped([*plain, *means], itemgetter("epoch", "split")).items():
-        yield from _mean_and_spread(group, split, epoch, logged)
+        for column in filter(logged, _columns(group)):
+            before = before_column(split, column)
+            if before + column not in _EPOCH_METRICS:
+                yield from mean_and_spread(group, (column,), before, epoch)
 
 
 def _over_kinds(rows: Iterable[Row]) -> Iterator[Row]:
@@ -110,13 +113,10 @@ def _over_kinds(rows: Iterable[Row]) -> Iterator[Row]:
         yield {"replicate": replicate, "epoch": epoch, "split": split, **means}
 
 
-def _mean_and_spread(
-    rows: Sequence[Row], split: str, epoch: int, logged: Callable[[str], bool] = lambda column: True
-) -> Measured:
-    for column in dict.fromkeys(column for row in rows for column in row if column not in _KEY_COLUMNS):
-        before = before_column(split, column) if split else ""
-        if logged(column) and not UNLOGGED.fullmatch(column) and not (split and before + column in _EPOCH_METRICS):
-            yield from mean_and_spread(rows, (column,), before, epoch)
+def _columns(rows: Sequence[Row]) -> list[str]:
+    """Return the columns of numbers that become points."""
+    columns = dict.fromkeys(column for row in rows for column in row if column not in _KEY_COLUMNS)
+    return [column for column in columns if not UNLOGGED.fullmatch(column)]
 
 
 #: Groups for columns of evaluations; the first match counts. Accuracy, NLL and ECE have none, so pages show them first.

@@ -18,6 +18,7 @@ from typing import cast
 
 import vl_convert
 
+from sweeper.core.display import as_data
 from sweeper.core.errors import SweeperError, writing_to
 from sweeper.core.ids import cache_folder
 from sweeper.core.labels import STATUS_WORDS
@@ -118,18 +119,7 @@ def themed(node: object, palette: Mapping[str, str]) -> object:
 
 def json_text(value: object) -> str:
     """Return compact JSON; NaN and infinities, which JSON lacks, become null."""
-    return json.dumps(finite(value), ensure_ascii=False, separators=(",", ":"), default=str)
-
-
-def finite(value: object) -> object:
-    """Return a value in which every NaN and infinity is replaced by None."""
-    if isinstance(value, float):
-        return value if value - value == 0 else None  # inf − inf and NaN − NaN are NaN
-    if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(item) for item in value]
-    return value
+    return json.dumps(as_data(value), ensure_ascii=False, separators=(",", ":"))
 
 
 @functools.cache

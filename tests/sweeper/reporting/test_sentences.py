@@ -56,7 +56,7 @@ NETWORK = Question("network", "", ("resnet8",), ("mlp",), ())
 
 ANSWER = Answer(
     place="", state=NEARLY_DECIDED, running=False, objective=Goal("val_nll"), leader=LEADER, most_lost=0.3,
-    relative=True, questions=(LOSS, NETWORK), lines=(LEADER, RIVAL, MLP), between=None, pair=None, seeds=3,
+    relative=True, questions=(LOSS, NETWORK), lines=(LEADER, RIVAL, MLP), between=None, seeds=3,
     fresh=False, trainings=9, command="sweeper resume s --set replicates=6", seconds=2.8,
 )  # fmt: skip
 
@@ -111,8 +111,8 @@ def test_temperature_scaling_is_part_of_the_advice_where_it_lowers_the_ece() -> 
 
 def test_two_losses() -> None:
     def two(before: Judgement, after: Judgement) -> str:
-        pair = (replace(RIVAL, loss="focal", setting="γ 3"), LEADER)
-        return lead(replace(ANSWER, between=(before, after), pair=pair)).partition(" Use ")[0]
+        rival = replace(RIVAL, loss="focal", setting="γ 3")
+        return lead(replace(ANSWER, between=(rival, LEADER, before, after))).partition(" Use ")[0]
 
     raised, alike = judgement(0.056, 0.020, HIGHER), judgement(0.019, 0.0197, NO_DIFFERENCE, 0.0069)
     open_one = judgement(0.02, 0.018, OPEN, limited_by=SEEDS, more_seeds=4)
