@@ -17,7 +17,7 @@ from sweeper.tracking.mlflow.pages import address
 from tests.mlflow_stores import Server
 from tests.sweeper.random_sweep import RandomSweep
 from tests.sweeper.reporting.browser import Tab, chromium
-from tests.sweeper.tracking.test_sync import drive
+from tests.sweeper.tracking.test_sync import with_tables
 
 pytestmark = pytest.mark.slow
 
@@ -42,9 +42,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
     folder = tmp_path_factory.mktemp("shown")
     sweep = RandomSweep(folder / "shown", 7, count=6)
     sweep.write_spec()
-    sink = sweep.sink()
-    drive(sweep, 10_000, sink)
-    sink.close()
+    with_tables(sweep)
     sweep.paths.report.write_text("<html></html>")
     uri = f"sqlite:///{folder / 'mlflow.db'}"
     projection.sync(sweep.root, uri)

@@ -98,7 +98,7 @@ def assert_complete(sweep: Any, uri: str, *, abandoned: bool = False) -> None:
             assert rounded(run.data.metrics[keys[name]]) == newest[2]
 
 
-def drive(sweep: Any, steps: int, sink: Any = None) -> None:
+def drive(sweep: Any, steps: int = 10_000, sink: Any = None) -> None:
     """Journal some more of the sweep, as a driver that then dies, or ends when nothing is left."""
     journal = sweep.journal()
     for kind, body in sweep.events(sink.incoming if sink else None, steps):
@@ -107,24 +107,39 @@ def drive(sweep: Any, steps: int, sink: Any = None) -> None:
             sink.append(record)
 
 
+def with_tables(sweep: Any) -> Any:
+    """Drive a sweep to its end and write its tables."""
+    sink = sweep.sink()
+    drive(sweep, sink=sink)
+    sink.close()
+    return sweep
+
+
 @pytest.fixture
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Return the address of an empty store: a SQLite file, or a real server."""
-    if request.param == "server":
-        return str(request.getfixturevalue("server").uri)
-    return f"sqlite:///{tmp_path / 'mlflow.db'}"
+def store(request: pytest.FixtureRequest, tmp_path: Path, uri: str) -> Iterator[str]:
+    """Return the address of an empty store: a SQLite file, a real server, or one with a PostgreSQL database."""
+    if request.param != "postgresql":
+        yield uri if request.param == "sqlite" else request.getfixturevalue("server").uri
+        return
+    with postgresql() as backend:
+        served = Server(backend, tmp_path)
+        served.start()
+        yield served.uri
+        served.signal(signal.SIGKILL)
 
 
 @pytest.mark.parametrize(
     ("store", "seed"),
-    [("sqlite", 0), ("sqlite", 1), pytest.param("server", 1, marks=pytest.mark.integration)],
+    [
+        ("sqlite", 0), ("sqlite", 1), pytest.param("server", 1, marks=pytest.mark.integration),
+        pytest.param("postgresql", 1, marks=pytest.mark.slow),
+    ],
     indirect=["store"],
-)
+)  # fmt: skip
 def test_any_store_equals_the_journal_after_every_sync_and_syncing_again_adds_nothing(
     seed: int, store: str, random_sweep: Any, request: pytest.FixtureRequest
 ) -> None:
     sweep = random_sweep(seed, name=f"contract-{request.node.callspec.params['store']}", count=4, replicates=1 + seed)
-    sweep.write_spec()
     while len(sweep.ended) < sweep.count:
         drive(sweep, steps=5)
         projection.sync(sweep.root, store)
@@ -134,46 +149,11 @@ def test_any_store_equals_the_journal_after_every_sync_and_syncing_again_adds_no
     assert_complete(sweep, store)
 
 
-def test_the_parent_carries_tables_report_and_reliability_diagram(random_sweep: Any, tmp_path: Path) -> None:
-    sweep = random_sweep(2, count=3)
-    sweep.write_spec()
-    sink = sweep.sink()
-    drive(sweep, 10_000, sink)
-    sink.close()
-    sweep.paths.report.write_text("<html></html>")
-    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    projection.sync(sweep.root, uri)
-    client = MlflowClient(uri)
-    (parent,) = client.search_runs(
-        [client.get_experiment_by_name(sweep.paths.name).experiment_id], "tags.configuration = 'sweep'"
-    )
-    assert parent.info.status == "FINISHED"
-    paths = {item.path for item in client.list_artifacts(parent.info.run_id)}
-    assert paths == {"tables", "report.html", "sweep.yaml", "reliability_diagram.svg"}
-    described = client.get_experiment(parent.info.experiment_id).tags["mlflow.note.content"]
-    assert (
-        described.startswith("[All trials](#/experiments/")
-        and "validation NLL" in described
-        and "Filters for the search box" in described
-    )
-    children = client.search_runs([parent.info.experiment_id], "tags.trial LIKE 'c%'")
-    assert len(children) == 3
-    for child in children:
-        assert [item.path for item in client.list_artifacts(child.info.run_id)] == ["reliability_diagram.svg"]
-    tables = {item.path for item in client.list_artifacts(parent.info.run_id, "tables")}
-    assert {"tables/trials.parquet", "tables/evaluations.parquet"} <= tables
-    diagram = Path(client.download_artifacts(parent.info.run_id, "reliability_diagram.svg", str(tmp_path)))
-    assert diagram.read_text().count("<rect") == 2 + 1
-
-
-def test_a_diagram_comes_with_the_last_points(
-    random_sweep: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_parent_carries_tables_report_and_diagram_and_each_diagram_comes_with_the_last_points(
+    random_sweep: Any, tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sweep = random_sweep(2, count=3)
-    sweep.write_spec()
-    sink = sweep.sink()
-    drive(sweep, 10_000, sink)
-    sink.close()
+    sweep = with_tables(random_sweep(2, count=3))
+    sweep.paths.report.write_text("<html></html>")
     sent: list[RunUpdate] = []
     write = MlflowTracker.write
 
@@ -183,23 +163,38 @@ def test_a_diagram_comes_with_the_last_points(
 
     monkeypatch.setattr(MlflowTracker, "write", noting)
     monkeypatch.setattr("sweeper.tracking.sync.POINTS_A_PASS", 1)
-    projection.sync(sweep.root, f"sqlite:///{tmp_path / 'mlflow.db'}")
+    projection.sync(sweep.root, uri)
     drawn = [update for update in sent if update.diagram is not None]
     assert len(drawn) == 3 and all(update.points for update in drawn)
     assert len(sent) > 3 + len(drawn), "several passes"
+    client = MlflowClient(uri)
+    experiment = client.get_experiment_by_name(sweep.paths.name)
+    (parent,) = client.search_runs([experiment.experiment_id], "tags.configuration = 'sweep'")
+    assert parent.info.status == "FINISHED"
+    paths = {item.path for item in client.list_artifacts(parent.info.run_id)}
+    assert paths == {"tables", "report.html", "sweep.yaml", "reliability_diagram.svg"}
+    described = experiment.tags["mlflow.note.content"]
+    assert described.startswith("[All trials](#/experiments/")
+    assert "validation NLL" in described and "Filters for the search box" in described
+    children = client.search_runs([experiment.experiment_id], "tags.trial LIKE 'c%'")
+    assert len(children) == 3
+    for child in children:
+        assert [item.path for item in client.list_artifacts(child.info.run_id)] == ["reliability_diagram.svg"]
+    tables = {item.path for item in client.list_artifacts(parent.info.run_id, "tables")}
+    assert {"tables/trials.parquet", "tables/evaluations.parquet"} <= tables
+    diagram = Path(client.download_artifacts(parent.info.run_id, "reliability_diagram.svg", str(tmp_path)))
+    assert diagram.read_text().count("<rect") == 2 + 1
 
 
 @pytest.mark.integration
-def test_the_follower_keeps_up_with_a_driver_and_leaves_with_it(random_sweep: Any, tmp_path: Path) -> None:
+def test_the_follower_keeps_up_with_a_driver_and_leaves_with_it(random_sweep: Any, tmp_path: Path, uri: str) -> None:
     sweep = random_sweep(3, count=5)
-    sweep.write_spec()
-    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     with Follower(sweep.paths, uri) as follower:
         drive(sweep, 6)
         until = time.monotonic() + patient(60)
         while not (tmp_path / "mlflow.db").exists() and time.monotonic() < until:
             time.sleep(0.1)
-        drive(sweep, 10_000)
+        drive(sweep)
         assert follower.wait(patient(60)) == []
     assert_complete(sweep, uri)
     with Follower(sweep.paths, uri) as follower:
@@ -207,10 +202,9 @@ def test_the_follower_keeps_up_with_a_driver_and_leaves_with_it(random_sweep: An
     assert_complete(sweep, uri)
 
 
-def test_a_follower_has_the_lowest_priority_in_the_session_of_the_trials(random_sweep: Any, tmp_path: Path) -> None:
+def test_a_follower_has_the_lowest_priority_in_the_session_of_the_trials(random_sweep: Any, uri: str) -> None:
     sweep = random_sweep(1, count=1)
-    sweep.write_spec()
-    with Follower(sweep.paths, f"sqlite:///{tmp_path / 'mlflow.db'}") as follower:
+    with Follower(sweep.paths, uri) as follower:
         pid = follower._process.pid
         assert os.getsid(pid) == os.getsid(0) and os.getpgid(pid) != os.getpgid(0)
         assert os.getpriority(os.PRIO_PROCESS, pid) == 19
@@ -218,18 +212,16 @@ def test_a_follower_has_the_lowest_priority_in_the_session_of_the_trials(random_
 
 @pytest.mark.integration
 @pytest.mark.parametrize("last", [False, True])
-def test_a_killed_follower_is_started_once_more(random_sweep: Any, tmp_path: Path, last: bool) -> None:
+def test_a_killed_follower_is_started_once_more(random_sweep: Any, uri: str, last: bool) -> None:
     """In the middle of a sweep, or after its last record."""
     sweep = random_sweep(3, count=3)
-    sweep.write_spec()
-    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     with Follower(sweep.paths, uri) as follower:
         drive(sweep, 10_000 if last else 6)
         follower._process.kill()
         if not last:
             follower._process.wait()
             follower.keep_alive()
-            drive(sweep, 10_000)
+            drive(sweep)
         assert follower.wait(patient(60)) == [
             "the process that fills MLflow was killed and started again; MLflow is complete"
         ]
@@ -247,13 +239,12 @@ with Follower(SweepPaths(Path(sys.argv[1])), sys.argv[2]) as follower:
 """
 
 
-def test_sweeps_may_share_an_experiment_with_a_name_of_its_own(random_sweep: Any, tmp_path: Path) -> None:
-    uri, sweeps = f"sqlite:///{tmp_path / 'mlflow.db'}", [random_sweep(n, name=f"part{n}", count=2) for n in (1, 2)]
+def test_sweeps_may_share_an_experiment_with_a_name_of_its_own(random_sweep: Any, uri: str) -> None:
+    sweeps = [random_sweep(n, name=f"part{n}", count=2) for n in (1, 2)]
     for sweep in sweeps:
-        sweep.write_spec()
         text = sweep.paths.sweep_file.read_text()
         sweep.paths.sweep_file.write_text(text.replace("experiment: null", "experiment: /Users/me/calibration"))
-        drive(sweep, 10_000)
+        drive(sweep)
         projection.sync(sweep.root, uri)
     (experiment,) = [e for e in MlflowClient(uri).search_experiments() if TAG in e.tags]
     assert experiment.name == "/Users/me/calibration"
@@ -266,11 +257,9 @@ def test_sweeps_may_share_an_experiment_with_a_name_of_its_own(random_sweep: Any
 
 
 @pytest.mark.integration
-def test_a_killed_driver_leaves_no_run_that_seems_to_run_and_no_process(random_sweep: Any, tmp_path: Path) -> None:
+def test_a_killed_driver_leaves_no_run_that_seems_to_run_and_no_process(random_sweep: Any, uri: str) -> None:
     sweep = random_sweep(4, count=4)
-    sweep.write_spec()
     drive(sweep, 5)
-    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     command = [sys.executable, "-c", DRIVER, str(sweep.root), uri]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as driver:
         pid = int(driver.stdout.readline())
@@ -281,7 +270,7 @@ def test_a_killed_driver_leaves_no_run_that_seems_to_run_and_no_process(random_s
         Path(f"/proc/{pid}/autogroup").write_text("0")
     wait_for_ends(pid, seconds=60)
     assert_complete(sweep, uri, abandoned=True)
-    drive(sweep, 10_000)
+    drive(sweep)
     projection.sync(sweep.root, uri)
     assert_complete(sweep, uri)
 
@@ -290,7 +279,6 @@ def test_a_killed_driver_leaves_no_run_that_seems_to_run_and_no_process(random_s
 def test_a_server_killed_and_paused(server: Server, random_sweep: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "2")
     sweep = random_sweep(5, name="restarted", count=6)
-    sweep.write_spec()
     with Follower(sweep.paths, server.uri) as follower:
         drive(sweep, 6)
         wait_for_run(server.uri, sweep.paths.name)
@@ -299,7 +287,7 @@ def test_a_server_killed_and_paused(server: Server, random_sweep: Any, monkeypat
         time.sleep(3)
         server.signal(signal.SIGCONT)
         server.signal(signal.SIGKILL)
-        drive(sweep, 10_000)
+        drive(sweep)
         notes = follower.wait(0.1)
     assert notes
     with pytest.raises(SweeperError, match="cannot write to MLflow"), monkeypatch.context() as patch:
@@ -316,8 +304,7 @@ def test_a_hanging_store_is_not_waited_for(random_sweep: Any, monkeypatch: pytes
     """A server that takes connections and never answers one; none at all."""
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "2")
     sweep = random_sweep(13, count=2)
-    sweep.write_spec()
-    drive(sweep, 10_000)
+    drive(sweep)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         if listens:
@@ -337,11 +324,9 @@ def wait_for_run(uri: str, name: str) -> None:
     raise TimeoutError("the follower logged nothing")
 
 
-def test_runs_that_were_created_twice_or_deleted_come_down_to_one(random_sweep: Any, tmp_path: Path) -> None:
+def test_runs_that_were_created_twice_or_deleted_come_down_to_one(random_sweep: Any, uri: str) -> None:
     sweep = random_sweep(6, count=3)
-    sweep.write_spec()
-    drive(sweep, 10_000)
-    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    drive(sweep)
     projection.sync(sweep.root, uri)
     client = MlflowClient(uri)
     experiment = client.get_experiment_by_name(sweep.paths.name).experiment_id
@@ -354,35 +339,31 @@ def test_runs_that_were_created_twice_or_deleted_come_down_to_one(random_sweep: 
     assert len(client.search_runs([experiment], run_view_type=ViewType.DELETED_ONLY)) == 1
 
 
-@pytest.mark.parametrize("store", ["sqlite"], indirect=True)
-def test_after_records_were_set_aside_only_what_was_measured_since_is_shown(store: str, random_sweep: Any) -> None:
+def test_after_records_were_set_aside_only_what_was_measured_since_is_shown(uri: str, random_sweep: Any) -> None:
     sweep = random_sweep(12, count=4)
-    sweep.write_spec()
     drive(sweep, 3)
     again, kept = copy.deepcopy(sweep), len(record_names(sweep.paths.journal))
     for _ in range(2):
         sweep = copy.deepcopy(again)
         sweep.time += 1000 * (1 + len(list(sweep.paths.journal.glob("*.damaged"))))
-        drive(sweep, 10_000)
-        projection.sync(sweep.root, store)
-        assert_complete(sweep, store)
+        drive(sweep)
+        projection.sync(sweep.root, uri)
+        assert_complete(sweep, uri)
         victim = sweep.paths.journal / record_names(sweep.paths.journal)[kept]
         victim.write_bytes(victim.read_bytes()[:-1])
         assert set_aside_damaged(sweep.paths.journal)
-    drive(again, 10_000)
-    projection.sync(again.root, store)
-    assert_complete(again, store)
-    assert projection.sync(again.root, store).points == 0
-    client = MlflowClient(store)
+    drive(again)
+    projection.sync(again.root, uri)
+    assert_complete(again, uri)
+    assert projection.sync(again.root, uri).points == 0
+    client = MlflowClient(uri)
     experiment = client.get_experiment_by_name(again.paths.name).experiment_id
     deleted = client.search_runs([experiment], run_view_type=ViewType.DELETED_ONLY)
     assert len(deleted) == 2 * len(client.search_runs([experiment]))
 
 
-def test_a_second_writer_and_an_empty_journal_are_refused_with_a_sentence(random_sweep: Any, tmp_path: Path) -> None:
+def test_a_second_writer_and_an_empty_journal_are_refused_with_a_sentence(random_sweep: Any, uri: str) -> None:
     sweep = random_sweep(8, count=2)
-    sweep.write_spec()
-    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     with pytest.raises(SweeperError, match="has no journal yet"):
         projection.sync(sweep.root, uri)
     with (
@@ -394,27 +375,9 @@ def test_a_second_writer_and_an_empty_journal_are_refused_with_a_sentence(random
 
 def test_passwords_in_addresses_are_never_shown(random_sweep: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     sweep = random_sweep(9, count=2)
-    sweep.write_spec()
     drive(sweep, 3)
     monkeypatch.setattr(projection, "SYNC_TRIES", 1)
     with pytest.raises(SweeperError) as caught:
         projection.sync(sweep.root, f"http://someone:hunter2@127.0.0.1:{free_port()}")
     assert "hunter2" not in str(caught.value)
     assert "***@127.0.0.1" in str(caught.value)
-
-
-@pytest.mark.slow
-def test_a_postgresql_server_equals_the_journal(random_sweep: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
-    folder = tmp_path_factory.mktemp("postgresql")
-    with postgresql() as backend:
-        served = Server(backend, folder)
-        served.start()
-        try:
-            sweep = random_sweep(10, name="postgresql", count=6)
-            sweep.write_spec()
-            while len(sweep.ended) < sweep.count:
-                drive(sweep, steps=7)
-                projection.sync(sweep.root, served.uri)
-            assert_complete(sweep, served.uri)
-        finally:
-            served.signal(signal.SIGKILL)

@@ -52,7 +52,6 @@ def assert_complete(sweep: Any, folder: Path) -> None:
 
 def test_event_files_equal_the_journal_after_every_sync(random_sweep: Any) -> None:
     sweep = random_sweep(1, name="scalars", count=4)
-    sweep.write_spec()
     while len(sweep.ended) < sweep.count:
         drive(sweep, steps=5)
         report = sync(sweep.root, "tensorboard:")
@@ -63,9 +62,8 @@ def test_event_files_equal_the_journal_after_every_sync(random_sweep: Any) -> No
 @pytest.mark.integration
 def test_the_follower_fills_a_folder_elsewhere(random_sweep: Any, tmp_path: Path) -> None:
     sweep = random_sweep(2, name="elsewhere", count=3)
-    sweep.write_spec()
     with Follower(sweep.paths, f"tensorboard:{tmp_path / 'runs'}") as follower:
-        drive(sweep, 10_000)
+        drive(sweep)
         assert follower.wait(patient(60)) == []
     assert_complete(sweep, tmp_path / "runs" / sweep.paths.name)
 

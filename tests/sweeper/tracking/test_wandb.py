@@ -82,14 +82,13 @@ def assert_complete(sweep: Any) -> None:
 @pytest.mark.integration
 def test_a_killed_follower_leaves_one_complete_run_per_trial(random_sweep: Any) -> None:
     sweep = random_sweep(3, name="offline", count=3)
-    sweep.write_spec()
     with Follower(sweep.paths, "wandb:") as follower:
         drive(sweep, 5)
         wait_until(lambda: any(sweep.root.glob("wandb/offline-run-*/*.wandb")))
         follower._process.kill()
         follower._process.wait()
         follower.keep_alive()
-        drive(sweep, 10_000)
+        drive(sweep)
         (said,) = follower.wait(patient(60))
         assert said.endswith("Weights & Biases is complete")
     assert_complete(sweep)
@@ -104,6 +103,7 @@ def test_a_missing_key_is_refused_before_the_sweep(monkeypatch: pytest.MonkeyPat
     with pytest.raises(SweeperError, match="has no API key"):
         checked("wandb:")
     monkeypatch.setenv("WANDB_API_KEY", "a" * 40)
+    monkeypatch.setenv("WANDB_HTTP_TIMEOUT", "1")
     monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{free_port()}")
     wandb.teardown()
     with pytest.raises(SweeperError, match="does not take the API key"):

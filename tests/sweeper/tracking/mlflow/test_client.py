@@ -2,10 +2,8 @@
 
 import json
 import time
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from mlflow.tracking import MlflowClient
 
@@ -18,6 +16,7 @@ from sweeper.tracking import sync as projection
 from sweeper.tracking.mlflow.client import used_dataset
 from sweeper.tracking.sync import Projection
 from tests.sweeper.records import made_body
+from tests.sweeper.tracking.test_sync import with_tables
 
 RECORDED = {
     "name": "digits", "label_noise": 0.0, "samples": {"train": 6, "val": 4, "test": 2}, "classes": 10,
@@ -56,26 +55,9 @@ def test_a_folder_is_its_own_source(tmp_path):
     assert json.loads(own.source)["tags"]["mlflow.source.name"] == "own_components:spirals"
 
 
-def history(uri: str, experiment: str, key: str) -> dict[str, list[tuple[int, float]]]:
-    """Return trial → (step, value) of every point of a metric."""
-    client = MlflowClient(tracking_uri=uri)
-    found = client.get_experiment_by_name(experiment)
-    runs = [run for run in client.search_runs([found.experiment_id]) if "trial" in run.data.tags]
-    return {
-        run.data.tags["trial"]: sorted((m.step, m.value) for m in client.get_metric_history(run.info.run_id, key))
-        for run in runs
-    }
-
-
-def test_sync_logs_recalibrations_once(random_sweep: Any, tmp_path: Path) -> None:
-    made = random_sweep(3, count=2)
-    made.write_spec()
-    sink, journal = made.sink(), made.journal()
-    for kind, body in made.events(sink.incoming):
-        sink.append(journal.append(made_body(kind, body)))
-    sink.close()
+def test_sync_logs_recalibrations_once(random_sweep: Any, uri: str) -> None:
+    made = with_tables(random_sweep(3, count=2))
     sweep = Sweep(made.paths, load_spec("quickstart"), made.configurations)
-    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     projection.sync(made.paths.root, uri)
     recalibrate(sweep, read_requests(["temperature"], [], [3]))
     assert projection.sync(made.paths.root, uri).points > 0
@@ -86,28 +68,29 @@ def test_sync_logs_recalibrations_once(random_sweep: Any, tmp_path: Path) -> Non
     recalibrate(sweep, read_requests([], [], [2]))
     assert projection.sync(made.paths.root, uri).points > 0
 
-    logged = history(uri, made.paths.name, "recalibrated_temperature_bins3/test_ece")
+    client, key = MlflowClient(uri), "recalibrated_temperature_bins3/test_ece"
+    runs = client.search_runs([client.get_experiment_by_name(made.paths.name).experiment_id])
+    assert {run.info.status for run in runs} == {"FINISHED"}
+    logged = {
+        (run.data.tags.get("trial"), point.step): point.value
+        for run in runs
+        for point in client.get_metric_history(run.info.run_id, key)
+    }
     rows = Results(made.paths.root).rows(
         "SELECT trial, epoch, avg(ece) AS ece FROM recalibrations WHERE method = 'temperature' AND split = 'test' "
         "GROUP BY ALL ORDER BY trial, epoch"
     )
-    assert sum(map(len, logged.values())) == len(rows) > 0
+    assert len(logged) == len(rows) > 0
     for row in rows:
-        assert dict(logged[row["trial"]])[row["epoch"]] == pytest.approx(row["ece"])
-    client = MlflowClient(tracking_uri=uri)
-    runs = client.search_runs([client.get_experiment_by_name(made.paths.name).experiment_id])
-    assert {run.info.status for run in runs} == {"FINISHED"}
-    assert np.isfinite([value for points in logged.values() for _, value in points]).all()
+        assert logged[row["trial"], row["epoch"]] == pytest.approx(row["ece"])
 
 
-def test_system_metrics_where_asked_for(random_sweep: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_system_metrics_where_asked_for(random_sweep: Any, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sweep = random_sweep(3, count=2)
-    sweep.write_spec()
     journal = sweep.journal()
     for kind, body in sweep.events(None, 3):
         if kind != "ended":
             journal.append(made_body(kind, body))
-    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     running = Projection(sweep.root, uri)
     running.prepare()
     assert running.begin()

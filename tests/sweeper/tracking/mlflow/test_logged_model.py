@@ -81,13 +81,11 @@ def test_a_registered_model_gives_the_sweeps_probabilities_and_its_metrics_belon
     assert np.array_equal(example, test.prepare(test.inputs[:1]).numpy())
 
 
-def test_a_model_belongs_to_its_own_sweep_and_not_to_another_of_that_name(random_sweep, tmp_path):
-    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+def test_a_model_belongs_to_its_own_sweep_and_not_to_another_of_that_name(random_sweep, uri):
     sweeps = [random_sweep(7, name=f"{place}/same", count=2) for place in ("here", "there")]
     for number, sweep in enumerate(sweeps):
         sweep.time += 1000 * number
-        sweep.write_spec()
-        drive(sweep, 10_000)
+        drive(sweep)
         projection.sync(sweep.root, uri)
     client = MlflowClient(uri)
     assert len(client.search_runs([client.get_experiment_by_name(sweeps[0].paths.name).experiment_id])) == 6

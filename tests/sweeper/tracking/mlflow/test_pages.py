@@ -69,11 +69,9 @@ def test_a_link_names_the_experiment_and_the_view():
     )
 
 
-def test_sweeps_are_listed_and_found_by_name_and_nothing_else_is(random_sweep, tmp_path):
-    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+def test_sweeps_are_listed_and_found_by_name_and_nothing_else_is(random_sweep, tmp_path, uri):
     for name in ("first", "second"):
         sweep = random_sweep(1, name=name, count=2)
-        sweep.write_spec()
         sweep.journal().append(made_body("attempt", {"attempt": 1}))
         projection.sync(sweep.root, uri)
     client = MlflowClient(uri)
@@ -134,14 +132,14 @@ def test_a_group_that_was_ended_in_time_is_left_alone() -> None:
         other.kill()
 
 
-def test_a_server_is_not_started_for_a_server_or_on_a_port_that_is_taken(tmp_path: Path) -> None:
+def test_a_server_is_not_started_for_a_server_or_on_a_port_that_is_taken(uri: str) -> None:
     with pytest.raises(SweeperError, match="is already a server"):
         serve("http://127.0.0.1:5000", 5001)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         with pytest.raises(SweeperError, match="is taken"):
-            serve(f"sqlite:///{tmp_path / 'mlflow.db'}", taken.getsockname()[1])
+            serve(uri, taken.getsockname()[1])
 
 
 def answers(port: int) -> bool:
