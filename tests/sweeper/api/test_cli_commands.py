@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from sweeper.api import COMMANDS, GROUPS, SUBCOMMANDS, function_of
-from sweeper.api.main import app
+from sweeper.api.main import app, plugins
 from sweeper.api.printing import HANDED
 from tests.running import arguments_of, typed
 
@@ -59,12 +59,17 @@ def test_what_is_not_understood_is_refused_with_the_nearest(words: str, said: st
     assert done.stderr.startswith("error: ") and said in done.stderr and "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", [*COMMANDS, *plugins()])
 def test_every_parameter_of_a_function_is_an_option_with_its_help(name: str) -> None:
-    arguments = {argument.field_info.name: argument for argument in arguments_of(PATHS[name])}
+    path, function = PATHS.get(name, name), plugins().get(name) or function_of(name)
+    arguments = {argument.field_info.name: argument for argument in arguments_of(path)}
+    for argument in (argument for argument in arguments.values() if argument.parse):
+        text = argument.parameter.help or ""
+        assert text[:1].isupper() or text[:1] in ("'", "l", "h", "γ"), (argument.name, text)
+        assert text.endswith((".", ")", "…")), (argument.name, text)
     handed = {"form", *HANDED}
-    assert set(inspect.signature(function_of(name)).parameters) - handed == set(arguments) - handed
-    shown = " ".join(typed(*PATHS[name].split(), "--help").stdout.replace("│", " ").split())
+    assert set(inspect.signature(function).parameters) - handed == set(arguments) - handed
+    shown = " ".join(typed(*path.split(), "--help").stdout.replace("│", " ").split())
     assert "--format" in shown
     for option in (option for key, argument in arguments.items() if key not in handed for option in argument.names):
         assert option in shown, option

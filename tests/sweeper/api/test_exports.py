@@ -5,16 +5,10 @@ from pathlib import Path
 import pytest
 
 import sweeper
-from sweeper.api import exports
 from sweeper.api.finished import FinishedRun
 from sweeper.execution.options import RunOptions
 from sweeper.execution.runner import run_sweep
 from tests.running import in_process, shared_server, write_space
-
-
-def test_everything_is_found_in_the_package():
-    names = {"export", "load_model", "figure"}
-    assert all(getattr(sweeper, name) is getattr(exports, name) for name in names) and names <= set(dir(sweeper))
 
 
 def test_commands_write_what_functions_write(quickstart_folder, tmp_path):

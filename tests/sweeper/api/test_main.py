@@ -13,7 +13,7 @@ from sweeper.api import GROUPS, SUBCOMMANDS
 from sweeper.api.main import refuse_what_is_no_text
 from sweeper.core.errors import SweeperError
 from tests.patience import patient
-from tests.running import arguments_of, typed
+from tests.running import typed
 
 TYPED = [*(name.rstrip("_") for names in GROUPS.values() for name in names), "paper", "claims"]
 BELOW = [f"{group} {name}" for group, (_, names) in SUBCOMMANDS.items() for name in names]
@@ -30,15 +30,6 @@ def test_the_list_of_commands_has_whole_sentences() -> None:
 def test_one_table_of_the_documentation_has_every_command() -> None:
     page = (Path(__file__).parents[3] / "docs" / "commands.md").read_text("utf-8")
     assert sorted(re.findall(r"^\| `([a-z -]+)` \|", page, re.MULTILINE)) == sorted([*TYPED, *BELOW])
-
-
-@pytest.mark.parametrize("command", [*TYPED, *BELOW])
-def test_every_option_says_what_it_sets(command: str) -> None:
-    for argument in arguments_of(command):
-        if argument.parse:
-            text = argument.parameter.help or ""
-            assert text[:1].isupper() or text[:1] in ("'", "l", "h", "γ"), (argument.name, text)
-            assert text.endswith((".", ")", "…")), (argument.name, text)
 
 
 @pytest.mark.parametrize("argument", [b"SELECT '\xff'", b"caf\xe9.yaml"])
