@@ -31,7 +31,7 @@ from sweeper.results.trial_facts import trial_facts
 from tests.sweeper.held import held
 from tests.sweeper.reporting.figures.drawn import layers, marks
 from tests.sweeper.results.test_results import rows_of
-from tests.sweeper.tables_by_pandas import frame
+from tests.sweeper.tables_by_pandas import frame, means
 
 
 class Page(HTMLParser):
@@ -42,7 +42,6 @@ class Page(HTMLParser):
         self.data: dict[str, Any] = {}
         self.addresses: list[tuple[str, str]] = []
         self.sections: dict[str, str] = defaultdict(str)
-        self.words = ""
         self.section = ""
         self.inside = ""
         self.packed = False
@@ -91,24 +90,6 @@ def grid(gamma_folder: Path) -> Page:
     return Page((gamma_folder / "report.html").read_text("utf-8"))
 
 
-def last_validation(folder: Path) -> dict[str, dict[str, Any]]:
-    """Per trial: status, configuration and the means over replicates of the last validation evaluation."""
-    last: dict[tuple, dict] = {}
-    for row in rows_of(folder, "evaluations"):
-        key = (row["trial"], row["replicate"])
-        if row["split"] == "val" and row["epoch"] >= last.get(key, {"epoch": 0})["epoch"]:
-            last[key] = row
-    trials = {row["trial"]: row for row in rows_of(folder, "trials")}
-    by_trial = defaultdict(list)
-    for (trial, _), row in last.items():
-        by_trial[trial].append(row)
-    names = [name for name in next(iter(last.values())) if name.startswith("hessian_") and "unavail" not in name]
-    return {
-        trial: trials[trial] | {name: float(np.mean([row[name] for row in mine])) for name in ["ece", "nll", *names]}
-        for trial, mine in by_trial.items()
-    }
-
-
 def test_nothing_is_loaded_from_anywhere(page: Page, text: str) -> None:
     for name, address in page.addresses:
         assert address.startswith(("#", "data:", "tables/")), (name, address)
@@ -130,44 +111,37 @@ def test_every_part_is_there(page: Page) -> None:
 
 
 def test_the_counts_are_those_of_the_tables(page: Page, quickstart_folder: Path) -> None:
-    trials = rows_of(quickstart_folder, "trials")
-    trained = sum(row["epochs"] for row in trials)
-    saved = sum(27 - row["epochs"] for row in trials if row["status"] == "early_stopped")
+    trials, decisions = (frame(quickstart_folder, name) for name in ("trials", "decisions"))
+    saved = (27 - trials.query("status == 'early_stopped'").epochs).sum()
     counts = page.sections[""]
-    assert f"{trained:,} of 2,592 epochs (full-training budget); early stopping saved {saved:,}" in counts
-    decisions = rows_of(quickstart_folder, "decisions")
-    for rung in (3, 9):
-        kinds = [row["kind"] for row in decisions if row["rung"] == rung]
-        assert f"{kinds.count('stop')} of {len(kinds)} at rung {rung}" in counts
+    assert f"{trials.epochs.sum():,} of 2,592 epochs (full-training budget); early stopping saved {saved:,}" in counts
+    for rung, kinds in decisions.query("rung in (3, 9)").groupby("rung").kind:
+        assert f"{sum(kinds == 'stop')} of {len(kinds)} at rung {rung:.0f}" in counts
 
 
 def test_curvature_points_are_the_means_of_the_replicates(page: Page, quickstart_folder: Path) -> None:
-    last = last_validation(quickstart_folder)
-    expected = {
-        (round(row["config_loss_gamma"], 9), round(row["hessian_training_lambda_max"], 6))
-        for row in last.values()
-        if row["config_loss_name"] == "focal"
-    }
+    column = "hessian_training_lambda_max"
+    focal = means(quickstart_folder, "val", [column]).query("config_loss_name == 'focal'")
     *_, circles = layers(page.data["curvature-against-gamma-0"], "point")
-    drawn = circles["data"]["values"]
-    assert {(round(r["gamma"], 9), round(r["hessian_training_lambda_max"], 6)) for r in drawn} == expected
+    drawn = {row["trial"]: (row["gamma"], row[column]) for row in circles["data"]["values"]}
+    assert drawn == {trial: pytest.approx((row.config_loss_gamma, row[column])) for trial, row in focal.iterrows()}
 
 
 def test_finished_and_stopped_trials_have_different_markers(page: Page, quickstart_folder: Path) -> None:
-    last = last_validation(quickstart_folder)
+    last = means(quickstart_folder, "val", ["ece"])
     drawn = marks(page.data["calibration-against-trace-1"], "point")
     assert {row["status"] for row in drawn} == {"completed", "early_stopped"}
     assert SHAPES["completed"] != SHAPES["early_stopped"]
     for row in drawn:
-        assert last[row["trial"]]["status"] == row["status"] and last[row["trial"]]["ece"] == pytest.approx(row["ece"])
+        assert (row["status"], row["ece"]) == (last.status[row["trial"]], pytest.approx(last.ece[row["trial"]]))
 
 
 def test_the_rank_correlations_are_scipys(grid: Page, gamma_folder: Path) -> None:
-    focal = [row for row in last_validation(gamma_folder).values() if row["config_loss_name"] == "focal"]
-    for loss, word in (("training", "training loss’s Hessian"), ("cross_entropy", "cross-entropy’s")):
-        rho = scipy.stats.spearmanr(
-            [row["config_loss_gamma"] for row in focal], [row[f"hessian_{loss}_lambda_max"] for row in focal]
-        ).statistic
+    columns = {"training": "training loss’s Hessian", "cross_entropy": "cross-entropy’s"}
+    focal = means(gamma_folder, "val", [f"hessian_{loss}_lambda_max" for loss in columns])
+    focal = focal.query("config_loss_name == 'focal'")
+    for loss, word in columns.items():
+        rho = scipy.stats.spearmanr(focal.config_loss_gamma, focal[f"hessian_{loss}_lambda_max"]).statistic
         stated = f"ρ = {rho:.2f}".replace("-", "−")
         assert re.search(rf"{stated} \([^)]*n = {len(focal)}\) for (the )?{word}", grid.sections["details"]), stated
     assert "not part of ρ" in grid.sections["curvature-against-gamma"]
@@ -191,10 +165,10 @@ def test_another_hessian_sample_size_is_left_out_and_said(quickstart_folder: Pat
 
 
 def test_densities_are_those_of_the_best_runs(page: Page, grid: Page, quickstart_folder: Path) -> None:
-    section = page.sections["spectral-density"]
-    trials = re.findall(r"(Best|Best with cross-entropy), (c\d{5}): λ from", section)
+    trials = re.findall(r"(Best|Best with cross-entropy), (c\d{5}): λ from", page.sections["spectral-density"])
     assert {role for role, _ in trials} == {"Best", "Best with cross-entropy"}
-    spectra = [row for row in rows_of(quickstart_folder, "spectra") if row["epoch"] == 27]
+    spectra = frame(quickstart_folder, "spectra").query("epoch == 27").sort_values("eigenvalue")
+    measured = dict(list(spectra.groupby(["trial", "loss", "replicate"])))
     for panel, loss in enumerate(("training", "cross_entropy")):
         lines = grouped(
             marks(page.data[f"spectral-density-{panel}"], "line"), lambda row: (row["run"], row["replicate"])
@@ -202,49 +176,39 @@ def test_densities_are_those_of_the_best_runs(page: Page, grid: Page, quickstart
         assert len(lines) == 4 and len({run for run, _ in lines}) == 2
         top = max(row["density"] for line in lines.values() for row in line)
         for (run, replicate), line in lines.items():
-            trial = re.findall(r"c\d{5}", run)[0]
-            mine = [r for r in spectra if (r["trial"], r["loss"], r["replicate"]) == (trial, loss, replicate)]
-            mine = sorted(mine, key=lambda row: row["eigenvalue"])
-            assert [row["eigenvalue"] for row in line] == [row["eigenvalue"] for row in mine]
-            assert [r["density"] for r in line] == pytest.approx([max(r["density"], 1e-8 * top) for r in mine])
-    assert "spectral-density" not in grid.sections and "Spectral densities: none was measured" in grid.words + "".join(
-        grid.sections.values()
-    )
+            mine = measured[re.findall(r"c\d{5}", run)[0], loss, replicate]
+            assert [row["eigenvalue"] for row in line] == mine.eigenvalue.tolist()
+            assert [row["density"] for row in line] == pytest.approx(mine.density.clip(lower=1e-8 * top).tolist())
+    assert "spectral-density" not in grid.sections
+    assert "Spectral densities: none was measured" in "".join(grid.sections.values())
 
 
 def test_reliability_after_temperature_has_the_recorded_calibration_error(page: Page, quickstart_folder: Path) -> None:
     section = page.sections["reliability"]
     trial = re.findall(r"Best, (c\d{5}): after temperature scaling", section)[0]
-    tested = [r for r in rows_of(quickstart_folder, "evaluations") if r["trial"] == trial and r["epoch"] == 27]
-    tested = [row for row in tested if row["split"] == "test"]
-    expected = np.mean([row["posthoc_temperature_ece"] for row in tested])
+    chosen = f"trial == '{trial}' and epoch == 27 and split == 'test'"
+    tested, stored = (frame(quickstart_folder, name).query(chosen) for name in ("evaluations", "predictions"))
     stated = [float(value) for value in re.findall(r"ECE ([\d.]+) ±", section)]
-    assert stated[0] == pytest.approx(np.mean([row["ece"] for row in tested]), rel=0.05)
-    assert stated[1] == pytest.approx(expected, rel=0.05)
+    expected = [tested.ece.mean(), tested.posthoc_temperature_ece.mean()]
+    assert stated[:2] == pytest.approx(expected, rel=0.05)
     shares = [row["y"] for row in marks(page.data["reliability-1"], "rect")]
     assert sum(shares) == pytest.approx(1) and 1 < len(shares) <= 15
     ideal, isotonic = layers(page.data["reliability-1"], "line")
     levels = [row["y"] for row in isotonic["data"]["values"]]
     assert len(ideal["data"]["values"]) == 2 and levels == sorted(levels)
-    stored = [r for r in rows_of(quickstart_folder, "predictions") if r["trial"] == trial and r["epoch"] == 27]
-    correct = [int(np.argmax(r["logits"])) == r["target"] for r in stored if r["split"] == "test"]
-    accuracy = float(np.mean(correct))
+    accuracy = float((stored.logits.map(np.argmax) == stored.target).mean())
     sentence = r"confidence ([\d.]+) = miscalibration ([-\d.e]+) − discrimination ([-\d.e]+) \+ uncertainty ([\d.]*\d)"
-    parts = re.findall(sentence, section)
-    assert float(parts[1][3]) == pytest.approx(accuracy * (1 - accuracy), rel=0.06)
-    assert float(parts[1][0]) == pytest.approx(float(parts[1][1]) - float(parts[1][2]) + float(parts[1][3]), abs=0.01)
+    score, miscalibration, discrimination, uncertainty = map(float, re.findall(sentence, section)[1])
+    assert uncertainty == pytest.approx(accuracy * (1 - accuracy), rel=0.06)
+    assert score == pytest.approx(miscalibration - discrimination + uncertainty, abs=0.01)
 
 
 def test_learning_curves_have_the_rungs_and_the_means(page: Page, quickstart_folder: Path) -> None:
     plot = page.data["learning-curves-0"]
     assert [row["at"] for row in marks(plot, "rule")] == [3, 9]
-    values = defaultdict(list)
-    for row in rows_of(quickstart_folder, "epochs"):
-        values[row["trial"], row["epoch"]].append(row["val_nll"])
+    expected = frame(quickstart_folder, "epochs").groupby(["trial", "epoch"]).val_nll.mean().to_dict()
     drawn = {(row["trial"], row["epoch"]): row["val_nll"] for row in marks(plot, "line")}
-    assert drawn.keys() == values.keys()
-    for key, y in drawn.items():
-        assert y == pytest.approx(np.mean(values[key]))
+    assert drawn == {key: pytest.approx(value) for key, value in expected.items()}
 
 
 def test_the_tables_hold_every_decision_trial_and_failure(page: Page, quickstart_folder: Path) -> None:
@@ -253,8 +217,8 @@ def test_the_tables_hold_every_decision_trial_and_failure(page: Page, quickstart
     assert len(shown) == len(decisions)
     assert [row[-1] for row in shown] == sorted((row[-1] for row in shown), reverse=True)
     assert {(row[0], row[2], row[3]) for row in shown} == {(d["trial"], d["epoch"], row_text(d)) for d in decisions}
-    assert len(page.data["trials-rows"]["rows"]) == len(last_validation(quickstart_folder))
-    failed = [row for row in rows_of(quickstart_folder, "trials") if row["status"] == "failed"]
+    assert len(page.data["trials-rows"]["rows"]) == len(means(quickstart_folder, "val", []))
+    failed = frame(quickstart_folder, "trials").query("status == 'failed'")
     assert len(page.data["failures-rows"]["rows"]) == len(failed) > 0
 
 

@@ -2,12 +2,11 @@
 
 import io
 import shutil
-from collections import defaultdict
 from pathlib import Path
 from types import SimpleNamespace
 
 import duckdb
-import numpy as np
+import pandas as pd
 import pytest
 from rich.console import Console
 
@@ -16,7 +15,7 @@ from sweeper.reporting.summary import failure_lines, packing_lines, summary
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard, varying_columns
 from tests.sweeper.held import held
-from tests.sweeper.results.test_results import rows_of
+from tests.sweeper.tables_by_pandas import frame, last
 
 
 def printed(folder: Path, width: int = 100) -> str:
@@ -26,24 +25,18 @@ def printed(folder: Path, width: int = 100) -> str:
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
-def expected_means(folder: Path) -> dict[str, tuple[float, float]]:
-    """Mean and standard deviation of the last validation NLL of each trial that ran to the end."""
-    status = {row["trial"]: row["status"] for row in rows_of(folder, "trials")}
-    values = defaultdict(list)
-    for row in rows_of(folder, "evaluations"):
-        if row["split"] == "val" and row["stage"] == "end" and status[row["trial"]] == "completed":
-            values[row["trial"]].append(row["nll"])
-    return {trial: (float(np.mean(v)), float(np.std(v, ddof=1))) for trial, v in values.items()}
+def final_nll(folder: Path) -> pd.DataFrame:
+    """Mean and standard deviation of the last validation NLL of each trial that ran to the end, best first."""
+    values = last(folder, "val").query("status == 'completed'").groupby("trial").nll
+    return values.agg(["mean", "std"]).sort_values("mean")
 
 
 def test_the_leaderboard_orders_finished_trials_by_the_mean_of_their_replicates(quickstart_folder: Path) -> None:
     board = leaderboard(held(quickstart_folder))
-    expected = expected_means(quickstart_folder)
-    order = sorted(expected, key=lambda trial: expected[trial][0])
-    assert [row["trial"] for row in board.finished] == order
-    for row in board.finished:
-        assert (row["judged"], row["judged_sd"]) == pytest.approx(expected[row["trial"]])
-        assert row["replicates"] == 2
+    expected = final_nll(quickstart_folder)
+    assert [row["trial"] for row in board.finished] == [*expected.index]
+    for row, values in zip(board.finished, expected.to_numpy(), strict=True):
+        assert (row["judged"], row["judged_sd"]) == pytest.approx(values) and row["replicates"] == 2
     statuses = [row["status"] for row in board.rows]
     assert statuses == sorted(statuses, key=lambda status: status != "completed")
 
@@ -65,23 +58,17 @@ def test_an_objective_that_only_epochs_hold_is_looked_up(quickstart_folder: Path
     (folder / "tables").symlink_to((quickstart_folder / "tables").readlink())
     (folder / "sweep.yaml").write_text("objective: {metric: train_loss, mode: max}")
     board = leaderboard(Results(folder))
-    losses = defaultdict(list)
-    for row in rows_of(quickstart_folder, "epochs"):
-        if row["epoch"] == 27:
-            losses[row["trial"]].append(row["train_loss"])
-    worst = max(losses, key=lambda trial: np.mean(losses[trial]))
-    assert board.best is not None and board.best["trial"] == worst
-    assert board.best["judged"] == pytest.approx(np.mean(losses[worst]))
+    losses = frame(quickstart_folder, "epochs").query("epoch == 27").groupby("trial").train_loss.mean()
+    assert board.best is not None and board.best["trial"] == losses.idxmax()
+    assert board.best["judged"] == pytest.approx(losses.max())
 
 
 def test_the_summary_fits_a_screen_and_says_what_happened(quickstart_folder: Path) -> None:
     text = printed(quickstart_folder)
-    expected = expected_means(quickstart_folder)
-    best = min(expected, key=lambda trial: expected[trial][0])
+    expected = final_nll(quickstart_folder)
     assert len(text.splitlines()) <= 36 and all(len(line) <= 100 for line in text.splitlines())
-    assert f"{expected[best][0]:.3g}" in text
-    trials = {row["trial"]: row["status"] for row in rows_of(quickstart_folder, "trials")}
-    stopped = sum(status == "early_stopped" for status in trials.values())
+    assert f"{expected['mean'].iloc[0]:.3g}" in text
+    stopped = frame(quickstart_folder, "trials").query("status == 'early_stopped'").trial.nunique()
     assert f"48 trials: {len(expected)} finished, {stopped} stopped early" in text
     assert text.count("early stopping saved") == 1
 
@@ -93,7 +80,8 @@ def test_the_summary_of_a_sweep_in_progress_and_of_an_empty_one(live_folder: Pat
 
 
 def test_the_summary_names_the_reason_of_each_failure_once(quickstart_folder: Path) -> None:
-    failed = {row["trial"]: row["error"] for row in rows_of(quickstart_folder, "trials") if row["status"] == "failed"}
+    rows = frame(quickstart_folder, "trials").query("status == 'failed'")
+    failed = dict(zip(rows.trial, rows.error, strict=True))
     (line,) = failure_lines(held(quickstart_folder))
     first = min(failed)
     others = {1: "", 2: " and 1 other"}.get(len(failed), f" and {len(failed) - 1} others")
