@@ -10,12 +10,13 @@ import pytest
 import torch
 
 from tests.trainables.small_data import poisoned, small_digits
+from tests.trainables.small_trials import assignment, finished, timeless
 from trainables.curvature import CurvatureUnavailable
 from trainables.training.evaluation import EvaluationSettings
 from trainables.worker.checkpoints import PARTIAL, checkpoint_epochs, checkpoint_file, load_newest_checkpoint
 from trainables.worker.trial import Trial
 from trainables.worker.trial_reports import Failure
-from trainables.worker.trial_settings import Assignment, TrialSettings, prepare_process
+from trainables.worker.trial_settings import TrialSettings, prepare_process
 
 CURVATURE = {"samples": 30, "lanczos_steps": 3, "trace_probes": 2}
 SETTINGS = TrialSettings(
@@ -26,13 +27,27 @@ SETTINGS = TrialSettings(
     evaluation=EvaluationSettings.from_mapping({"posthoc": ["temperature"], "bootstrap": 5, "curvature": CURVATURE}),
     report_seconds=1e9,
 )
-SGD = {"name": "sgd", "lr": 0.05, "momentum": 0.9, "batch_size": 64, "schedule": "cosine"}
-CASES = [
-    ({"name": "cross_entropy"}, {"name": "mlp", "width": 20}),
-    ({"name": "adafocal"}, {"name": "mlp", "width": 20}),
-    ({"name": "selective_risk", "history": "epoch"}, {"name": "mlp", "width": 20}),
-    ({"name": "focal", "gamma": 2.0}, {"name": "resnet8"}),
+UNCURVED = replace(SETTINGS, evaluation=replace(SETTINGS.evaluation, curvature=None))
+RESNET = {"name": "resnet8", "width": 0.25}
+ADAFOCAL = assignment("adafocal")
+COUNTING = assignment({"name": "selective_risk", "history": "epoch"}, checkpoint="best_val_nll")
+CASES = [assignment(), ADAFOCAL, COUNTING, assignment("focal", RESNET)]
+DROPOUT = {"name": "wide_resnet", "depth": 10, "width": 0.25, "dropout": 0.3}
+LANES = [
+    ADAFOCAL,
+    COUNTING,
+    assignment({"name": "hessian_trace", "weight": 1e-3}, name="adam", lr=1e-3, momentum=None),
+    assignment("focal", DROPOUT),
 ]
+
+
+def named(case):
+    return case if isinstance(case, str) else "-".join(case.values[part]["name"] for part in ("loss", "architecture"))
+
+
+def settings_for(case, **changes):
+    """Curvature is measured of perceptrons alone, because it takes long for convolutions."""
+    return replace(SETTINGS if case.values["architecture"]["name"] == "mlp" else UNCURVED, **changes)
 
 
 @pytest.fixture(scope="module")
@@ -48,18 +63,7 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-def _assignment(loss=CASES[0][0], architecture=CASES[0][1], seeds=(11, 12)):
-    return Assignment(7, "c00007", {"loss": loss, "architecture": architecture, "optimizer": SGD}, seeds)
-
-
-def _finish(trial):
-    reports = []
-    while not trial.finished:
-        reports.append(trial.advance().to_dict())
-    return reports
-
-
-@pytest.mark.parametrize("optimizer", [{"name": "adam", "lr": 0.01, "batch_size": 64}, SGD])
+@pytest.mark.parametrize("optimizer", [{"name": "adam", "lr": 0.01, "momentum": None}, {}])
 def test_the_edge_of_stability_of_lanes_is_that_of_networks_alone(dataset, optimizer):
     """After one epoch, before rounding has grown; lanes keep the optimisers' memories, which scale Adam's steps."""
     measured = {"trajectory": {"splits": [], "curvature": {"samples": 32}}, "bootstrap": 0, "curvature": None}
@@ -67,50 +71,42 @@ def test_the_edge_of_stability_of_lanes_is_that_of_networks_alone(dataset, optim
     for packing in ("sequential", "fused"):
         evaluation = EvaluationSettings.from_mapping(measured)
         settings = replace(SETTINGS, evaluation=evaluation, packing=packing, rungs=(1,), report_seconds=0.0)
-        configuration = {"loss": CASES[0][0], "architecture": CASES[0][1], "optimizer": optimizer}
-        assignment = Assignment(7, "c00007", configuration, (11, 12))
-        report = Trial(assignment, settings, dataset).advance().to_dict()
+        report = Trial(assignment(**optimizer), settings, dataset).advance().to_dict()
         found[packing] = [row["sharpness_times_lr"] for row in report["epochs"]]
     assert found["fused"] == pytest.approx(found["sequential"], rel=0.02) and min(found["fused"]) > 0
 
 
-def _timeless(report):
-    """A report without what a clock fills, as JSON text, in which a NaN equals itself."""
-    report = {key: value for key, value in report.items() if key != "wall_seconds"}
-    report["epochs"] = [{key: value for key, value in row.items() if key != "seconds"} for row in report["epochs"]]
-    return json.dumps(report)
-
-
-def _keep_every_checkpoint(monkeypatch):
+@pytest.fixture
+def all_kept(monkeypatch):
     monkeypatch.setattr("trainables.worker.checkpoints.TrialFiles.keep_newest", lambda files, count: None)
 
 
-@pytest.mark.parametrize(("loss", "architecture"), CASES, ids=lambda part: part["name"])
-def test_a_trial_resumed_at_every_epoch_is_the_same(tmp_path, monkeypatch, dataset, loss, architecture):
+@pytest.mark.usefixtures("all_kept")
+@pytest.mark.parametrize(
+    ("case", "packing"), [*((case, "sequential") for case in CASES), *((case, "fused") for case in LANES)], ids=named
+)
+def test_a_trial_resumed_at_every_epoch_is_the_same(tmp_path, dataset, case, packing):
     """Reports after each epoch, so that there is a checkpoint after each; all are kept, and each is resumed from."""
-    _keep_every_checkpoint(monkeypatch)
-    settings = replace(SETTINGS, checkpoints=tmp_path, report_seconds=0.0)
-    assignment = _assignment(loss, architecture)
-    expected = _finish(Trial(assignment, settings, dataset))
-    assert [report["epoch"] for report in expected] == [1, 2, 3, 4]
+    settings = settings_for(case, checkpoints=tmp_path, report_seconds=0.0, packing=packing)
+    expected = finished(Trial(case, settings, dataset))
+    assert [(report["epoch"], report["packing"]) for report in expected] == [(epoch, packing) for epoch in (1, 2, 3, 4)]
     for epoch in (3, 2, 1):
         for later in range(epoch + 1, 5):
             checkpoint_file(tmp_path / "c00007", later).unlink()
-        resumed = Trial(assignment, settings, dataset)
+        resumed = Trial(case, settings, dataset)
         assert resumed.epoch == epoch
-        assert [*map(_timeless, _finish(resumed))] == [*map(_timeless, expected[epoch - 1 :])], f"from epoch {epoch}"
+        assert timeless(finished(resumed)) == timeless(expected[epoch - 1 :]), f"from epoch {epoch}"
 
 
 class Killed(BaseException):
     """Stands for a SIGKILL: nothing catches it."""
 
 
-@pytest.mark.parametrize(("loss", "architecture"), CASES, ids=lambda part: part["name"])
-def test_a_trial_killed_within_an_epoch_is_the_same(tmp_path, monkeypatch, dataset, loss, architecture):
+@pytest.mark.parametrize("case", CASES, ids=named)
+def test_a_trial_killed_within_an_epoch_is_the_same(tmp_path, monkeypatch, dataset, case):
     """Each step has a checkpoint; the process is gone after the fifth, ninth, … of its life, in either replicate."""
-    settings = replace(SETTINGS, checkpoints=tmp_path, checkpoint_seconds=1e-9)
-    assignment = _assignment(loss, architecture)
-    expected = [_timeless(each) for each in _finish(Trial(assignment, replace(settings, checkpoints=None), dataset))]
+    settings = settings_for(case, checkpoints=tmp_path, checkpoint_seconds=1e-9)
+    expected = timeless(finished(Trial(case, replace(settings, checkpoints=None), dataset)))
     write, steps, found, deaths = Trial._after_step, 0, [], 0
 
     def until_killed(trial):
@@ -123,10 +119,10 @@ def test_a_trial_killed_within_an_epoch_is_the_same(tmp_path, monkeypatch, datas
 
     monkeypatch.setattr(Trial, "_after_step", until_killed)
     while not found or json.loads(found[-1])["epoch"] < 4:
-        trial = Trial(assignment, settings, dataset)
+        trial = Trial(case, settings, dataset)
         try:
             while not trial.finished:
-                report = _timeless(trial.advance().to_dict())
+                (report,) = timeless([trial.advance().to_dict()])
                 found += [report] if report not in found else []  # it repeats one that may have been lost
         except Killed:
             deaths += 1
@@ -138,7 +134,7 @@ def test_a_trial_killed_within_an_epoch_is_the_same(tmp_path, monkeypatch, datas
 @pytest.mark.parametrize("damage", ["truncated", "absent"])
 def test_without_a_sound_checkpoint_it_continues_from_the_epoch(tmp_path, monkeypatch, dataset, damage):
     settings = replace(SETTINGS, checkpoints=tmp_path, checkpoint_seconds=1e-9)
-    expected = [_timeless(each) for each in _finish(Trial(_assignment(), replace(settings, checkpoints=None), dataset))]
+    expected = timeless(finished(Trial(assignment(), replace(settings, checkpoints=None), dataset)))
     write = Trial._after_step
 
     def until_the_second_epoch(trial):
@@ -149,39 +145,39 @@ def test_without_a_sound_checkpoint_it_continues_from_the_epoch(tmp_path, monkey
 
     with monkeypatch.context() as patched:
         patched.setattr(Trial, "_after_step", until_the_second_epoch)
-        trial = Trial(_assignment(), settings, dataset)
+        trial = Trial(assignment(), settings, dataset)
         trial.advance()
         with pytest.raises(Killed):
             trial.advance()
     partial = tmp_path / "c00007" / PARTIAL
     assert partial.exists()
     partial.unlink() if damage == "absent" else partial.write_bytes(partial.read_bytes()[:-1000])
-    resumed = Trial(_assignment(), settings, dataset)
-    assert [_timeless(each) for each in _finish(resumed)] == expected
+    resumed = Trial(assignment(), settings, dataset)
+    assert timeless(finished(resumed)) == expected
 
 
 @pytest.mark.parametrize("report_seconds", [0.0, 1e9])
 def test_how_often_it_reports_changes_no_measurement(dataset, report_seconds):
-    reports = _finish(Trial(_assignment(), replace(SETTINGS, report_seconds=report_seconds), dataset))
+    reports = finished(Trial(assignment(), replace(SETTINGS, report_seconds=report_seconds), dataset))
     assert [r["epoch"] for r in reports] == ([1, 2, 3, 4] if report_seconds == 0 else [1, 2, 4])
     rows = [row for report in reports for row in report["epochs"]]
     assert [(row["epoch"], row["replicate"]) for row in rows] == [(e, r) for e in (1, 2, 3, 4) for r in (0, 1)]
-    reference = _finish(Trial(_assignment(), SETTINGS, dataset))
-    assert _timeless(reports[-1])[-200:] == _timeless(reference[-1])[-200:]
+    reference = finished(Trial(assignment(), SETTINGS, dataset))
+    assert timeless(reports)[-1][-200:] == timeless(reference)[-1][-200:]
     assert reports[-1]["objective"] == reference[-1]["objective"]
 
 
 def test_a_replicate_is_the_same_alone_and_beside_another(dataset):
-    both = _finish(Trial(_assignment(seeds=(11, 12)), SETTINGS, dataset))
-    alone = _finish(Trial(_assignment(seeds=(12,)), SETTINGS, dataset))
+    both = finished(Trial(assignment(seeds=(11, 12)), SETTINGS, dataset))
+    alone = finished(Trial(assignment(seeds=(12,)), SETTINGS, dataset))
     for report, single in zip(both, alone, strict=True):
         for table in ("epochs", "evaluations"):
             second = [{**row, "replicate": 0} for row in report[table] if row["replicate"] == 1]
-            assert _timeless({"epochs": second}) == _timeless({"epochs": single[table]})
+            assert timeless([second]) == timeless([single[table]])
 
 
 def test_a_report(dataset):
-    report = Trial(_assignment(), SETTINGS, dataset).advance().to_dict()
+    report = Trial(assignment(), SETTINGS, dataset).advance().to_dict()
     assert list(report) == [
         "configuration", "epoch", "objective", "device", "packing", "wall_seconds", "epochs", "evaluations",
     ]  # fmt: skip
@@ -195,9 +191,8 @@ def test_a_report(dataset):
 
 def test_the_objective_at_the_end_is_of_the_weights_that_are_kept(dataset):
     """The report orders trials by evaluations: had the journal judged other weights, it would name another best."""
-    optimizer = {**SGD, "lr": 1.0, "schedule": "constant", "checkpoint": "best_val_nll"}
-    values = {**_assignment().values, "optimizer": optimizer}
-    reports = _finish(Trial(replace(_assignment(), values=values), SETTINGS, dataset))
+    case = assignment(lr=1.0, schedule="constant", checkpoint="best_val_nll")
+    reports = finished(Trial(case, SETTINGS, dataset))
     kept = [row["nll"] for row in reports[-1]["evaluations"] if row["split"] == "val"]
     last = [row["val_nll"] for row in reports[-1]["epochs"] if row["epoch"] == 4]
     assert reports[-1]["objective"] == pytest.approx(sum(kept) / 2, rel=1e-15)
@@ -207,7 +202,7 @@ def test_the_objective_at_the_end_is_of_the_weights_that_are_kept(dataset):
 @pytest.mark.parametrize("bins", [10, 15])
 def test_the_judged_calibration_error_has_the_bins_of_the_evaluation(dataset, bins):
     evaluation = replace(SETTINGS.evaluation, bins=bins)
-    report = Trial(_assignment(), replace(SETTINGS, objective="val_ece", evaluation=evaluation), dataset).advance()
+    report = Trial(assignment(), replace(SETTINGS, objective="val_ece", evaluation=evaluation), dataset).advance()
     found = [row["ece"] for row in report.evaluations if row["split"] == "val"]
     assert [row["val_ece"] for row in report.epochs] == pytest.approx(found, rel=1e-12)
     assert report.objective == pytest.approx(sum(found) / len(found), rel=1e-12)
@@ -216,7 +211,7 @@ def test_the_judged_calibration_error_has_the_bins_of_the_evaluation(dataset, bi
 @pytest.mark.parametrize("objective", ["val_nll", "val_ece", "val_brier", "test_nll"])
 def test_the_objective_is_the_replicates_mean_where_it_is_measured(dataset, objective):
     settings = replace(SETTINGS, objective=objective, rungs=(2, 4), report_seconds=0.0)
-    first, second = (Trial(_assignment(), settings, dataset) for _ in range(2))
+    first, second = (Trial(assignment(), settings, dataset) for _ in range(2))
     early, at_rung = first.advance().to_dict(), [second.advance(), second.advance()][1].to_dict()
     assert (early["objective"] is None) == (objective in ("val_brier", "test_nll"))
     split, _, name = objective.partition("_")
@@ -226,8 +221,8 @@ def test_the_objective_is_the_replicates_mean_where_it_is_measured(dataset, obje
 
 def test_after_a_restore_the_last_report_is_repeated(tmp_path, dataset):
     settings = replace(SETTINGS, checkpoints=tmp_path)
-    sent = Trial(_assignment(), settings, dataset).advance().to_dict()
-    resumed = Trial(_assignment(), settings, dataset)
+    sent = Trial(assignment(), settings, dataset).advance().to_dict()
+    resumed = Trial(assignment(), settings, dataset)
     assert resumed.epoch == 1
     assert json.dumps(resumed.advance().to_dict()) == json.dumps(sent), "to the last digit of its times"
     assert resumed.advance().epoch == 2
@@ -235,32 +230,32 @@ def test_after_a_restore_the_last_report_is_repeated(tmp_path, dataset):
 
 def test_a_finished_trial_repeats_its_last_report_and_trains_no_more(tmp_path, dataset):
     settings = replace(SETTINGS, checkpoints=tmp_path)
-    last = _finish(Trial(_assignment(), settings, dataset))[-1]
-    resumed = Trial(_assignment(), settings, dataset)
+    last = finished(Trial(assignment(), settings, dataset))[-1]
+    resumed = Trial(assignment(), settings, dataset)
     assert not resumed.finished
-    assert json.dumps(_finish(resumed)) == json.dumps([last])
+    assert json.dumps(finished(resumed)) == json.dumps([last])
 
 
 def test_wall_time_continues_over_a_restore(tmp_path, dataset):
     ticks = iter(range(0, 10_000, 5))
     settings = replace(SETTINGS, checkpoints=tmp_path)
-    first = Trial(_assignment(), settings, dataset).advance(lambda: float(next(ticks)))
-    resumed = Trial(_assignment(), settings, dataset)
+    first = Trial(assignment(), settings, dataset).advance(lambda: float(next(ticks)))
+    resumed = Trial(assignment(), settings, dataset)
     resumed.advance()
     assert resumed.advance(lambda: float(next(ticks))).wall_seconds > first.wall_seconds > 0
 
 
 def test_one_checkpoint_is_kept_once_the_next_report_was_asked_for(tmp_path, dataset):
-    trial = Trial(_assignment(), replace(SETTINGS, checkpoints=tmp_path), dataset)
+    trial = Trial(assignment(), replace(SETTINGS, checkpoints=tmp_path), dataset)
     kept = [trial.advance() and checkpoint_epochs(tmp_path / "c00007") for _ in range(3)]
     assert kept == [[1], [2, 1], [4, 2]], "the former one stays until its successor is known to be journaled"
 
 
+@pytest.mark.usefixtures("all_kept")
 @pytest.mark.parametrize("damage", ["flip", "truncate", "empty", "replace"])
-def test_a_damaged_checkpoint_is_never_taken_for_a_sound_one(tmp_path, monkeypatch, dataset, damage):
-    _keep_every_checkpoint(monkeypatch)
-    settings = replace(SETTINGS, checkpoints=tmp_path)
-    expected = _finish(Trial(_assignment(), settings, dataset))
+def test_a_damaged_checkpoint_is_never_taken_for_a_sound_one(tmp_path, dataset, damage):
+    settings = replace(UNCURVED, checkpoints=tmp_path)
+    expected = finished(Trial(assignment(), settings, dataset))
     checkpoint_file(tmp_path / "c00007", 4).unlink()
     path = checkpoint_file(tmp_path / "c00007", 2)
     data = bytearray(path.read_bytes())
@@ -268,16 +263,16 @@ def test_a_damaged_checkpoint_is_never_taken_for_a_sound_one(tmp_path, monkeypat
         data[len(data) // 2] ^= 16
     content = {"flip": bytes(data), "truncate": bytes(data[:-40]), "empty": b"", "replace": os.urandom(500)}[damage]
     path.write_bytes(content)
-    resumed = Trial(_assignment(), settings, dataset)
+    resumed = Trial(assignment(), settings, dataset)
     assert resumed.epoch == 1
-    assert [*map(_timeless, _finish(resumed))] == [*map(_timeless, expected)]
+    assert timeless(finished(resumed)) == timeless(expected)
 
 
 def test_a_checkpoint_of_other_seeds_is_not_continued(tmp_path, dataset):
     settings = replace(SETTINGS, checkpoints=tmp_path)
-    Trial(_assignment(seeds=(1, 2)), settings, dataset).advance()
+    Trial(assignment(seeds=(1, 2)), settings, dataset).advance()
     for seeds in ((1, 3), (1,), (1, 2, 3)):
-        assert Trial(_assignment(seeds=seeds), settings, dataset).epoch == 0
+        assert Trial(assignment(seeds=seeds), settings, dataset).epoch == 0
 
 
 def test_a_state_is_loaded_on_the_cpu_so_that_an_optimiser_counts_its_steps_there(tmp_path, dataset, monkeypatch):
@@ -289,15 +284,15 @@ def test_a_state_is_loaded_on_the_cpu_so_that_an_optimiser_counts_its_steps_ther
 
     monkeypatch.setattr(torch, "load", noted)
     settings = replace(SETTINGS, checkpoints=tmp_path)
-    Trial(_assignment(), settings, dataset).advance()
-    trial = Trial(_assignment(), settings, dataset)
+    Trial(assignment(), settings, dataset).advance()
+    trial = Trial(assignment(), settings, dataset)
     trial.settings = replace(settings, device="cuda")  # as on a card, which this test does not need
     trial._restore()
     assert asked and set(asked) == {"cpu"}
 
 
 def test_a_checkpoint_holds_tensors_and_plain_values(tmp_path, dataset):
-    Trial(_assignment(), replace(SETTINGS, checkpoints=tmp_path), dataset).advance()
+    Trial(assignment(), replace(SETTINGS, checkpoints=tmp_path), dataset).advance()
     state = load_newest_checkpoint(tmp_path / "c00007")
     assert set(state) == {"trial", "seeds", "wall_seconds", "report", "replicates"}
     assert set(state["replicates"][0]) == {
@@ -307,7 +302,7 @@ def test_a_checkpoint_holds_tensors_and_plain_values(tmp_path, dataset):
 
 def test_a_loss_that_is_no_number_fails_at_once_with_its_place(tmp_path, dataset):
     settings = replace(SETTINGS, checkpoints=tmp_path, rungs=(4,))
-    report = Trial(_assignment(), settings, poisoned(dataset)).advance().to_dict()
+    report = Trial(assignment(), settings, poisoned(dataset)).advance().to_dict()
     values = {"metric": "train_loss", "replicate": 0, "value": "nan", "epoch": 1}
     assert report["failure"] == Failure("non_finite", values).to_dict()
     assert math.isnan(report["objective"]) and report["epoch"] == 1
@@ -323,7 +318,7 @@ def test_a_trial_that_takes_too_long_fails_after_its_epoch_and_has_its_time_agai
         return float(next(seconds))
 
     def until_it_ends():
-        trial, reports = Trial(_assignment(), settings, dataset), []
+        trial, reports = Trial(assignment(), settings, dataset), []
         while not trial.finished and not (reports and "failure" in reports[-1]):
             reports.append(trial.advance(clock).to_dict())
         return reports
@@ -339,14 +334,14 @@ def test_a_trial_that_takes_too_long_fails_after_its_epoch_and_has_its_time_agai
 def test_each_evaluations_predictions_and_bins_are_written_once(tmp_path, dataset):
     settings = replace(SETTINGS, tables=tmp_path)
     for _ in range(2):
-        _finish(Trial(_assignment(), settings, dataset))
+        finished(Trial(assignment(), settings, dataset))
     names = [f"c00007-r{r}-e{e:05d}.parquet" for r in (0, 1) for e in (1, 2, 4)]
     for table in ("predictions", "reliability"):
         assert sorted(os.listdir(tmp_path / table)) == names
     assert not (tmp_path / "spectra").exists(), "not asked for"
     predictions = pq.read_table(tmp_path / "predictions" / names[0])
     assert predictions.num_rows == len(dataset.val) + len(dataset.test)
-    accuracy = Trial(_assignment(), SETTINGS, dataset).advance().evaluations[0]["accuracy"]
+    accuracy = Trial(assignment(), SETTINGS, dataset).advance().evaluations[0]["accuracy"]
     rows = [row for row in predictions.to_pylist() if row["split"] == "val"]
     correct = [max(range(10), key=row["logits"].__getitem__) == row["target"] for row in rows]
     assert sum(correct) / len(correct) == accuracy
@@ -356,7 +351,7 @@ def test_a_spectrum_is_written_or_its_reason_is_and_the_trial_continues(tmp_path
     curvature = {"samples": 40, "lanczos_steps": 2, "trace_probes": 2, "spectrum": True, "spectrum_steps": 3}
     evaluation = EvaluationSettings.from_mapping({"curvature": curvature, "posthoc": [], "bootstrap": 0})
     settings = replace(SETTINGS, tables=tmp_path / "measured", evaluation=evaluation)
-    reports = _finish(Trial(_assignment(), settings, dataset))
+    reports = finished(Trial(assignment(), settings, dataset))
     parts = sorted((tmp_path / "measured" / "spectra").iterdir())
     assert [part.name for part in parts] == [f"c00007-r{r}-e{e:05d}.parquet" for r in (0, 1) for e in (1, 2, 4)]
     rows = pq.read_table(parts[0]).to_pylist()
@@ -369,7 +364,7 @@ def test_a_spectrum_is_written_or_its_reason_is_and_the_trial_continues(tmp_path
         raise CurvatureUnavailable("a Hessian-vector product has entries that are not finite")
 
     monkeypatch.setattr("trainables.training.evaluation.spectral_density", fail)
-    reports = _finish(Trial(_assignment(), replace(settings, tables=tmp_path / "failed"), dataset))
+    reports = finished(Trial(assignment(), replace(settings, tables=tmp_path / "failed"), dataset))
     rows = [row for report in reports for row in report["evaluations"] if row["split"] == "val"]
     assert reports[-1]["epoch"] == 4 and len(rows) == 6
     assert all("not finite" in row["spectrum_unavailable"] and row["hessian_training_trace"] for row in rows)

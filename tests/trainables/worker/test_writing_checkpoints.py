@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from tests.trainables.small_data import small_digits
-from tests.trainables.worker.test_trial import CASES, SETTINGS, _assignment, _finish, _timeless
+from tests.trainables.small_trials import assignment, finished, timeless
+from tests.trainables.worker.test_trial import CASES, SETTINGS, named
 from trainables.worker import checkpoints
 from trainables.worker.checkpoints import (
     PARTIAL,
@@ -109,36 +110,35 @@ def test_shared_and_sliced_tensors_are_copied_as_they_are():
     assert copy["slice"].untyped_storage().nbytes() == 8 and copy["pair"][0].equal(whole) and copy["pair"][1] == 3
 
 
-@pytest.mark.parametrize("loss", [case[0] for case in CASES[:2]], ids=lambda loss: loss["name"])
-def test_a_trial_with_few_checkpoints_resumes_to_the_same_bits(tmp_path, loss):
+@pytest.mark.parametrize("case", CASES[:2], ids=named)
+def test_a_trial_with_few_checkpoints_resumes_to_the_same_bits(tmp_path, case):
     """It reports every epoch and has checkpoints at rungs alone: epochs after them are trained again, and equal."""
     dataset = small_digits()
     settings = replace(SETTINGS, checkpoints=tmp_path, report_seconds=0.0, rungs=(2, 4), checkpoint_seconds=1e9)
-    assignment = _assignment(loss)
-    expected = _finish(Trial(assignment, settings, dataset))
+    expected = finished(Trial(case, settings, dataset))
     folder = tmp_path / "c00007"
     assert checkpoint_epochs(folder) == [4, 2]
     checkpoint_file(folder, 4).unlink(), checkpoint_file(folder, 2).unlink()
-    trial = Trial(assignment, settings, dataset)
+    trial = Trial(case, settings, dataset)
     seen = [trial.advance() for _ in range(3)]
     assert [report.epoch for report in seen] == [1, 2, 3] and checkpoint_epochs(folder) == [2]
-    resumed = Trial(assignment, settings, dataset)
+    resumed = Trial(case, settings, dataset)
     assert resumed.epoch == 2
-    assert [*map(_timeless, _finish(resumed))] == [*map(_timeless, expected[1:])]
+    assert timeless(finished(resumed)) == timeless(expected[1:])
 
 
 def test_a_trial_that_is_left_has_a_checkpoint_of_its_last_report(tmp_path):
     dataset = small_digits()
     settings = replace(SETTINGS, checkpoints=tmp_path, report_seconds=0.0, rungs=(4,), checkpoint_seconds=1e9)
-    expected = _finish(Trial(_assignment(), settings, dataset))
+    expected = finished(Trial(assignment(), settings, dataset))
     checkpoint_file(tmp_path / "c00007", 4).unlink()
-    trial = Trial(_assignment(), settings, dataset)
+    trial = Trial(assignment(), settings, dataset)
     trial.advance(), trial.advance()
     assert checkpoint_epochs(tmp_path / "c00007") == []
     trial.leave()
-    resumed = Trial(_assignment(), settings, dataset)
+    resumed = Trial(assignment(), settings, dataset)
     assert resumed.epoch == 2
-    assert [*map(_timeless, _finish(resumed))] == [*map(_timeless, expected[1:])]
+    assert timeless(finished(resumed)) == timeless(expected[1:])
 
 
 def test_an_epoch_that_lasts_long_is_written_in_its_midst_and_a_short_one_is_not(tmp_path):

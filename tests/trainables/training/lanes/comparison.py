@@ -15,7 +15,9 @@ SGD = {"name": "sgd", "lr": 0.05, "momentum": 0.9, "weight_decay": 5e-4, "batch_
 
 
 def configuration(loss="cross_entropy", architecture="mlp", **optimizer):
-    parts = {"loss": loss, "architecture": architecture, "optimizer": {**SGD, **optimizer}}
+    """A configuration of named parts; hyperparameters of the optimizer that are `None` are left out."""
+    recipe = {key: value for key, value in {**SGD, **optimizer}.items() if value is not None}
+    parts = {"loss": loss, "architecture": architecture, "optimizer": recipe}
     return {key: {"name": part} if isinstance(part, str) else part for key, part in parts.items()}
 
 

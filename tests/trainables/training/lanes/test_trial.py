@@ -1,4 +1,4 @@
-"""A trial of lanes: the same rows as alone up to rounding, resumed bit for bit, and a diverging lane ends alone."""
+"""A trial of lanes: the same rows as alone up to rounding, and a diverging lane ends alone."""
 
 from __future__ import annotations
 
@@ -11,29 +11,15 @@ import pytest
 import torch
 
 from tests.trainables.small_data import poisoned, small_digits
-from tests.trainables.training.lanes.comparison import SGD, in_type
-from trainables.training.evaluation import EvaluationSettings
-from trainables.worker.checkpoints import checkpoint_file
+from tests.trainables.small_trials import assignment, finished, timeless
+from tests.trainables.training.lanes.comparison import in_type
+from tests.trainables.worker.test_trial import COUNTING, DROPOUT, SETTINGS as PLAIN_SETTINGS
 from trainables.worker.trial import Trial
 from trainables.worker.trial_reports import Failure
-from trainables.worker.trial_settings import Assignment, TrialSettings, prepare_process
+from trainables.worker.trial_settings import prepare_process
 
-CURVATURE = {"samples": 30, "lanczos_steps": 3, "trace_probes": 2}
-SETTINGS = TrialSettings(
-    dataset={"name": "digits"},
-    max_epochs=4,
-    rungs=(2, 4),
-    objective="val_nll",
-    evaluation=EvaluationSettings.from_mapping({"posthoc": ["temperature"], "bootstrap": 5, "curvature": CURVATURE}),
-    report_seconds=0.0,
-    packing="fused",
-)
-CASES = [
-    ({"name": "adafocal"}, {"name": "mlp", "width": 20}, {}),
-    ({"name": "selective_risk", "history": "epoch"}, {"name": "mlp", "width": 20}, {"checkpoint": "best_val_nll"}),
-    ({"name": "hessian_trace", "weight": 1e-3}, {"name": "mlp", "width": 20}, {"name": "adam", "lr": 1e-3}),
-    ({"name": "focal"}, {"name": "wide_resnet", "depth": 10, "width": 0.25, "dropout": 0.3}, {}),
-]
+SETTINGS = replace(PLAIN_SETTINGS, rungs=(2, 4), report_seconds=0.0, packing="fused")
+CASE = assignment("adafocal", seeds=(11, 12, 13))
 PACKINGS = pytest.mark.parametrize("packing", ["fused", "sequential"])
 
 
@@ -42,61 +28,24 @@ def dataset():
     return small_digits()
 
 
-def _assignment(loss=CASES[0][0], architecture=CASES[0][1], optimizer=None, seeds=(11, 12, 13)):
-    recipe = {**SGD, **(optimizer or {})}
-    if recipe["name"] == "adam":
-        del recipe["momentum"]
-    return Assignment(7, "c00007", {"loss": loss, "architecture": architecture, "optimizer": recipe}, seeds)
-
-
-def _finish(trial):
-    reports = []
-    while not trial.finished:
-        reports.append(trial.advance().to_dict())
-        if "failure" in reports[-1]:
-            break
-    return reports
-
-
 def diverged(replicate, epoch):
     values = {"metric": "train_loss", "replicate": replicate, "value": "nan", "epoch": epoch}
     return Failure("non_finite", values)
 
 
-def _timeless(report):
-    report = {key: value for key, value in report.items() if key != "wall_seconds"}
-    report["epochs"] = [{key: value for key, value in row.items() if key != "seconds"} for row in report["epochs"]]
-    return json.dumps(report)
-
-
-@pytest.mark.parametrize(("loss", "architecture", "optimizer"), CASES, ids=lambda part: part.get("name"))
-def test_resumed_at_every_epoch_it_is_the_same(tmp_path, monkeypatch, dataset, loss, architecture, optimizer):
-    monkeypatch.setattr("trainables.worker.checkpoints.TrialFiles.keep_newest", lambda files, count: None)
-    settings = replace(SETTINGS, checkpoints=tmp_path)
-    assignment = _assignment(loss, architecture, optimizer)
-    expected = _finish(Trial(assignment, settings, dataset))
-    assert {report["packing"] for report in expected} == {"fused"}
-    for epoch in (3, 2, 1):
-        for later in range(epoch + 1, 5):
-            checkpoint_file(tmp_path / "c00007", later).unlink()
-        resumed = Trial(assignment, settings, dataset)
-        assert [*map(_timeless, _finish(resumed))] == [*map(_timeless, expected[epoch - 1 :])], f"from epoch {epoch}"
-
-
 def test_a_trial_keeps_the_packing_it_began_with(tmp_path, dataset):
     for began, other in (("fused", "sequential"), ("sequential", "auto")):
         settings = replace(SETTINGS, checkpoints=tmp_path / began, packing=began)
-        Trial(_assignment(), settings, dataset).advance()
-        reports = _finish(Trial(_assignment(), replace(settings, packing=other), dataset))
+        Trial(CASE, settings, dataset).advance()
+        reports = finished(Trial(CASE, replace(settings, packing=other), dataset))
         assert [report["packing"] for report in reports] == [began] * 4
 
 
 def test_evaluations_are_those_of_the_same_weights_alone(double, dataset):
     data = in_type(dataset, double)
-    for loss, architecture, optimizer in (CASES[1], CASES[3]):
-        assignment = _assignment(loss, architecture, optimizer, seeds=(11, 12))
+    for case in (COUNTING, assignment("focal", DROPOUT)):
         fused, alone = (
-            _finish(Trial(assignment, replace(SETTINGS, packing=packing, rungs=(4,)), data))
+            finished(Trial(case, replace(SETTINGS, packing=packing, max_epochs=2, rungs=(2,)), data))
             for packing in ("fused", "sequential")
         )
         for one, other in zip(fused, alone, strict=True):
@@ -113,14 +62,14 @@ def test_evaluations_are_those_of_the_same_weights_alone(double, dataset):
 @pytest.mark.parametrize("lane", [0, 1, 2])
 def test_a_diverging_replicate_ends_alone(monkeypatch, dataset, packing, lane):
     """One replicate's first weight becomes infinite after an epoch; the others train as if it had never been."""
-    assignment = _assignment({"name": "cross_entropy"}, optimizer={"checkpoint": "best_val_nll"})
+    case = assignment(seeds=(11, 12, 13), checkpoint="best_val_nll")
     settings = replace(SETTINGS, packing=packing)
-    expected = _finish(Trial(assignment, settings, dataset))
-    trial = Trial(assignment, settings, dataset)
+    expected = finished(Trial(case, settings, dataset))
+    trial = Trial(case, settings, dataset)
     reports = [trial.advance().to_dict()]
     with torch.no_grad():
         next(trial.replicates[lane].model.parameters()).fill_(torch.inf)
-    reports += _finish(trial)
+    reports += finished(trial)
     assert not any("failure" in report for report in reports) and len(reports) == 4
     assert "replicate_errors" not in reports[0]
     error = {str(lane): diverged(lane, 2).to_dict()}
@@ -139,20 +88,20 @@ def test_a_diverging_replicate_ends_alone(monkeypatch, dataset, packing, lane):
 @PACKINGS
 def test_a_trial_resumes_without_its_diverged_replicate(tmp_path, dataset, packing):
     settings = replace(SETTINGS, packing=packing, checkpoints=tmp_path)
-    trial = Trial(_assignment(), settings, dataset)
+    trial = Trial(CASE, settings, dataset)
     trial.advance()
     with torch.no_grad():
         next(trial.replicates[1].model.parameters()).fill_(torch.nan)
     second = trial.advance().to_dict()
-    resumed = Trial(_assignment(), settings, dataset)
+    resumed = Trial(CASE, settings, dataset)
     assert [*resumed.replicates] == [0, 2]
     assert json.dumps(resumed.advance().to_dict()) == json.dumps(second)
-    assert [*map(_timeless, _finish(resumed))] == [*map(_timeless, _finish(trial))]
+    assert timeless(finished(resumed)) == timeless(finished(trial))
 
 
 @PACKINGS
 def test_a_trial_fails_when_its_last_replicate_diverges(dataset, packing):
-    trial = Trial(_assignment(), replace(SETTINGS, packing=packing, rungs=(4,)), dataset)
+    trial = Trial(CASE, replace(SETTINGS, packing=packing, rungs=(4,)), dataset)
     trial.advance()
     for dying in ([0, 2], [1]):
         for number in dying:
@@ -165,7 +114,7 @@ def test_a_trial_fails_when_its_last_replicate_diverges(dataset, packing):
 
 @PACKINGS
 def test_data_that_spoil_every_replicate_fail_the_trial_at_once(dataset, packing):
-    report = Trial(_assignment(), replace(SETTINGS, packing=packing), poisoned(dataset)).advance().to_dict()
+    report = Trial(CASE, replace(SETTINGS, packing=packing), poisoned(dataset)).advance().to_dict()
     assert report["failure"] == diverged(0, 1).to_dict()
 
 
