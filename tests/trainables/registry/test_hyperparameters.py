@@ -120,8 +120,8 @@ def test_what_is_added_has_its_arguments_and_its_flags():
         registry.build("bound", 1, gamma=-1)
 
 
-def _kinds(target, leading=()):
-    return {h.name: (h.kind, h.default, h.required) for h in hyperparameters_of(target, "m:t", list(leading))}
+def _kinds(target, *leading):
+    return {name: (h.kind, h.default, h.required) for name, h in _of(target, *leading, apart=None).items()}
 
 
 def test_types_and_defaults_tell_the_kind():
@@ -142,14 +142,13 @@ def test_types_and_defaults_tell_the_kind():
     ):
         pass
 
-    assert _kinds(loss, ("logits", "targets")) == {
+    assert _kinds(loss, "logits", "targets") == {
         "a": ("number", None, True), "b": ("integer", 3, False), "c": ("boolean", False, False),
         "d": ("text", "x", False), "e": ("text", "q", False), "f": ("numbers", (1.0, 2.0), False),
         "g": ("number", None, False), "h": ("number", 2.5, False), "i": ("number", 1, False),
         "j": ("numbers", (), False),
     }  # fmt: skip
-    (choice,) = [h for h in hyperparameters_of(loss, "m:t", ["logits", "targets"]) if h.name == "e"]
-    assert choice.choices == ("p", "q")
+    assert _of(loss, "logits", "targets", apart=None)["e"].choices == ("p", "q")
 
 
 def test_a_class_is_read_by_its_constructor_inherited_or_not():
@@ -188,22 +187,14 @@ def test_every_unreadable_argument_is_reported_at_once(target, said):
         assert words in str(caught.value)
 
 
-def test_a_number_is_returned_as_it_is():
-    assert number_in({"depth": 20}, "depth", None) == 20
-    assert isinstance(number_in({"depth": 20}, "depth", None), int)
-    assert number_in({"gamma": 0.1}, "gamma", 3.0) == 0.1
-
-
-@pytest.mark.parametrize("value", [np.float32(0.5), np.int64(3), torch.tensor(0.5)])
-def test_numbers_of_numpy_and_torch_become_floats(value):
-    found = number_in({"gamma": value}, "gamma", None)
-    assert isinstance(found, float)
-    assert found == value
-
-
-def test_the_default_stands_for_a_missing_value_and_for_none():
-    assert number_in({}, "gamma", 3.0) == number_in({"gamma": None}, "gamma", 3.0) == 3.0
-    assert number_in({}, "gamma", None) is None
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(20, 20), (0.1, 0.1), (np.float32(0.5), 0.5), (np.int64(3), 3.0), (torch.tensor(0.5), 0.5), (None, 3.0)],
+)
+def test_numbers_of_any_library_are_read_and_the_default_stands_for_none(value, expected):
+    found = number_in({"gamma": value}, "gamma", 3.0)
+    assert (found, type(found)) == (expected, type(expected))
+    assert number_in({}, "gamma", 3.0) == 3.0 and number_in({}, "gamma", None) is None
 
 
 @pytest.mark.parametrize("value", ["3", [3.0]])

@@ -11,14 +11,15 @@ from torch import nn
 
 from tests.packs import pack
 from tests.trainables.small_data import poisoned, small_digits
-from tests.trainables.training.fixtures import one_thread  # noqa: F401  # for every test here
+from tests.trainables.training.fixtures import normed, one_thread  # noqa: F401  # for every test here
+from tests.trainables.training.lanes.comparison import SGD, configuration, timeless
 from trainables.models import ARCHITECTURES
 from trainables.models.base import ArchitectureComponent
+from trainables.training.acceleration import PLAIN, TrainingSettings
 from trainables.training.evaluation import EvaluationSettings
 from trainables.training.loop import Replicate
 
 EPOCHS = 4
-SGD = {"name": "sgd", "lr": 0.05, "momentum": 0.9, "weight_decay": 5e-4, "batch_size": 64, "schedule": "cosine"}
 LOSSES = [
     {"name": "cross_entropy"},
     {"name": "focal", "gamma": 3.0},
@@ -33,33 +34,24 @@ def dataset():
     return small_digits()
 
 
-@pytest.fixture
-def dropout_mlp(monkeypatch):
-    """A small network that draws from the global generator in every step; registered for one test."""
+@pytest.fixture(autouse=True)
+def networks(monkeypatch):
+    """Networks that draw from the global generator in every step, one with a batch norm; registered for one test."""
 
-    def build(input_shape, classes):
+    def dropout_mlp(input_shape, classes):
         features = math.prod(input_shape)
         return nn.Sequential(nn.Flatten(), nn.Linear(features, 32), nn.ReLU(), nn.Dropout(0.4), nn.Linear(32, classes))
 
-    monkeypatch.setitem(ARCHITECTURES._components, "dropout_mlp", ArchitectureComponent("dropout_mlp", build))
+    for build in (dropout_mlp, normed):
+        monkeypatch.setitem(ARCHITECTURES._components, build.__name__, ArchitectureComponent(build.__name__, build))
 
 
-def _configuration(loss=None, architecture="mlp", **optimizer):
-    return {
-        "loss": loss or {"name": "cross_entropy"},
-        "architecture": {"name": architecture} if isinstance(architecture, str) else architecture,
-        "optimizer": {**SGD, **optimizer},
-    }
-
-
-def _replicate(dataset, configuration=None, seed=3, epochs=EPOCHS):
-    return Replicate(configuration or _configuration(), seed=seed, dataset=dataset, max_epochs=epochs)
+def _replicate(dataset, values=None, seed=3, epochs=EPOCHS):
+    return Replicate(values or configuration(), seed=seed, dataset=dataset, max_epochs=epochs)
 
 
 def _rows(replicate, epochs):
-    """Train and return the epochs' rows without the one column that a clock fills."""
-    rows = [replicate.train_epoch() for _ in range(epochs)]
-    return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+    return timeless([replicate.train_epoch() for _ in range(epochs)])
 
 
 def _weights(replicate):
@@ -72,9 +64,7 @@ def _same(left, right):
 
 @pytest.mark.parametrize("optimizer", [{}, {"name": "adam", "lr": 1e-3, "momentum": None}])
 def test_the_same_seed_gives_the_same_training(dataset, optimizer):
-    configuration = _configuration(**optimizer)
-    configuration["optimizer"] = {k: v for k, v in configuration["optimizer"].items() if v is not None}
-    first, second = _replicate(dataset, configuration), _replicate(dataset, configuration)
+    first, second = (_replicate(dataset, configuration(**optimizer)) for _ in range(2))
     assert _rows(first, 2) == _rows(second, 2)
     assert _same(_weights(first), _weights(second))
 
@@ -87,10 +77,10 @@ def test_another_seed_gives_other_weights_and_another_order(dataset):
 
 
 @pytest.mark.parametrize("architecture", ["mlp", "dropout_mlp", "resnet8"])
-def test_replicates_do_not_disturb_each_others_randomness(dataset, dropout_mlp, architecture):
-    configuration = _configuration(architecture=architecture)
-    alone = _rows(_replicate(dataset, configuration, seed=1), 2)
-    one, two = (_replicate(dataset, configuration, seed=seed) for seed in (1, 2))
+def test_replicates_do_not_disturb_each_others_randomness(dataset, architecture):
+    values = configuration(architecture=architecture)
+    alone = _rows(_replicate(dataset, values, seed=1), 2)
+    one, two = (_replicate(dataset, values, seed=seed) for seed in (1, 2))
     together = []
     for _ in range(2):
         together += _rows(one, 1)
@@ -109,20 +99,36 @@ def test_training_leaves_the_processs_randomness_alone(dataset):
     assert torch.equal(torch.randn(4), expected)
 
 
-@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss["name"])
-@pytest.mark.parametrize("architecture", ["mlp", "dropout_mlp"])
-def test_a_restored_replicate_continues_bit_for_bit(dataset, dropout_mlp, loss, architecture):
-    configuration = _configuration(loss, architecture)
-    whole = _replicate(dataset, configuration)
-    expected, states = [], []
+RECIPES = [
+    {"freeze": 1, "layer_decay": 0.7},
+    {"sharpness": "sam", "gradient_clip": 1.0},
+    {"sharpness": "asam", "gradient_clip": 1.0},
+    {"ema": 0.8, "checkpoint": "best_val_nll"},
+]
+
+
+@pytest.mark.parametrize(
+    ("values", "training"),
+    [
+        *((configuration(loss, network), PLAIN) for loss in LOSSES for network in ("mlp", "dropout_mlp")),
+        *((configuration(architecture="normed", **recipe), PLAIN) for recipe in RECIPES),
+        (configuration(architecture="normed", **RECIPES[1]), TrainingSettings(precision="bfloat16")),
+    ],
+)
+def test_a_restored_replicate_continues_bit_for_bit(dataset, values, training):
+    def begun():
+        return Replicate(values, seed=3, dataset=dataset, max_epochs=EPOCHS, training=training)
+
+    whole, expected, states = begun(), [], []
     for _ in range(EPOCHS):
         states.append(copy.deepcopy(whole.state_dict()))
         expected += _rows(whole, 1)
     for cut, state in enumerate(states):
-        after = _replicate(dataset, configuration)
+        after = begun()
         after.load_state_dict(state)
         assert _rows(after, EPOCHS - cut) == expected[cut:]
         assert after.epoch == EPOCHS and _same(_weights(after), _weights(whole))
+        assert _same(after.measured.state_dict(), whole.measured.state_dict())
 
 
 def test_an_epochs_row(dataset):
@@ -156,7 +162,7 @@ def test_a_network_that_explodes_has_metrics_that_are_not_numbers(dataset):
 def test_the_recipes_best_weights_are_evaluated_at_the_end(dataset):
     """With a learning rate that ruins the network late, the best epoch is an earlier one."""
     recipe = {"checkpoint": "best_val_nll", "schedule": "constant", "lr": 0.8, "momentum": 0.95}
-    replicate = _replicate(dataset, _configuration(**recipe), epochs=6)
+    replicate = _replicate(dataset, configuration(**recipe), epochs=6)
     kept, best = None, math.inf
     for _ in range(6):
         row = replicate.train_epoch()
@@ -169,7 +175,7 @@ def test_the_recipes_best_weights_are_evaluated_at_the_end(dataset):
     assert end["nll"] == pytest.approx(best, rel=1e-6)
     assert _same(_weights(replicate), last), "training would go on from the last weights"
     assert replicate.evaluate(settings, "rung").rows[0]["nll"] == pytest.approx(row["val_nll"], rel=1e-6)
-    restored = _replicate(dataset, _configuration(**recipe), epochs=6)
+    restored = _replicate(dataset, configuration(**recipe), epochs=6)
     restored.load_state_dict(copy.deepcopy(replicate.state_dict()))
     assert repr(restored.evaluate(settings, "end").rows) == repr(replicate.evaluate(settings, "end").rows)
     replicate.model.load_state_dict(kept)
@@ -180,9 +186,9 @@ def test_the_recipes_best_weights_are_evaluated_at_the_end(dataset):
 @pytest.mark.parametrize("bins", [10, 15])
 def test_an_epochs_calibration_error_is_that_of_its_evaluation(dataset, bins, packing):
     """An objective named `val_ece` means one number, whether an epoch or an evaluation measured it."""
-    configuration, settings = _configuration(), EvaluationSettings(bins=bins, bootstrap=0)
+    settings = EvaluationSettings(bins=bins, bootstrap=0)
     replicates = [
-        Replicate(configuration, seed=seed, dataset=dataset, max_epochs=EPOCHS, bins=bins) for seed in range(2)
+        Replicate(configuration(), seed=seed, dataset=dataset, max_epochs=EPOCHS, bins=bins) for seed in range(2)
     ]
     group = pack(replicates, packing)
     for _ in range(2):

@@ -11,9 +11,10 @@ from sweeper.core.errors import InvalidSearchSpace
 from sweeper.planning.preparation import prepare_dataset
 from sweeper.space.loading import load_spec
 from tests.trainables.small_data import small_digits
+from tests.trainables.training.lanes.comparison import configuration
 from trainables.losses import LOSSES, build_loss
 from trainables.training.fine_tuning import Mixing
-from trainables.training.lanes.packing import FUSED, cohort_fault, packing_fault
+from trainables.training.lanes.packing import cohort_fault
 from trainables.training.loop import Replicate
 
 SEED = 7 + 2**40
@@ -23,12 +24,6 @@ CLASSES = 10
 @pytest.fixture(scope="module")
 def dataset():
     return small_digits()
-
-
-def configuration(loss="cross_entropy", architecture="mlp", **recipe):
-    named = loss if isinstance(loss, dict) else {"name": loss}
-    optimizer = {"name": "sgd", "lr": 0.05, "momentum": 0.9, "weight_decay": 5e-4, "batch_size": 64, **recipe}
-    return {"loss": named, "architecture": {"name": architecture}, "optimizer": optimizer}
 
 
 def replicate(dataset, **values):
@@ -149,12 +144,6 @@ def test_weights_by_score_do_not_ask_for_targets(name):
     asked = [(targets + shift) % CLASSES for shift in (0, 3)]
     weights = [loss.per_sample(logits, each) / -log_p[torch.arange(12), each] for each in asked]
     torch.testing.assert_close(*weights)
-
-
-def test_lanes_decline_in_one_sentence():
-    asked = configuration(mixup=0.2)
-    assert cohort_fault(asked) == "mixup is not computed for lanes"
-    assert "choose sequential" in (packing_fault(asked, FUSED) or "")
 
 
 @pytest.mark.parametrize(

@@ -52,14 +52,6 @@ def test_every_papers_recipe_is_valid_and_shrinks_to_a_rehearsal(paper):
         assert learning_rate(settings, epoch, short) == pytest.approx(expected)
 
 
-def by_paper(epoch, milestones, decay):
-    rate = 0.1
-    for milestone in milestones:
-        if epoch >= milestone:
-            rate *= decay
-    return rate
-
-
 @pytest.mark.parametrize(
     ("milestones", "decay", "length"),
     [
@@ -71,18 +63,12 @@ def by_paper(epoch, milestones, decay):
         ((60, 120, 160), 0.2, 250),
     ],
 )
-def test_step_schedules_follow_the_papers_epoch_by_epoch(milestones, decay, length):
+def test_the_papers_step_schedules_equal_multi_step_lr(milestones, decay, length):
     settings = {"name": "sgd", "lr": 0.1, "schedule": "step", "milestones": milestones, "decay": decay}
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
+    reference = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones, decay)
     for epoch in range(length):
-        assert learning_rate(settings, epoch, length) == pytest.approx(by_paper(epoch, milestones, decay))
-
-
-def test_step_schedule_equals_multi_step_lr():
-    parameter = nn.Parameter(torch.zeros(1))
-    optimizer = torch.optim.SGD([parameter], lr=0.1)
-    reference = torch.optim.lr_scheduler.MultiStepLR(optimizer, [150, 250], 0.1)
-    for epoch in range(350):
-        assert learning_rate(MUKHOTI, epoch, 350) == pytest.approx(optimizer.param_groups[0]["lr"])
+        assert learning_rate(settings, epoch, length) == pytest.approx(optimizer.param_groups[0]["lr"])
         optimizer.step()
         reference.step()
 
@@ -135,22 +121,6 @@ def test_descriptions_agree_with_what_is_built(name):
         assert group["betas"] == (0.9, 0.999)
 
 
-@pytest.mark.parametrize("name", list(OPTIMIZERS))
-def test_every_optimizer_lowers_a_loss(name):
-    torch.manual_seed(0)
-    model = nn.Linear(3, 2)
-    inputs, targets = torch.randn(32, 3), torch.randint(0, 2, (32,))
-    optimizer = build_optimizer(model, {"name": name, "lr": 0.05})
-    losses = []
-    for _ in range(10):
-        loss = nn.functional.cross_entropy(model(inputs), targets)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert losses[-1] < losses[0]
-
-
 def test_frozen_parameters_are_left_out_and_the_learning_rate_can_be_set():
     model = nn.Linear(3, 2)
     model.bias.requires_grad_(False)
@@ -178,11 +148,11 @@ def test_bad_recipes_say_what_is_wrong(settings, sentence):
         build_optimizer(nn.Linear(2, 2), settings)
 
 
-def gradients(seed, scale):
+def gradients(seed):
     torch.manual_seed(seed)
     parameters = [nn.Parameter(torch.randn(4, 3)), nn.Parameter(torch.randn(5)), nn.Parameter(torch.randn(2))]
     for parameter in parameters[:2]:
-        parameter.grad = torch.randn_like(parameter) * scale
+        parameter.grad = torch.randn_like(parameter)
     return parameters
 
 
@@ -192,7 +162,7 @@ def norm(parameters):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_gradients_are_summed_and_clipped(seed):
-    parameters = gradients(seed, 1.0)
+    parameters = gradients(seed)
     before = norm(parameters)
     prepare_gradients(parameters, {"name": "sgd"}, 128)
     assert norm(parameters) == before
@@ -200,13 +170,8 @@ def test_gradients_are_summed_and_clipped(seed):
     assert norm(parameters) == pytest.approx(128 * before, rel=1e-5)
     prepare_gradients(parameters, {"name": "sgd", "gradient_clip": 2.0}, 128)
     assert norm(parameters) == pytest.approx(2.0, rel=1e-4)
-
-
-def test_small_gradients_are_not_clipped():
-    parameters = gradients(0, 1e-3)
-    before = norm(parameters)
-    prepare_gradients(parameters, {"name": "sgd", "gradient_clip": 2.0}, 128)
-    assert norm(parameters) == pytest.approx(before)
+    prepare_gradients(parameters, {"name": "sgd", "gradient_clip": 3.0}, 128)
+    assert norm(parameters) == pytest.approx(2.0, rel=1e-4), "smaller gradients are not clipped"
 
 
 def kept_epoch(settings, values, max_epochs=None):
