@@ -38,14 +38,6 @@ def test_folders_of_classes_are_divided_as_in_memory(tmp_path):
         assert torch.equal(split.targets, other.splits[name].targets)
 
 
-def test_folders_that_are_divided_already_stay_so(tmp_path):
-    for part, count in (("train", 10), ("val", 4), ("test", 3)):
-        write_tree(tmp_path / "photos" / part, NAMES, count)
-    found = _load(tmp_path / "photos")
-    assert {name: len(split) for name, split in found.splits.items()} == {"train": 30, "val": 12, "test": 9}
-    assert all(f"/{name}/" in str(s.source.images.place(0)[0]) for name, s in found.splits.items())
-
-
 def sizes(name, folder):
     data = load_dataset(name, folder=str(folder), image_size=16)
     return {part: len(split) for part, split in data.splits.items()}, data.class_names

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import replace
 
 import pytest
 import torch
 
+from tests.trainables.small_trials import finished, timeless as texts
 from tests.trainables.training.lanes.comparison import configuration, digits, timeless
 from trainables.curvature.hessian import second_order
 from trainables.training.acceleration import (
@@ -103,14 +103,6 @@ def test_channels_last_is_the_same_training_up_to_rounding(data):
     assert laid_out(images, PLAIN) is images and laid_out(images[0], CHANNELS_LAST).dim() == 3
 
 
-def _reports(trial):
-    reports = []
-    while not trial.finished:
-        report = {**trial.advance().to_dict(), "wall_seconds": 0}
-        reports.append(json.dumps({**report, "epochs": timeless(report["epochs"])}))
-    return reports
-
-
 @pytest.mark.parametrize(
     ("training", "packing", "architecture"),
     [
@@ -126,11 +118,11 @@ def _reports(trial):
 def test_a_resumed_trial_equals_the_uninterrupted_one(tmp_path, data, training, packing, architecture):
     settings = replace(SETTINGS, training=training, packing=packing)
     assignment = Assignment(0, "c00000", configuration("focal", architecture), (5, 6))
-    expected = _reports(Trial(assignment, settings, data))
+    expected = texts(finished(Trial(assignment, settings, data)))
     kept = replace(settings, checkpoints=tmp_path)
     Trial(assignment, kept, data).advance()
     assert checkpoint_file(tmp_path / "c00000", 1).exists()
-    assert _reports(Trial(assignment, kept, data)) == expected
+    assert texts(finished(Trial(assignment, kept, data))) == expected
 
 
 @pytest.mark.slow

@@ -199,35 +199,30 @@ def test_a_posthoc_method_that_cannot_be_applied_leaves_its_reason(model, datase
         assert "posthoc_temperature_nll" not in row
 
 
-def test_a_cross_fitted_nll_of_a_class_that_underflowed_is_not_capped(model, dataset):
+@pytest.fixture
+def sure(model):
+    """A network whose probabilities round to 0 and 1."""
     sure = deepcopy(model)
     with torch.no_grad():
         for parameter in list(sure.parameters())[-2:]:
             parameter.mul_(1e6)
+    return sure
+
+
+def test_the_nll_of_a_class_that_underflowed_is_not_capped(sure, dataset):
     method = {"name": "temperature", "objective": "ece"}
-    row = _rows(sure, dataset, _settings(curvature=False, posthoc=[method], cross_fitted=["temperature"]))["val"]
+    rows = _rows(sure, dataset, _settings(curvature=False, posthoc=[method], cross_fitted=["temperature"]))
+    scaled = predict(sure, dataset.test).double() / rows["test"]["posthoc_temperature_temperature"]
+    exact = nn.functional.cross_entropy(scaled, dataset.test.targets).item()
+    assert rows["test"]["posthoc_temperature_nll"] == pytest.approx(exact, rel=1e-9) and exact > 1000
     logits, targets = predict(sure, dataset.val).double().numpy(), dataset.val.targets.numpy()
-    folds, exact = folds_of(targets), []
+    folds, values = folds_of(targets), []
     for fold in range(FOLDS):
         fitted = fit("temperature", logits[folds != fold], targets[folds != fold], objective="ece")
         scaled = torch.from_numpy(logits[folds == fold]) / fitted.parameters["temperature"]
-        exact += nn.functional.cross_entropy(scaled, dataset.val.targets[folds == fold], reduction="none").tolist()
-    assert row["cross_fitted_temperature_nll"] == pytest.approx(np.mean(exact), rel=1e-9)
-    assert np.mean(exact) > 1000, "a probability of 1e-308 is 708"
-
-
-def test_temperatures_nll_of_a_class_that_underflowed_is_not_capped(model, dataset):
-    sure = deepcopy(model)
-    with torch.no_grad():
-        for parameter in list(sure.parameters())[-2:]:
-            parameter.mul_(1e6)
-    settings = _settings(curvature=False, posthoc=[{"name": "temperature", "objective": "ece"}])
-    logits, targets = sure(dataset.test.inputs), dataset.test.targets
-    for row in _rows(sure, dataset, settings).values():
-        if row["split"] == "test":
-            scaled = logits.double() / row["posthoc_temperature_temperature"]
-            exact = nn.functional.cross_entropy(scaled, targets).item()
-            assert row["posthoc_temperature_nll"] == pytest.approx(exact, rel=1e-9) and exact > 1000
+        values += nn.functional.cross_entropy(scaled, dataset.val.targets[folds == fold], reduction="none").tolist()
+    assert rows["val"]["cross_fitted_temperature_nll"] == pytest.approx(np.mean(values), rel=1e-9)
+    assert np.mean(values) > 1000, "a probability of 1e-308 is 708"
 
 
 def test_an_operator_without_second_derivative_leaves_its_reason(dataset):

@@ -208,13 +208,6 @@ def test_features_are_what_enters_the_layer_whatever_the_network_makes_of_them()
     assert prediction.logits_and_norms(Residual(), split)[1]["feature_norm"] == pytest.approx(expected, rel=1e-6)
 
 
-def test_a_network_without_a_linear_layer_has_no_norms() -> None:
-    split = load_dataset("digits").val
-    model = torch.nn.Sequential(torch.nn.Conv2d(1, 10, 8), torch.nn.Flatten())
-    logits, norms = prediction.logits_and_norms(model, split)
-    assert logits.shape == (len(split), 10) and norms == {}
-
-
 def test_counts_lose_no_norm_but_those_that_are_not_finite() -> None:
     norms = np.concatenate([[0.0, 1e-9, 1e5, np.nan, np.inf], np.random.default_rng(0).lognormal(0, 3, 1000)])
     counts = gradient_norm_counts(norms)
@@ -281,16 +274,9 @@ def test_a_trial_reports_it_every_epoch_for_every_replicate(packing: str, tmp_pa
 
 def test_a_network_without_a_linear_layer_has_losses_but_no_norms_of_features() -> None:
     dataset = load_dataset("digits")
-
-    class Fixed(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.randn(64, 10, generator=torch.Generator().manual_seed(0)))
-
-        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-            return inputs.flatten(1) @ self.weight
-
-    settings = TrajectorySettings(gradient_norms=(1,))
-    row = trajectory_row(Fixed(), build_loss("cross_entropy"), dataset, settings, 1)
+    model = nn.Sequential(nn.Conv2d(1, 10, 8), nn.Flatten())
+    logits, norms = prediction.logits_and_norms(model, dataset.val)
+    assert logits.shape == (len(dataset.val), 10) and norms == {}
+    row = trajectory_row(model, build_loss("cross_entropy"), dataset, TrajectorySettings(gradient_norms=(1,)), 1)
     assert "train_nll" in row and "test_logit_norm" in row
     assert not {"train_feature_norm", "last_layer_weight_norm", "gradient_norm_counts"} & set(row)

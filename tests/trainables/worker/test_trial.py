@@ -156,13 +156,14 @@ def test_without_a_sound_checkpoint_it_continues_from_the_epoch(tmp_path, monkey
     assert timeless(finished(resumed)) == expected
 
 
-@pytest.mark.parametrize("report_seconds", [0.0, 1e9])
-def test_how_often_it_reports_changes_no_measurement(dataset, report_seconds):
-    reports = finished(Trial(assignment(), replace(SETTINGS, report_seconds=report_seconds), dataset))
-    assert [r["epoch"] for r in reports] == ([1, 2, 3, 4] if report_seconds == 0 else [1, 2, 4])
-    rows = [row for report in reports for row in report["epochs"]]
-    assert [(row["epoch"], row["replicate"]) for row in rows] == [(e, r) for e in (1, 2, 3, 4) for r in (0, 1)]
-    reference = finished(Trial(assignment(), SETTINGS, dataset))
+def test_how_often_it_reports_changes_no_measurement(dataset):
+    reports, reference = (
+        finished(Trial(assignment(), replace(SETTINGS, report_seconds=seconds), dataset)) for seconds in (0.0, 1e9)
+    )
+    assert [[r["epoch"] for r in each] for each in (reports, reference)] == [[1, 2, 3, 4], [1, 2, 4]]
+    for each in (reports, reference):
+        rows = [row for report in each for row in report["epochs"]]
+        assert [(row["epoch"], row["replicate"]) for row in rows] == [(e, r) for e in (1, 2, 3, 4) for r in (0, 1)]
     assert timeless(reports)[-1][-200:] == timeless(reference)[-1][-200:]
     assert reports[-1]["objective"] == reference[-1]["objective"]
 
@@ -252,17 +253,12 @@ def test_one_checkpoint_is_kept_once_the_next_report_was_asked_for(tmp_path, dat
 
 
 @pytest.mark.usefixtures("all_kept")
-@pytest.mark.parametrize("damage", ["flip", "truncate", "empty", "replace"])
-def test_a_damaged_checkpoint_is_never_taken_for_a_sound_one(tmp_path, dataset, damage):
+def test_a_damaged_checkpoint_is_never_taken_for_a_sound_one(tmp_path, dataset):
     settings = replace(UNCURVED, checkpoints=tmp_path)
     expected = finished(Trial(assignment(), settings, dataset))
     checkpoint_file(tmp_path / "c00007", 4).unlink()
     path = checkpoint_file(tmp_path / "c00007", 2)
-    data = bytearray(path.read_bytes())
-    if damage == "flip":
-        data[len(data) // 2] ^= 16
-    content = {"flip": bytes(data), "truncate": bytes(data[:-40]), "empty": b"", "replace": os.urandom(500)}[damage]
-    path.write_bytes(content)
+    path.write_bytes(path.read_bytes()[:-40])
     resumed = Trial(assignment(), settings, dataset)
     assert resumed.epoch == 1
     assert timeless(finished(resumed)) == timeless(expected)
