@@ -110,7 +110,7 @@ class ComputedFigure:
             scale = shade("value", min(shades), max(shades))
             panels.append(self._panel(label, [points(hexagons, size=30, color=scale)]))
         several = dashes if len(dashes) > 1 else []
-        return Figure(name, name, f"{'; '.join(self.remarks)}.", [], panels, [], legend=colours, dashes=several)
+        return Figure(name, f"{'; '.join(self.remarks)}.", [], panels, [], legend=colours, dashes=several)
 
     def _panel(self, heading: str, layers: list[Json]) -> Panel:
         if self.axes is not None:

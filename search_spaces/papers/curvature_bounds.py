@@ -154,7 +154,7 @@ def curvature_bounds(results: Results) -> list[Figure]:
             panels += [_panel(network, by_gamma, kind) for kind in dict.fromkeys(kind for _, kind in LINES.values())]
             said.append(f"{network}: {loose(by_gamma)}")
     words = f"{results.name}: the paper's bounds by γ, n = {samples} validation samples. {'. '.join(said)}."
-    return [Figure("curvature-bounds", "Bounds", words, [], panels, [], legend=[*LINES])] if panels else []
+    return [Figure("Bounds", words, [], panels, [], legend=[*LINES])] if panels else []
 
 
 def _panel(network: str, by_gamma: Sequence[Evaluated], kind: str) -> Panel:

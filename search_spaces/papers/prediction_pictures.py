@@ -73,10 +73,10 @@ def data_of(results: Results) -> DataSet:
 
 
 def picture(
-    results: Results, key: str, title: str, words: str, panels: Sequence[Panel], legend: Sequence[str] = ()
+    results: Results, title: str, words: str, panels: Sequence[Panel], legend: Sequence[str] = ()
 ) -> list[Figure]:
     """Return a sweep's figure with the caption `words`, as a list; an empty list without panels."""
-    return [Figure(key, title, f"{results.name}: {words}", [], panels, [], legend=legend)] if panels else []
+    return [Figure(title, f"{results.name}: {words}", [], panels, [], legend=legend)] if panels else []
 
 
 def _fills(results: Results, table: str) -> bool:
@@ -115,7 +115,7 @@ def posterior_scores(results: Results) -> list[Figure]:
             said = f"γ {gamma:g}, {words}: ERR {1 - metrics['accuracy']:.3f}, KLD {away:.4f}, ECE {metrics['ece']:.3f}"
             panels.append(Panel(said, layers, quantity("x", "x"), quantity("y", "score", limits=(0, 1))))
     words = "scores of three classes by the input, true probabilities dashed"
-    return picture(results, "posterior-scores", "Scores", words, panels)
+    return picture(results, "Scores", words, panels)
 
 
 def reliability_with_map(results: Results) -> list[Figure]:
@@ -148,7 +148,7 @@ def reliability_with_map(results: Results) -> list[Figure]:
             axes = quantity("x", "confidence", limits=(0, 1)), quantity("y", "accuracy", limits=(0, 1))
             panels.append(Panel(said, [diagonal(), *curves(lines, legend)], *axes))
     words = f"test accuracy by confidence, {bins} bins, without and with the focal map"
-    return picture(results, "reliability-map", "Reliability", words, panels, legend)
+    return picture(results, "Reliability", words, panels, legend)
 
 
 def confidences_of_images(results: Results) -> list[Figure]:
@@ -182,7 +182,7 @@ def confidences_of_images(results: Results) -> list[Figure]:
             axes = names("sample", "test sample (class)"), quantity("confidence", "confidence", limits=(0, 1.03))
             panels.append(Panel(f"{words} by all", [points(rows, color=by, shape=full_where("!datum.scaled"))], *axes))
     words = "confidence before (full) and after temperature scaling (open); the samples are ours"
-    return picture(results, "image-confidences", "Confidences", words, panels, [*by_loss])
+    return picture(results, "Confidences", words, panels, [*by_loss])
 
 
 def gradients_in_training(results: Results) -> list[Figure]:
@@ -216,7 +216,7 @@ def gradients_in_training(results: Results) -> list[Figure]:
         axes = quantity("x", "p_y", limits=(0, 1)), quantity("y", "derivative of the loss")
         panels.append(Panel(f"epoch {epoch}", [drawn], *axes))
     words = f"derivative of each loss by p_y, at {MOST_POINTS} training samples, within −12 and 2"
-    return picture(results, "gradients-in-training", "Gradients", words, panels if len(panels) > 1 else [], legend)
+    return picture(results, "Gradients", words, panels if len(panels) > 1 else [], legend)
 
 
 def gamma_selection(results: Results) -> list[Figure]:
@@ -236,7 +236,7 @@ def gamma_selection(results: Results) -> list[Figure]:
             for network, mine in grouped(of_it, lambda row: text_of(row, "network")).items()
         }
         panels.append(Panel(loss, curves(lines, legend), quantity("x", "γ"), quantity("y", "validation NLL")))
-    figures = picture(results, "gamma-selection", "Selection of γ", "what selects γ, by γ", panels, legend)
+    figures = picture(results, "Selection of γ", "what selects γ, by γ", panels, legend)
     return [*figures, *filter(None, [coverage_nu_map.draw(results)])]
 
 

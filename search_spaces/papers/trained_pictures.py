@@ -123,7 +123,7 @@ def gradient_norms(results: Results) -> list[Figure]:
         }
         panels.append(Panel(f"after epoch {epoch}", curves(lines, losses), *axes))
     words = "training samples by the norm of the last layer's gradient"
-    return picture(results, "gradient-norms", "Gradient norms", words, panels, losses)
+    return picture(results, "Gradient norms", words, panels, losses)
 
 
 #: ECE without and with the focal map.
@@ -157,7 +157,7 @@ def errors_by_gamma(results: Results) -> list[Figure]:
         drawn = mark("boxplot", boxes, look={"extent": "min-max", "size": 9}, color=colour("by", [*MAPPED]))
         panels.append(Panel(network, [drawn], quantity("gamma", "γ"), quantity("ece", "test ECE")))
     words = "ECE of the replicates by γ, raw and after the focal map: median, quartiles and extremes"
-    return picture(results, "ece-by-gamma", "ECE by γ", words, panels, [*MAPPED])
+    return picture(results, "ECE by γ", words, panels, [*MAPPED])
 
 
 def _loss_sql(results: Results) -> str:
@@ -171,7 +171,7 @@ def _curves(sweep: str, column: str, lines: Mapping[str, Line], against: str) ->
     legend = [name for name, line in lines.items() if any(y is not None for _, y in line)]
     drawn = curves({name: lines[name] for name in legend}, legend)
     panel = Panel("", drawn, quantity("x", against), quantity("y", column))
-    figure = Figure(f"{sweep}-{column}", column, f"{column}, {sweep}", [], [panel], [], legend=legend)
+    figure = Figure(column, f"{column}, {sweep}", [], [panel], [], legend=legend)
     return [figure] if legend else []
 
 
@@ -186,7 +186,7 @@ def _reliability_by_epoch(results: Results) -> list[Figure]:
     if len(panels) < 2:
         return []
     said = f"{results.name}, {rows[0]['trial']}: accuracy by confidence, training data, cross-entropy"
-    return [Figure("reliability-by-epoch", "Reliability by epoch", said, [], panels, [], legend=SHOWN)]
+    return [Figure("Reliability by epoch", said, [], panels, [], legend=SHOWN)]
 
 
 SHOWN = ("accuracy", "share of samples")
@@ -236,7 +236,7 @@ def _linear_networks(results: Results) -> list[Figure]:
     # Rounding can bring a cosine above 1.
     angles = [f"{np.degrees(np.arccos(np.clip(first @ other, -1, 1))):.2f}°" for other in others]
     words = f"test points by class and decision boundary; boundaries {', '.join(angles)} apart" if angles else ""
-    return [*figures, Figure("boundaries", "Decision boundaries", f"{results.name}: {words}", [], panels, [])]
+    return [*figures, Figure("Decision boundaries", f"{results.name}: {words}", [], panels, [])]
 
 
 def _histogram(sweep: str, confidences: Mapping[str, NDArray[np.float64]]) -> Figure:
@@ -256,7 +256,7 @@ def _histogram(sweep: str, confidences: Mapping[str, NDArray[np.float64]]) -> Fi
     x, y = quantity("x", "confidence", limits=(0.5, 1)), quantity("y", "share of misclassified test points", zero=True)
     panel = Panel("", [drawn], x, y)
     said = f"{sweep}: share of misclassified test points by confidence"
-    return Figure("mistakes", "Confidence in mistakes", said, [], [panel], [], legend=legend)
+    return Figure("Confidence in mistakes", said, [], [panel], [], legend=legend)
 
 
 def _boundary(

@@ -26,7 +26,8 @@ from sweeper.reporting.live import NotebookProgress, Progress, in_notebook
 from sweeper.space.catalogue import keys_of, values_of
 from sweeper.storage.lookup import sweep_names
 from sweeper.storage.places import DRIVING, local_copy, place_of
-from sweeper.tracking.base import default_address, kind_of
+from sweeper.tracking.base import kind_of
+from sweeper.tracking.mlflow import default_address
 from trainables.files.stores.base import is_store_address
 
 if TYPE_CHECKING:

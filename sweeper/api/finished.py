@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -123,7 +122,7 @@ class Submitted:
         name: Name of the sweep.
         job: Ray's job id of its driver.
         address: Dashboard of the cluster.
-        cluster: Client of the cluster.
+        cluster: Client of the cluster, e.g. for `cluster.logs(job)`, `cluster.follow(job)` and `cluster.stop(job)`.
         ended: Outcome of the driver, if the command waited for it.
     """
 
@@ -151,18 +150,6 @@ class Submitted:
     def sweep(self) -> RemoteSweep:
         """The sweep's current state on the cluster."""
         return self.cluster.sweep(self.job)
-
-    def logs(self) -> str:
-        """Return the driver's log so far."""
-        return self.cluster.logs(self.job)
-
-    def follow(self) -> Iterator[str]:
-        """Yield the driver's log as it grows, until the driver ends."""
-        return self.cluster.follow(self.job)
-
-    def stop(self) -> None:
-        """Ask the driver to end cleanly."""
-        self.cluster.stop(self.job)
 
     def __repr__(self) -> str:
         sweep = self.sweep

@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from html import escape
@@ -181,15 +181,10 @@ def in_notebook() -> bool:
 
 
 class NotebookProgress(Progress):
-    """Shows a sweep in the output of the cell that runs it."""
+    """Shows a sweep in the output of the cell that runs it; nothing is written to the console."""
 
-    def __init__(
-        self, console: Console, state: SweepState, schedule: Scheduler, describe: Callable[[int], str]
-    ) -> None:
-        """Prepare to show `state`; nothing is written to `console`."""
-        super().__init__(console, state, schedule, describe)
-        self._handle: Any = None
-        self._failures: list[str] = []
+    _handle: Any = None
+    _failures: Sequence[str] = ()
 
     def __enter__(self) -> NotebookProgress:
         """Start the display."""
@@ -210,7 +205,7 @@ class NotebookProgress(Progress):
     def append(self, record: Record) -> None:
         """Record a failure."""
         if isinstance(record.body, Failed):
-            self._failures.append(failure_line(record.body))
+            self._failures = [*self._failures, failure_line(record.body)][-FAILURES_SHOWN:]
 
     def flush_if_due(self) -> None:
         """Redraw the cell if an update is due."""
@@ -225,7 +220,7 @@ class NotebookProgress(Progress):
             self._handle.update(HTML(self._html()))
 
     def _html(self) -> str:
-        failures = [Text(text, style="red") for text in self._failures[-FAILURES_SHOWN:]]
+        failures = [Text(text, style="red") for text in self._failures]
         return f"<b>{escape(self._stage)}</b>{as_html(Group(self._render(), *failures))}"
 
 

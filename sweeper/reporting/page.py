@@ -65,7 +65,7 @@ def write_report(sweep_folder: Path | str, to: Path | None = None) -> Path:
 def report(results: Results) -> dict[str, object]:
     """Return the variables of `page.html`. `results` should be a snapshot, so that all parts see the same rows."""
     board, counts, pareto = leaderboard(results), overview(results), front(results)
-    drawings = [folded(figure.build(results), figure.absent) for figure in report_figures()]
+    drawings = [folded(figure, results) for figure in report_figures()]
     figures = [figure for figure in drawings if isinstance(figure, Figure)]
     first = first_screen(results, board, counts)
     return {

@@ -295,17 +295,12 @@ def glossaries() -> list[dict[str, str]]:
     return [*yaml.safe_load_all(text)]
 
 
-def glossary() -> dict[str, str]:
-    """Return the meaning of each term of the first screen, by name."""
-    return glossaries()[0]
-
-
 def words_of(screen: FirstScreen) -> list[str]:
     """Return the glossary's terms that this screen uses."""
     verdicts = {line.change.code for line in screen.lines if line.change is not None}
     used = {line.standing for line in screen.lines} | {f"{verdict} change" for verdict in verdicts}
     optional = {*SHOWN} if any(answer.fresh for answer in screen.answers) else {*SHOWN, "fresh seeds"}
-    return [word for word in glossary() if word not in optional or word in used]
+    return [word for word in glossaries()[0] if word not in optional or word in used]
 
 
 def legend(screen: FirstScreen) -> str:

@@ -313,7 +313,7 @@ def look_at_all(output: str) -> WatchUpdate:
     return WatchUpdate(statuses_table(status_of(folder)), line, over=not driven)
 
 
-def local_log(name: str, output: str, *, follow: bool, sleep: Callable[[float], None] = time.sleep) -> Iterator[str]:
+def local_log(name: str, output: str, *, follow: bool) -> Iterator[str]:
     """Yield a sweep's log; with `follow`, also yield new text until the driver has ended.
 
     Raises SweeperError if there is no such sweep.
@@ -331,4 +331,4 @@ def local_log(name: str, output: str, *, follow: bool, sleep: Callable[[float], 
             seen = len(text)
         if not follow or not driven:
             return
-        sleep(LOOK_SECONDS)
+        time.sleep(LOOK_SECONDS)

@@ -173,11 +173,6 @@ def number_of(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def default_address(output: Path) -> str:
-    """Return the default tracker of the sweeps below `output`: MLflow, in a file next to them."""
-    return str(importlib.import_module(f"{__package__}.mlflow").default_address(output))
-
-
 def kind_of(address: str) -> TrackerKind:
     """Return the kind of tracker of an address: the module whose name it begins with, else MLflow."""
     # `lines://` would be an MLflow store, because MLflow's plugins choose their own schemes.

@@ -59,13 +59,9 @@ CORE = re.compile(
 MOST_EPOCHS = 1000
 
 
-def epochs_between_points(max_epochs: int) -> int:
-    """Return the distance in epochs at which a run of `max_epochs` has at most `MOST_EPOCHS` points."""
-    return -(-max_epochs // MOST_EPOCHS)
-
-
-def thinned(rows: Iterable[Row], every: int, evaluations: Iterable[Row]) -> list[Row]:
-    """Return the epoch rows that become points: every `every`-th epoch, and all evaluated epochs."""
+def thinned(rows: Iterable[Row], max_epochs: int, evaluations: Iterable[Row]) -> list[Row]:
+    """Return the epoch rows that become points: equally distant epochs, and all evaluated ones."""
+    every = -(-max_epochs // MOST_EPOCHS)
     evaluated = {row["epoch"] for row in evaluations}
     return [row for row in rows if row["epoch"] % every == 0 or row["epoch"] in evaluated]
 

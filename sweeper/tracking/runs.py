@@ -25,16 +25,7 @@ from sweeper.journal.segments import contents
 from sweeper.journal.state import COMPLETED, EARLY_STOPPED, ENDED, INTERRUPTED, RUNNING, WAITING, SweepState, TrialState
 from sweeper.tables.rows import FINAL, JournalRows
 from sweeper.tracking.base import DIAGRAM_TAG, SWEEP_RUN, Point, RunUpdate, TrackedSweep
-from sweeper.tracking.points import (
-    FINISHED,
-    MOST_TRIALS,
-    Measured,
-    epoch_points,
-    epochs_between_points,
-    evaluation_points,
-    is_core,
-    thinned,
-)
+from sweeper.tracking.points import FINISHED, MOST_TRIALS, Measured, epoch_points, evaluation_points, is_core, thinned
 from trainables.worker.trial_reports import Row, TrialReport, of_kept_weights
 
 #: The tag that separates runs made after records were quarantined from runs made before.
@@ -70,7 +61,6 @@ class RunProjection:
         self.state = SweepState(len(sweep.configurations))
         self._sweep, self._identity, self._known = sweep, identity, known
         self._tags = _sweep_tags(sweep)
-        self._every = epochs_between_points(sweep.spec.scheduler.max_epochs)
         self._rows = JournalRows()
         self._began: dict[int, int] = {}
         self._changed_at: dict[int, int] = {}
@@ -93,7 +83,7 @@ class RunProjection:
         configuration = configuration_of(record.body)
         if rows and configuration is not None and configuration in self._touched:
             evaluations = rows.get("evaluations", ())
-            epochs = thinned(rows.get("epochs", ()), self._every, evaluations)
+            epochs = thinned(rows.get("epochs", ()), self._sweep.spec.scheduler.max_epochs, evaluations)
             epochs = of_kept_weights(epochs, evaluations)
             measured = [*epoch_points(epochs), *evaluation_points(evaluations, self._logged)]
             if isinstance(record.body, Reported) and record.body.status == COMPLETED:

@@ -123,7 +123,7 @@ def write_timeline(timeline: Sequence[Mapping[str, float]], ended: float, folder
     lines = mark("line", rows, look={"interpolate": "step-after"}, color=colour("name", [*counts.values()]))
     panel = Panel(title, [*verticals({ended: "sweep ended"}), lines], quantity("x", "seconds"), quantity("y", "count"))
     path = folder / "autoscaling.html"
-    write_figure(Figure("autoscaling", title, "", [], [panel], legend=[*counts.values()]), path)
+    write_figure(Figure(title, "", [], [panel], legend=[*counts.values()]), path)
     with path.with_suffix(".csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, ["seconds", "workers", "pending"])
         writer.writeheader()

@@ -63,7 +63,7 @@ def draw(results: Results) -> Figure | None:
     sql = "SELECT status, count(*) AS n FROM trials GROUP BY 1 ORDER BY 1"
     bars = mark("bar", results.rows(sql))
     panel = Panel("trials", [bars], names("status"), quantity("n", "trials", zero=True))
-    return Figure("trials-by-status", "Trials by status", "A planted figure.", [sql], [panel], ["trials"])
+    return Figure("Trials by status", "A planted figure.", [sql], [panel], ["trials"])
 
 '''
 

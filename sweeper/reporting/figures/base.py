@@ -8,7 +8,7 @@ figure to the report, add a file such as the following to this folder; it is dis
         sql = "SELECT status, count(*) AS n FROM trials GROUP BY 1 ORDER BY 1"
         bars = mark("bar", results.rows(sql))
         panel = Panel("trials", [bars], names("status"), quantity("n", "trials"))
-        return Figure("trials-by-status", "Trials by status", "Trials of the sweep.", [sql], [panel], ["trials"])
+        return Figure("Trials by status", "Trials of the sweep.", [sql], [panel], ["trials"])
 
 `draw` returns None if the figure does not apply to a sweep. A figure's file imports this module, queries and
 statistics, but never the page. A row's `says` is its tooltip. A click on a row with a `trial` opens that trial. The
@@ -19,12 +19,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from sweeper.core.cells import Row
 from sweeper.core.labels import STATUS_WORDS, plural
 from sweeper.core.statistics.basics import MINIMUM_PAIRS
 from trainables.registry import Component, Registry
+
+if TYPE_CHECKING:
+    from sweeper.results import Results
 
 #: A part of a Vega-Lite specification: https://vega.github.io/vega-lite/docs/.
 Json: TypeAlias = dict[str, object]
@@ -254,7 +257,6 @@ class Figure:
     """A figure with its caption, queries and findings.
 
     Attributes:
-        key: identifier, unique in the report; also the anchor.
         title: heading.
         caption: description of what is shown, with n.
         sql: queries whose rows are drawn.
@@ -265,16 +267,16 @@ class Figure:
         statuses: statuses of the trials drawn.
         dashes: categories of dashed lines, in the order of DASHES.
         folded: sentences on panels that are not drawn.
+        key: anchor in the report, which `folded` sets; empty elsewhere.
 
     Example:
         >>> bars = mark("bar", [{"status": "completed", "n": 8}, {"status": "early_stopped", "n": 40}])
         >>> panel = Panel("trials", [bars], names("status"), quantity("n", "trials", zero=True))
-        >>> figure = Figure("trials-by-status", "Trials by status", "Trials of the sweep.", [], [panel])
+        >>> figure = Figure("Trials by status", "Trials of the sweep.", [], [panel])
         >>> figure.tables
         ('evaluations', 'trials')
     """
 
-    key: str
     title: str
     caption: str
     sql: Sequence[str]
@@ -285,6 +287,7 @@ class Figure:
     statuses: Sequence[str] = ()
     dashes: Sequence[str] = ()
     folded: Sequence[str] = ()
+    key: str = ""
 
 
 @dataclass(frozen=True)
@@ -311,15 +314,12 @@ def report_figures() -> list[ReportFigure]:
     return sorted(FIGURES.values(), key=lambda figure: figure.place)
 
 
-def folded(figure: Figure | None, absent: str) -> Figure | str:
-    """Return a figure without panels that have too few points, or a sentence if no panel is left.
-
-    Args:
-        figure: the figure; None if it does not apply.
-        absent: sentence to return in that case.
-    """
-    if figure is None:
-        return absent
+def folded(wanted: ReportFigure, results: Results) -> Figure | str:
+    """Return a figure of a sweep without panels that have too few points, or a sentence if no panel is left."""
+    drawn: Figure | None = wanted.build(results)
+    if drawn is None:
+        return wanted.absent
+    figure = replace(drawn, key=wanted.name.replace("_", "-"))
     few = [panel for panel in figure.panels if panel.points is not None and panel.points < MINIMUM_PAIRS]
     if not few:
         return figure

@@ -43,7 +43,6 @@ def draw_reliability(results: Results) -> Figure | None:
     if not panels:
         return None
     return Figure(
-        key="reliability",
         title="Reliability diagrams",
         caption=(
             "Accuracy against confidence on test data; below the diagonal a network is over-confident. Line: isotonic "
@@ -257,7 +256,6 @@ def draw_densities(results: Results) -> Figure | None:
         return None
     sizes = sorted({int_of(row, "samples") for rows in densities.values() for row in rows})
     return Figure(
-        key="spectral-density",
         title="Spectral density of the Hessian",
         caption=(
             "Estimated density of the eigenvalues of the validation Hessian at the last evaluation, one line per "

@@ -45,7 +45,6 @@ def draw(results: Results) -> Figure | None:
     averaged = "Each cell: mean over the finished configurations at that coverage and ν; other settings may vary."
     how = averaged if grid else "Each point: one configuration, mean over its replicates."
     return Figure(
-        key="coverage-nu-map",
         title="Selective risk over coverage and ν",
         caption=(
             f"Calibration error and accuracy on validation data of {counted(rows)} over coverage κ (share of samples "

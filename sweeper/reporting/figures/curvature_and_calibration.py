@@ -68,7 +68,6 @@ def curvature_against_gamma(results: Results) -> Figure | None:
     if not against.rows:
         return None
     return Figure(
-        key="curvature-against-gamma",
         title="λ_max against γ",
         caption=(
             "Largest eigenvalue of the validation Hessian against γ: mean ± standard deviation over the replicates of "
@@ -98,7 +97,6 @@ def ece_against_gamma(results: Results) -> Figure | None:
     if not against.rows:
         return None
     return Figure(
-        key="ece-against-gamma",
         title="Calibration error against γ",
         caption=(
             "Expected calibration error on validation data, before any post-hoc method, against γ: mean ± standard "
@@ -183,7 +181,6 @@ def calibration_against_trace(results: Results) -> Figure | None:
         return None
     architectures = categories(rows, "architecture")
     return Figure(
-        key="calibration-against-trace",
         title="Calibration error against Tr(H)",
         caption=(
             f"Validation ECE against the trace of the validation Hessian, log–log: {counted(rows)}, means over "
@@ -245,7 +242,6 @@ def trace_regularisation(results: Results) -> Figure | None:
     curved, sizes = one_sample_size([row for row in rows if row.get(TRACE) is not None])
     measured = {"ece": ("validation ECE", rows), TRACE: ("Tr(H) of cross-entropy", curved)}
     return Figure(
-        key="trace-regularisation",
         title="Calibration error and Tr(H) against τ",
         caption=(
             "Validation ECE and trace of the validation cross-entropy Hessian against τ, the weight of the trace "
@@ -321,7 +317,6 @@ def sharpness_and_calibration(results: Results) -> Figure | None:
     if not drawn:
         return None
     return Figure(
-        key="sharpness-and-calibration",
         title="Sharpness and calibration",
         caption=(
             "Spearman’s rank correlation of each sharpness on validation data with calibration there, over "

@@ -70,7 +70,6 @@ def draw(results: Results) -> Figure | None:
         return None
     seeds = len({(row["trial"], row["replicate"]) for row in rows})
     return Figure(
-        key="curvature-by-layer",
         title="Curvature by layer and γ",
         caption=(
             "Natural logarithm of the ratio of Hessians’ traces, by layer (0 is next to the input) and γ: means over "

@@ -31,4 +31,4 @@ def draw_ensembles(rows: Sequence[EnsembleRow]) -> Figure:
     ]
     panel = Panel("", layers, quantity("x", "members"), quantity("y", f"test {label('nll')}"))
     caption = "Test NLL of greedy ensembles by their members; dotted: other ensembles after temperature scaling."
-    return Figure("ensembles", "Ensembles", caption, [], [panel], legend=[*lines])
+    return Figure("Ensembles", caption, [], [panel], legend=[*lines])

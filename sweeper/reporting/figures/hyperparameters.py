@@ -54,6 +54,9 @@ MOST_TRIALS = 2_000
 #: Monte-Carlo error is well below the spread over folds.
 FOLDS, TREES, SHUFFLES = 5, 60, 5
 
+#: Random seed of folds, forests and shuffles.
+SEED = 0
+
 
 class Importance(NamedTuple):
     """One hyperparameter in one branch.
@@ -85,21 +88,19 @@ class Branch(NamedTuple):
     n: int
 
 
-def importances(rows: Rows, columns: Sequence[str], target: str, *, seed: int = 0) -> list[Branch]:
+def importances(rows: Rows, columns: Sequence[str]) -> list[Branch]:
     """Return the branches with enough trials, all trials first.
 
     Args:
-        rows: one row per trial, with `columns` and the target. Rows without a finite target are left out.
+        rows: one row per trial, with `columns` and `objective`. Rows without a finite objective are left out.
         columns: `config_…` columns that vary.
-        target: column to explain.
-        seed: random seed of folds, forests and shuffles.
     """
-    usable = [row for row, value in zip(rows, floats(rows, target), strict=True) if math.isfinite(value)]
+    usable = [row for row, value in zip(rows, floats(rows, "objective"), strict=True) if math.isfinite(value)]
     analysed_branches = []
     for name, mine in branches(usable, columns):
         own = [column for column in columns if explains(mine, column)]
         if len(mine) >= MINIMUM_TRIALS and len(own) > 1:
-            analysed_branches.append(analysed(name, mine, own, target, seed))
+            analysed_branches.append(analysed(name, mine, own))
     return analysed_branches
 
 
@@ -122,20 +123,20 @@ def explains(rows: Rows, column: str) -> bool:
     return None not in values and len(values) > 1
 
 
-def analysed(name: str, rows: Rows, columns: Sequence[str], target: str, seed: int) -> Branch:
+def analysed(name: str, rows: Rows, columns: Sequence[str]) -> Branch:
     """Return the importances of `columns` among `rows`."""
     # Imported here, because importing scikit-learn takes a second and most commands do not need it.
     from sklearn.ensemble import RandomForestRegressor
     from sklearn.model_selection import KFold
 
     if len(rows) > MOST_TRIALS:
-        kept = np.random.default_rng(seed).choice(len(rows), MOST_TRIALS, replace=False)
+        kept = np.random.default_rng(SEED).choice(len(rows), MOST_TRIALS, replace=False)
         rows = [rows[at] for at in sorted(kept)]
     features = np.column_stack([encoded(rows, column) for column in columns])
-    ranks = np.argsort(np.argsort(floats(rows, target))) / len(rows)
-    scores, shares, rng = [], [], np.random.default_rng(seed)
-    for train, test in KFold(FOLDS, shuffle=True, random_state=seed).split(features):
-        forest = RandomForestRegressor(TREES, min_samples_leaf=2, random_state=seed, n_jobs=1)
+    ranks = np.argsort(np.argsort(floats(rows, "objective"))) / len(rows)
+    scores, shares, rng = [], [], np.random.default_rng(SEED)
+    for train, test in KFold(FOLDS, shuffle=True, random_state=SEED).split(features):
+        forest = RandomForestRegressor(TREES, min_samples_leaf=2, random_state=SEED, n_jobs=1)
         forest.fit(features[train], ranks[train])
         held_out = ranks[test]
         variance = float(held_out.var()) or np.nan
@@ -183,12 +184,11 @@ def draw_importance(results: Results) -> Figure | None:
         return None
     epoch = common_epoch(results)
     sql = values_sql(results, goal, varying, epoch)
-    branches_found = importances(results.rows(sql), varying, "objective")
+    branches_found = importances(results.rows(sql), varying)
     if not branches_found:
         return None
     when = "at their last epoch" if epoch is None else f"at epoch {epoch}, the first rung, including early-stopped ones"
     return Figure(
-        key="importance",
         title="Which hyperparameters matter",
         caption=(
             f"Share of the variance in the rank of trials by {goal.label} attributed to each hyperparameter, "
@@ -283,7 +283,6 @@ def draw_parallel_coordinates(results: Results) -> Figure | None:
     thinned = f" {len(shown):,} are drawn: the best {BEST_LINES}, and the others thinned evenly by rank."
     left_out = thinned if len(shown) < len(rows) else ""
     return Figure(
-        key="parallel-coordinates",
         title="Hyperparameters and outcome",
         caption=(
             f"One line per configuration, {counted(rows)}; only hyperparameters that vary. “none”: the "

@@ -208,7 +208,6 @@ def draw(results: Results) -> Figure | None:
     if not panels:
         return None
     return Figure(
-        key="loss-families",
         title="Loss families compared",
         caption=(
             "Mean difference from a reference loss on the same network, on test data, with 95 % intervals; finished "

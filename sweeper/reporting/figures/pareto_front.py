@@ -54,7 +54,6 @@ def draw(results: Results) -> Figure | None:
     pairs = [(a, b) for at, a in enumerate(goals) for b in goals[at + 1 :]]
     hessian = f" {sizes}" if LAMBDA_MAX in goals else ""
     return Figure(
-        key="pareto-front",
         title="Accuracy, calibration and curvature together",
         caption=(
             f"{counted(rows)}, means over replicates on validation data; nearer the origin is better. Ringed: no other "

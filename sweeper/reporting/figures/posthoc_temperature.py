@@ -45,7 +45,6 @@ def draw(results: Results) -> Figure | None:
     if not panels:
         return None
     return Figure(
-        key="posthoc-temperature",
         title="Focal temperature scaling: T against γ",
         caption=(
             "For each γ of the focal map (not of the loss), the temperature with the lowest objective on validation "

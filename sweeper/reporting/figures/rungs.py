@@ -65,7 +65,6 @@ def draw_curves(results: Results) -> Figure | None:
     losses, networks = categories(trials, "loss"), categories(trials, "architecture")
     drawn_rungs = f" Dotted: rungs at epochs {', '.join(map(str, rungs))}." if rungs else ""
     return Figure(
-        key="learning-curves",
         title="Learning curves",
         caption=f"Means over the replicates of {counted(trials, 'trial')}, by epoch. Faint: unfinished."
         f"{drawn_rungs}{remark}",
@@ -172,7 +171,6 @@ def draw_audit(results: Results) -> Figure | None:
         final = {text_of(row, "trial"): float_of(row, "mean") for row in results.rows(queries[2])}
     stopped = sum(row["verdict"] == "stop" for row in rows)
     return Figure(
-        key="scheduler-audit",
         title="What the scheduler stopped",
         caption=(
             f"The {goal.label} of each trial at a rung, in the order in which it was decided: "
@@ -295,7 +293,6 @@ def draw_fragility(results: Results) -> Figure | None:
     goal, worst = objective(results), max(rows, key=lambda row: float_of(row, "fragility"))
     expected = sum(float_of(row, "fragility") for row in rows)
     return Figure(
-        key="fragility",
         title="How fragile each stop was",
         caption=(
             f"The chance that each of {plural(len(rows), 'stopped trial')} would have finished by other seeds, in "

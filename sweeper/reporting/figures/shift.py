@@ -91,7 +91,6 @@ def draw(results: Results) -> Figure | None:
     kinds = max((n for shifted in data.values() for n in Counter(s for s, _ in shifted.kinds).values()), default=0)
     count = spread([*next(iter(data.values())).values[0][winner].values()]).n if data else 0
     return Figure(
-        key="shift",
         title="Under distribution shift",
         caption=caption(board, winner, kinds, count),
         findings=[sentence for metric in METRICS if metric in data for sentence in finding(data, metric, winner)],

@@ -76,7 +76,25 @@ class MlflowTracker(Tracker):
 
     def prepare(self) -> None:
         """Open the store and the experiment; a file is created if it is missing."""
-        self._experiment_id = self._open_experiment()
+        from mlflow.exceptions import MlflowException
+
+        name = self._sweep.spec.tracking.experiment or self._sweep.paths.name
+        experiment = self._client.get_experiment_by_name(name)
+        if experiment is None:
+            tags = {DESCRIPTION_TAG: self._questions(), **EXPERIMENT_TAGS, **self._experiment_tags}
+            try:
+                self._experiment_id = str(self._client.create_experiment(name, self._artifact_location(), tags))
+                return
+            except MlflowException as error:
+                if error.error_code != "RESOURCE_ALREADY_EXISTS":  # another sweep was first, or an answer was lost
+                    raise
+                experiment = self._client.get_experiment_by_name(name)
+        self._experiment_id = str(experiment.experiment_id)
+        if experiment.lifecycle_stage != ACTIVE:
+            self._client.restore_experiment(self._experiment_id)
+        for key, value in self._experiment_tags.items():
+            if experiment.tags.get(key) != value:
+                self._client.set_experiment_tag(self._experiment_id, key, value)
 
     @cached_property
     def _client(self) -> MlflowClient:
@@ -153,26 +171,6 @@ class MlflowTracker(Tracker):
     def log_artifact(self, path: Path, folder: str | None = None) -> None:
         """Attach a file to the parent run, in `folder`."""
         self._client.log_artifact(self._run_ids[SWEEP_RUN], str(path), folder)
-
-    def _open_experiment(self) -> str:
-        from mlflow.exceptions import MlflowException
-
-        name = self._sweep.spec.tracking.experiment or self._sweep.paths.name
-        experiment = self._client.get_experiment_by_name(name)
-        if experiment is None:
-            tags = {DESCRIPTION_TAG: self._questions(), **EXPERIMENT_TAGS, **self._experiment_tags}
-            try:
-                return str(self._client.create_experiment(name, self._artifact_location(), tags))
-            except MlflowException as error:
-                if error.error_code != "RESOURCE_ALREADY_EXISTS":  # another sweep was first, or an answer was lost
-                    raise
-                experiment = self._client.get_experiment_by_name(name)
-        if experiment.lifecycle_stage != ACTIVE:
-            self._client.restore_experiment(experiment.experiment_id)
-        for key, value in self._experiment_tags.items():
-            if experiment.tags.get(key) != value:
-                self._client.set_experiment_tag(experiment.experiment_id, key, value)
-        return str(experiment.experiment_id)
 
     def _questions(self) -> str:
         """Return the questions in the experiment's description."""

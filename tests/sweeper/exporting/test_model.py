@@ -10,38 +10,40 @@ from PIL import Image
 
 import sweeper
 from sweeper.exporting.folder import DESCRIPTION, FORMAT, PROGRAM
+from sweeper.exporting.model import ExportedModel
 from sweeper.exporting.program import CalibratedNetworks, exported_program
 from trainables.datasets.image_stream import ImagePreprocessing
 from trainables.models import build_model
 from trainables.posthoc import fit
 
 SHAPE = (3, 12, 12)
+EXAMPLE = torch.zeros(3, *SHAPE)
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.3, 0.4)
+IMAGES = {"stored_shape": [3, 10, 10], "mean": MEAN, "std": STD, "size": 12}
 
 
-def exported(folder: Path, *, images: bool) -> torch.nn.Module:
-    """Write an untrained network as an export does, and return it."""
+def exported(folder: Path, module: torch.nn.Module, example: torch.Tensor, images: dict | None = None) -> ExportedModel:
+    """Write a module as an export does, and load it."""
+    torch.export.save(exported_program(module, example), folder / PROGRAM)
+    description = {
+        "format": FORMAT, "input": {"shape": example.shape[1:], "dtype": str(example.dtype).removeprefix("torch.")},
+        "class_names": list("abcd"), "preprocessing": images, "source": {"sweep": "made", "trial": "c00000"},
+    }  # fmt: skip
+    (folder / DESCRIPTION).write_text(json.dumps(description))
+    return sweeper.load_model(folder)
+
+
+@pytest.fixture(scope="module")
+def module() -> CalibratedNetworks:
+    """An untrained network with a temperature."""
     torch.manual_seed(0)
-    network = build_model("mlp", SHAPE, 4).eval()
     rng = np.random.default_rng(0)
     calibrator = fit("temperature", rng.normal(size=(50, 4)), rng.integers(0, 4, 50))
-    module = CalibratedNetworks([network], calibrator).eval()
-    torch.export.save(exported_program(module, torch.zeros(3, *SHAPE)), folder / PROGRAM)
-    known = {"stored_shape": [3, 10, 10], "mean": MEAN, "std": STD, "size": 12}
-    description = {
-        "format": FORMAT,
-        "input": {"shape": SHAPE, "dtype": "float32"},
-        "class_names": list("abcd"),
-        "preprocessing": known if images else None,
-        "source": {"sweep": "made", "trial": "c00000"},
-    }
-    (folder / DESCRIPTION).write_text(json.dumps(description))
-    return module
+    return CalibratedNetworks([build_model("mlp", SHAPE, 4).eval()], calibrator).eval()
 
 
-def test_images_files_pixels_and_tensors_give_the_same_probabilities(tmp_path):
-    module = exported(tmp_path, images=True)
-    model = sweeper.load_model(tmp_path)
+def test_images_files_pixels_and_tensors_give_the_same_probabilities(module, tmp_path):
+    model = exported(tmp_path, module, EXAMPLE, IMAGES)
     pixels = np.random.default_rng(1).integers(0, 256, (3, 10, 10, 3), dtype=np.uint8)
     pictures = [Image.fromarray(each) for each in pixels]
     for at, picture in enumerate(pictures):
@@ -64,9 +66,8 @@ def test_images_files_pixels_and_tensors_give_the_same_probabilities(tmp_path):
     assert torch.allclose(expected.sum(dim=1), torch.ones(3))
 
 
-def test_what_a_model_cannot_take_is_said_in_a_sentence(tmp_path):
-    exported(tmp_path, images=False)
-    model = sweeper.load_model(tmp_path)
+def test_what_a_model_cannot_take_is_said_in_a_sentence(module, tmp_path):
+    model = exported(tmp_path, module, EXAMPLE)
     with pytest.raises(sweeper.SweeperError, match=r"cannot take float32 \[2, 3, 10, 10\]"):
         model.predict(torch.zeros(2, 3, 10, 10))
     with pytest.raises(sweeper.SweeperError, match="cannot take uint8"):
@@ -75,10 +76,10 @@ def test_what_a_model_cannot_take_is_said_in_a_sentence(tmp_path):
         model.predict(Image.new("RGB", (10, 10)))
 
 
-def test_a_folder_without_a_sound_model_is_refused(tmp_path):
+def test_a_folder_without_a_sound_model_is_refused(module, tmp_path):
     with pytest.raises(sweeper.SweeperError, match=r"has no model\.json"):
         sweeper.load_model(tmp_path)
-    exported(tmp_path, images=True)
+    exported(tmp_path, module, EXAMPLE)
     (tmp_path / PROGRAM).write_bytes(b"no program")
     with pytest.raises(sweeper.SweeperError, match="is damaged"):
         sweeper.load_model(tmp_path)
@@ -110,13 +111,7 @@ def test_networks_of_token_ids_are_exported(name, tmp_path):
     torch.manual_seed(0)
     tokens = torch.randint(0, 50, (9, 30))
     module = CalibratedNetworks([build_model(name, (30,), 4, vocabulary=50).eval()], None).eval()
-    torch.export.save(exported_program(module, tokens[:3]), tmp_path / PROGRAM)
-    description = {
-        "format": FORMAT, "input": {"shape": [30], "dtype": "int64"}, "class_names": list("abcd"),
-        "preprocessing": None, "source": {"sweep": "made", "trial": "c00000"},
-    }  # fmt: skip
-    (tmp_path / DESCRIPTION).write_text(json.dumps(description))
-    model = sweeper.load_model(tmp_path)
+    model = exported(tmp_path, module, tokens[:3])
     with torch.no_grad():
         assert torch.equal(model.predict(tokens), module(tokens))
     assert model.predict(tokens.numpy().astype("int32")[0]).shape == (1, 4)

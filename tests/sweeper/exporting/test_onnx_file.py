@@ -13,13 +13,10 @@ from sweeper.exporting import program
 from sweeper.exporting.program import CalibratedNetworks, exported_program, write_onnx
 from tests.running import in_process
 from tests.sweeper.exporting.swept import OWN, calibrated, swept, swept_images
+from tests.sweeper.exporting.test_program import LAYERS, LOGITS, TARGETS
 from trainables.datasets import Split, load_dataset
 from trainables.models import build_model
 from trainables.posthoc import fit
-
-RNG = np.random.default_rng(0)
-TARGETS = RNG.integers(0, 5, 400)
-LOGITS = 3.0 * RNG.normal(size=(400, 5)) + 4.0 * np.eye(5)[TARGETS]
 
 
 def written(folder, networks, calibrator, shape):
@@ -46,22 +43,11 @@ def test_an_ensemble_with_the_focal_map_is_the_same_in_onnx(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("method", "options"),
-    [
-        ("temperature", {}),
-        ("focal_map", {"gamma": -0.999}),
-        ("focal_temperature", {}),
-        ("ensemble_temperature", {}),
-        ("vector", {}),
-        ("matrix", {}),
-        ("structured_matrix", {}),
-        ("dirichlet", {}),
-    ],
-)
-def test_every_method_is_the_same_in_onnx(method, options, tmp_path):
+@pytest.mark.parametrize("method", LAYERS)
+def test_every_method_is_the_same_in_onnx(method, tmp_path):
     torch.manual_seed(0)
     network = build_model("resnet8", (1, 8, 8), 5).eval()
+    options = {"gamma": -0.999} if method == "focal_map" else {}
     found, expected = written(tmp_path, [network], fit(method, LOGITS, TARGETS, **options), (1, 8, 8))
     assert np.abs(found - expected).max() < 1e-6
 

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -24,6 +23,7 @@ import sweeper
 from sweeper.core.ids import SweepPaths
 from sweeper.exporting.folder import PROGRAM, write_mlflow_files
 from sweeper.exporting.program import CalibratedNetworks, exported_program
+from tests.mlflow_stores import free_port
 from tests.patience import patient
 from tests.sweeper.exporting.swept import DIGITS, OWN, calibrated, swept, swept_images
 from trainables.datasets import load_dataset
@@ -138,12 +138,6 @@ def held(name: str, found: np.ndarray, expected: np.ndarray, record_property) ->
     record_property(f"{name}_worst_of_{len(found)}", float(worst))
     print(f"{name}: {len(found)} samples, worst difference {worst:.2g}")
     assert worst < 1e-5
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 @contextmanager

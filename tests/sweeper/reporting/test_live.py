@@ -42,24 +42,22 @@ def _sweep():
     )
 
 
-def test_time_left_supposes_that_trials_end_as_early_as_those_before():
-    state = _state(*[{"status": "completed", "epochs": 10}] * 3, *[{}] * 3)
-    now = Tally(state, HALVING).snapshot(seconds=60, epochs_before=0)
-    assert now.epochs_expected == 60
-    assert now.seconds_left == pytest.approx(60)
+TEN, THREE = {"status": "completed", "epochs": 10}, {"status": "early_stopped", "epochs": 3}
 
 
-def test_what_earlier_drivers_did_counts_for_no_speed():
-    state = _state(*[{"status": "completed", "epochs": 10}] * 3, {})
-    now = Tally(state, HALVING).snapshot(seconds=5, epochs_before=20)
-    assert (now.epochs, now.epochs_expected) == (10, 20)
-    assert now.seconds_left == pytest.approx(5)
-
-
-def test_a_trial_that_runs_reaches_its_next_rung_however_early_others_ended():
-    state = _state(*[{"status": "early_stopped", "epochs": 3}] * 9, {"status": "running", "epochs": 12})
-    now = Tally(state, HALVING).snapshot(seconds=39, epochs_before=0)
-    assert now.seconds_left == pytest.approx(15) and now.share == pytest.approx(39 / 54)
+@pytest.mark.parametrize(
+    ("trials", "seconds", "before", "expected", "left"),
+    [
+        pytest.param([TEN] * 3 + [{}] * 3, 60, 0, 60, 60, id="trials end as early as those before"),
+        pytest.param([TEN] * 3 + [{}], 5, 20, 20, 5, id="what earlier drivers did counts for no speed"),
+        pytest.param([THREE] * 9 + [{"status": "running", "epochs": 12}], 39, 0, 54, 15, id="to the next rung"),
+        pytest.param([{}, {}], 5, 0, 54, None, id="before anything happened"),
+    ],
+)
+def test_time_left(trials, seconds, before, expected, left):
+    now = Tally(_state(*trials), HALVING).snapshot(seconds=seconds, epochs_before=before)
+    assert now.epochs_expected == expected and now.share == pytest.approx(now.epochs / expected)
+    assert now.seconds_left == (None if left is None else pytest.approx(left))
 
 
 def test_the_time_left_does_not_grow_while_nothing_reports():
@@ -68,8 +66,7 @@ def test_the_time_left_does_not_grow_while_nothing_reports():
     assert tally.snapshot(seconds=600, epochs_before=0).seconds_left == first.seconds_left > 0
 
 
-def test_before_anything_happened_no_time_is_promised():
-    assert Tally(_state({}, {}), HALVING).snapshot(seconds=5, epochs_before=0).seconds_left is None
+def test_a_sweep_without_trials_is_done():
     assert Tally(_state(), HALVING).snapshot(seconds=0, epochs_before=0).share == 1.0
 
 

@@ -17,6 +17,7 @@ import yaml
 
 from sweeper.core.cells import grouped
 from sweeper.core.errors import SweeperError
+from sweeper.core.labels import duration
 from sweeper.journal.reasons import row_text
 from sweeper.reporting.figures import report_figures
 from sweeper.reporting.figures.base import SHAPES
@@ -112,6 +113,7 @@ def test_every_part_is_there(page: Page) -> None:
 
 def test_the_counts_are_those_of_the_tables(page: Page, quickstart_folder: Path) -> None:
     trials, decisions = (frame(quickstart_folder, name) for name in ("trials", "decisions"))
+    assert duration(trials.wall_seconds.sum()) in page.sections[""]
     saved = (27 - trials.query("status == 'early_stopped'").epochs).sum()
     counts = page.sections[""]
     assert f"{trials.epochs.sum():,} of 2,592 epochs (full-training budget); early stopping saved {saved:,}" in counts

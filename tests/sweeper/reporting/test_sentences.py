@@ -26,7 +26,7 @@ from sweeper.reporting.first_screen import (
     Question,
     first_screen,
 )  # fmt: skip
-from sweeper.reporting.sentences import cells, glossary, lead, remedy, sentences, settings, words_of
+from sweeper.reporting.sentences import cells, glossaries, lead, remedy, sentences, settings, words_of
 from sweeper.reporting.summary import terminal
 from sweeper.results.estimators import Judgement
 from sweeper.results.leaderboard import Goal, leaderboard
@@ -152,7 +152,7 @@ def test_every_standing_and_verdict_has_a_tooltip() -> None:
     found = FirstScreen((ANSWER,), "", ())
     assert {"best", "alike", "worse", "lower change", "no_difference change", "open change"} <= {*words_of(found)}
     assert "stopped" not in words_of(found) and "fresh seeds" not in words_of(found)
-    assert all(glossary()[word] for word in words_of(found))
+    assert all(glossaries()[0][word] for word in words_of(found))
 
 
 @pytest.mark.parametrize("width", [120, 80])

@@ -1,7 +1,6 @@
 """The pages of a server that users start: what they say and refuse, when they are drawn, and results far away."""
 
 import asyncio
-import csv
 import shutil
 import signal
 from pathlib import Path
@@ -77,20 +76,15 @@ def test_a_trial_has_a_page_and_an_unknown_one_a_sentence(server: Served):
 def test_rows_come_as_csv_and_too_many_with_a_sentence(server: Served):
     server.wait_for("/", "tables")
     found = server.ask("/sweeps/tables/rows/epochs.csv")
-    rows = list(csv.DictReader(found.text.splitlines()))
-    assert found.headers["content-type"].startswith("text/csv") and len(rows) > 20
+    assert found.headers["content-type"].startswith("text/csv") and len(found.text.splitlines()) > 20
     assert "tables-epochs.csv" in found.headers["content-disposition"]
-    part = server.ask("/sweeps/tables/rows/epochs.csv?limit=3&offset=2")
-    assert list(csv.DictReader(part.text.splitlines())) == sorted_rows(server)[2:5]
+    first, part = (server.ask(f"/sweeps/tables/rows/epochs.csv?limit={page}") for page in ("5", "3&offset=2"))
+    assert part.text.splitlines()[1:] == first.text.splitlines()[3:]
     refused = server.ask("/sweeps/tables/rows/epochs.csv?limit=1000000")
     assert refused.status == 413 and f"at most {MOST_ROWS:,}" in refused.text
     assert server.ask("/sweeps/tables/rows/epochs.csv?limit=-1").status == 400
     assert server.ask("/sweeps/tables/rows/predictions.csv").status == 404
     assert server.ask("/sweeps/tables/rows/trials;drop.csv").status == 404
-
-
-def sorted_rows(server: Served):
-    return list(csv.DictReader(server.ask("/sweeps/tables/rows/epochs.csv?limit=5").text.splitlines()))
 
 
 @pytest.mark.parametrize(
@@ -129,20 +123,17 @@ def test_an_empty_output_fills_and_markup_in_what_others_wrote_is_text(sweeps, t
 
 
 @pytest.mark.integration
-def test_killed_and_started_again_it_says_the_same(sweeps, tmp_path):
-    for _ in range(2):
-        with served(sweeps.output, tmp_path / "cache") as up:
-            up.wait_for("/sweeps/small/", "val_nll 0.2500")
-            up.process.send_signal(signal.SIGKILL)
-
-
-@pytest.mark.integration
-def test_two_servers_say_the_same_of_one_folder(sweeps, tmp_path):
-    with served(sweeps.output, tmp_path / "cache") as one, served(sweeps.output, tmp_path / "cache") as other:
-        for up in (one, other):
-            up.wait_for("/sweeps/small/", "val_nll 0.2500")
-            up.wait_for("/", "tables")
-        assert one.ask("/sweeps/tables/rows/epochs.csv").text == other.ask("/sweeps/tables/rows/epochs.csv").text
+def test_servers_of_one_folder_say_the_same_at_once_and_after_one_was_killed(sweeps, tmp_path):
+    texts = []
+    with served(sweeps.output, tmp_path / "cache") as one:
+        for _ in range(2):
+            with served(sweeps.output, tmp_path / "cache") as other:
+                for up in (one, other):
+                    up.wait_for("/sweeps/small/", "val_nll 0.2500")
+                    up.wait_for("/", "tables")
+                    texts.append(up.ask("/sweeps/tables/rows/epochs.csv").text)
+                other.process.send_signal(signal.SIGKILL)
+    assert len(set(texts)) == 1
 
 
 def test_requests_under_other_names_or_from_other_sites_are_refused(server: Served):

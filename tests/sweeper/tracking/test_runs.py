@@ -12,14 +12,7 @@ from sweeper.core.ids import SweepPaths, config_hash
 from sweeper.journal.best import Objective
 from sweeper.space.loading import load_spec
 from sweeper.tracking.base import SWEEP_RUN, TrackedSweep
-from sweeper.tracking.points import (
-    MOST_EPOCHS,
-    MOST_TRIALS,
-    epoch_points,
-    epochs_between_points,
-    evaluation_points,
-    thinned,
-)
+from sweeper.tracking.points import MOST_EPOCHS, MOST_TRIALS, epoch_points, evaluation_points, thinned
 from sweeper.tracking.runs import RunProjection, unavailable_texts
 from tests.sweeper.records import made_record
 from trainables.worker.trial_reports import mean_objective
@@ -130,9 +123,8 @@ def test_a_run_has_the_configuration_that_was_suggested_and_none_before_its_tria
 
 @pytest.mark.parametrize(("epochs", "every"), [(27, 1), (1000, 1), (1001, 2), (50_000, 50)])
 def test_a_long_run_has_a_thousand_points_of_a_measurement_and_all_that_was_evaluated(epochs: int, every: int) -> None:
-    assert epochs_between_points(epochs) == every
     rows = [{"replicate": 0, "epoch": epoch, "val_nll": 0.1} for epoch in range(1, epochs + 1)]
     evaluated = [{"epoch": 7}, {"epoch": epochs}]
-    kept = [row["epoch"] for row in thinned(rows, every, evaluated)]
+    kept = [row["epoch"] for row in thinned(rows, epochs, evaluated)]
     assert len(kept) <= MOST_EPOCHS + len(evaluated) and kept == sorted(kept)
-    assert {7, epochs} <= {*kept} and (every > 1 or len(kept) == epochs)
+    assert {7, epochs, *range(every, epochs, every)} == {*kept}

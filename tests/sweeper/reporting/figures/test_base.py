@@ -9,6 +9,7 @@ import io
 import re
 import shutil
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,8 +73,6 @@ def plain_connection(folder: Path) -> duckdb.DuckDBPyConnection:
 
 def test_every_figure_has_the_rows_that_its_sql_gives_from_the_parquet_files(text: str, losses_folder: Path) -> None:
     files = csv_files(text)
-    sections = re.findall(r'<section class="card(?: data)?" id="([a-z-]+)".*?</section>', text, re.DOTALL)
-    assert len(sections) >= 12
     connection = plain_connection(losses_folder)
     checked = 0
     for part in re.findall(r"<section .*?</section>", text, re.DOTALL):
@@ -166,21 +165,22 @@ def test_the_front_is_what_nothing_dominates(page: Page, losses_folder: Path) ->
     table = means(losses_folder, "val", ["accuracy", "ece", column])
     table = table[table.status == "completed"]
     goals = {t: (1 - row.accuracy, row.ece, row[column]) for t, row in table.iterrows()}
-    front = {
-        t
-        for t, mine in goals.items()
-        if not any(all(a <= b for a, b in zip(other, mine, strict=True)) and other != mine for other in goals.values())
-    }
+    front = {t for t, mine in goals.items() if not any(dominates(other, mine) for other in goals.values())}
     for panel in range(3):
         rings = [part for part in layers(page.data[f"pareto-front-{panel}"], "point") if not part["mark"]["filled"]]
         assert {row["trial"] for part in rings for row in part["data"]["values"]} == front
     assert f": {len(front)} of {len(table)} finished configurations" in page.sections["details"]
 
 
+def dominates(other: Sequence[float], row: Sequence[float]) -> bool:
+    """Return whether goals are nowhere larger and somewhere smaller."""
+    return all(a <= b for a, b in zip(other, row, strict=True)) and [*other] != [*row]
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_dominance_agrees_with_the_definition(seed: int) -> None:
     values = np.random.default_rng(seed).integers(0, 4, (40, 3)).astype(float)
-    naive = [not any(all(other <= row) and any(other < row) for other in values) for row in values]
+    naive = [not any(dominates(other, row) for other in values) for row in values]
     assert pareto_front.pareto_optimal(values).tolist() == naive
 
 
@@ -234,13 +234,6 @@ def test_families_are_paired_by_settings_on_test_data_within_each_network(tmp_pa
         reach = [row["high"] for row in layers(figure.panels[at], "rule")[-1]["data"]["values"]]
         assert max(reach) <= 1, "no difference of two calibration errors is larger"
     write_figure(figure, tmp_path / "figure.svg")
-
-
-def test_time_in_trials_is_the_sum_over_replicates(halved: Page, quickstart_folder: Path) -> None:
-    from sweeper.core.labels import duration
-
-    worked = frame(quickstart_folder, "trials").wall_seconds.sum()
-    assert duration(worked) in halved.sections[""]
 
 
 @pytest.mark.parametrize("mode", ["min", "max"])

@@ -27,15 +27,10 @@ def rows_of(common: bool, seeds: int = 5) -> list[dict[str, object]]:
             level = 10.0 ** (replicate if common else 0) * (1 if common else rng.uniform(0.9, 1.1))
             for layer, (block, grown) in enumerate(NETWORK.items()):
                 plain = level * grown ** (gamma / 10)
-                seed = replicate if common else 100 * number + replicate
                 key = {
-                    "trial": f"c{number:05d}",
-                    "replicate": replicate,
-                    "gamma": gamma,
-                    "layer": layer,
-                    "block": block,
-                }
-                key["seed"] = seed
+                    "trial": f"c{number:05d}", "replicate": replicate, "gamma": gamma, "layer": layer, "block": block,
+                    "seed": replicate if common else 100 * number + replicate,
+                }  # fmt: skip
                 for loss, trace in (("cross_entropy", plain), ("training", plain * SCALE ** (gamma / 10))):
                     rows.append({**key, "loss": loss, "trace": trace, "lambda_max": trace / 2})
     return rows

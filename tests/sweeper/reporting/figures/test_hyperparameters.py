@@ -39,7 +39,7 @@ def shares(branch: Branch) -> dict[str, float]:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_branch_has_its_own_hyperparameters_with_their_shares_of_variance(seed: int) -> None:
-    found = {branch.name: branch for branch in importances(drawn(seed, 400), COLUMNS, "objective")}
+    found = {branch.name: branch for branch in importances(drawn(seed, 400), COLUMNS)}
     assert set(found) == {"all", "focal"}
     assert set(shares(found["all"])) == set(COLUMNS) - {"config_loss_gamma"}
     focal = shares(found["focal"])
@@ -55,7 +55,7 @@ def test_a_branch_has_its_own_hyperparameters_with_their_shares_of_variance(seed
 def test_noise_is_not_explained() -> None:
     rng = np.random.default_rng(5)
     rows = [row | {"objective": float(rng.normal())} for row in drawn(5, 200)]
-    whole = importances(rows, COLUMNS, "objective")[0]
+    whole = importances(rows, COLUMNS)[0]
     assert whole.r_squared < 0.15
     assert all(item.mean < 0.15 for item in whole.importances)
 
@@ -63,20 +63,20 @@ def test_noise_is_not_explained() -> None:
 def test_diverged_trials_do_not_take_it_all() -> None:
     rows = drawn(7, 300)
     rows[0]["objective"], rows[1]["objective"], rows[2]["objective"] = 1e9, float("nan"), None
-    whole = importances(rows, COLUMNS, "objective")[0]
+    whole = importances(rows, COLUMNS)[0]
     assert whole.n == 298 and whole.r_squared > 0.3
 
 
 def test_few_trials_and_single_hyperparameters_are_left_out() -> None:
-    assert importances(drawn(1, MINIMUM_TRIALS - 1), COLUMNS, "objective") == []
-    assert importances(drawn(1, 60), ("config_optimizer_lr",), "objective") == []
-    assert importances([], COLUMNS, "objective") == []
+    assert importances(drawn(1, MINIMUM_TRIALS - 1), COLUMNS) == []
+    assert importances(drawn(1, 60), ("config_optimizer_lr",)) == []
+    assert importances([], COLUMNS) == []
 
 
 def test_of_many_trials_some_are_drawn_and_the_same_seed_draws_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hyperparameters, "MOST_TRIALS", 40)
     rows = drawn(3, 90)
-    once, twice = (importances(rows, COLUMNS[2:], "objective", seed=4) for _ in range(2))
+    once, twice = (importances(rows, COLUMNS[2:]) for _ in range(2))
     assert once == twice and [branch.n for branch in once] == [40]
 
 

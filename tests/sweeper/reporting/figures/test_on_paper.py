@@ -49,7 +49,7 @@ def figure(**changes: Any) -> Figure:
     """Two panels of points in two colours."""
     layers = [points(ROWS, color=colour("kind", ["a", "b"]))]
     panels = [Panel(f"{name} λ", layers, quantity("x", "eggs"), quantity("y", "ham"), ["ρ = 1."]) for name in "AB"]
-    return Figure("key", "Title", "What is shown.", [], panels, legend=["a", "b"], **changes)
+    return Figure("Title", "What is shown.", [], panels, legend=["a", "b"], **changes)
 
 
 def test_paper_has_axes_headings_one_legend_of_colours_and_the_caption_with_remarks():
@@ -68,7 +68,7 @@ def test_shapes_are_explained_where_there_are_several_statuses():
 
 
 def test_a_chart_that_vega_lite_does_not_know_is_an_error():
-    wrong = Figure("key", "Title", "", [], [Panel("", [mark("dots", ROWS)], quantity("x"), quantity("y"))])
+    wrong = Figure("Title", "", [], [Panel("", [mark("dots", ROWS)], quantity("x"), quantity("y"))])
     with pytest.raises(ValueError, match="Vega-Lite"):
         svg_text(wrong)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import html
+import io
 import json
 import re
 import shutil
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from sweeper.core.cells import by_trial
@@ -27,41 +28,6 @@ from tests.sweeper.held import held
 from tests.sweeper.reporting.figures.drawn import marks
 from tests.sweeper.synthetic_sweep import gamma_configuration, write_sweep
 from trainables.posthoc.focal_temperature import GAMMAS, PARAMETERS
-
-
-class Tables(HTMLParser):
-    """The cells of every table, text only, by heading of the table."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.tables: dict[str, list[list[str]]] = {}
-        self.bold: list[str] = []
-        self._place, self._heading = "", ""
-        self.feed(page)
-
-    def handle_starttag(self, name: str, attributes: list[tuple[str, str | None]]) -> None:
-        if name in ("h3", "strong"):
-            self._place = name
-        elif name == "tr":
-            self.tables.setdefault(self._heading, []).append([])
-        elif name in ("th", "td"):
-            self.tables[self._heading][-1].append("")
-            self._place = "cell"
-        elif name in ("p", "summary"):
-            self._place = ""
-
-    def handle_endtag(self, name: str) -> None:
-        if name in ("h3", "th", "td"):
-            self._place = ""
-
-    def handle_data(self, data: str) -> None:
-        if self._place == "h3":
-            self._heading = data
-        elif self._place and self._heading:  # the first screen has emphasis, too
-            self.tables[self._heading][-1][-1] += data
-            if self._place == "strong":
-                self.bold.append(data)
-                self._place = "cell"
 
 
 @pytest.fixture(scope="module")
@@ -83,40 +49,35 @@ def page(results: Results) -> str:
 
 
 def test_the_table_holds_means_deviations_and_temperatures(results: Results, page: str) -> None:
-    tables = Tables(page).tables
-    ece = next(rows for heading, rows in tables.items() if heading.startswith("Expected"))
-    assert ece[0] == [
-        "configuration",
-        "uncalibrated",
-        "temperature",
-        "temperature (objective ece)",
-        "focal map",
+    ece = pd.read_html(io.StringIO(page), match="focal map")[0]
+    assert [*ece] == [
+        "configuration", "uncalibrated", "temperature", "temperature (objective ece)", "focal map",
         "focal temperature (objective nll)",
-    ]
-    assert len(ece) == 1 + 9
+    ]  # fmt: skip
+    assert len(ece) == 9
     sql = "SELECT ece, temperature FROM recalibrations WHERE method = 'temperature' AND split = 'test' AND trial = '{}'"
     places = set()
-    for index, line in enumerate(ece[1:]):
+    for index, cell in enumerate(ece["temperature (objective ece)"]):
         found = results.rows(sql.format(f"c{index:05d}"))
         values = [row["ece"] for row in found]
-        mean, deviation = re.search(r"([\d.]+) ± ([\d.]+)", line[3]).groups()
+        mean, deviation = re.search(r"([\d.]+) ± ([\d.]+)", cell).groups()
         places.add(len(mean.partition(".")[2]))
         assert float(mean) == pytest.approx(np.mean(values), abs=10.0 ** -max(places))
         assert float(deviation) == pytest.approx(np.std(values, ddof=1), abs=10.0 ** -max(places))
-        assert f"({np.mean([row['temperature'] for row in found]):.2f}" in line[3]
+        assert f"({np.mean([row['temperature'] for row in found]):.2f}" in cell
     assert len(places) == 1
     own = results.rows(
         "SELECT avg(posthoc_temperature_temperature) AS t FROM final WHERE trial = 'c00000' AND split = 'test'"
     )
-    assert f"({own[0]['t']:.2f}" in ece[1][2]
+    assert f"({own[0]['t']:.2f}" in ece["temperature"][0]
 
 
 def test_an_unavailable_method_is_a_dash_with_the_reason_below(results: Results, page: str) -> None:
     reasons = results.rows("SELECT DISTINCT unavailable AS reason FROM recalibrations WHERE unavailable IS NOT NULL")
     assert len(reasons) == 1
     assert str(reasons[0]["reason"]) in html.unescape(page) and re.search(r"–<sup>a</sup>", page)
-    ece = next(rows for heading, rows in Tables(page).tables.items() if heading.startswith("Expected"))
-    assert [line[4] == "–a" for line in ece[1:]] == [False] * 8 + [True]
+    ece = pd.read_html(io.StringIO(page), match="focal map")[0]
+    assert (ece["focal map"] == "–a").tolist() == [False] * 8 + [True]
 
 
 def test_the_smallest_mean_is_bold_and_what_is_indistinguishable_from_it_marked() -> None:
