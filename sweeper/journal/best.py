@@ -113,17 +113,12 @@ def rank_of(trial: TrialState, mode: Mode, against: Collection[int] = ()) -> Ran
         mode: `min` or `max`.
         against: complete trials that break the sweep's constraints.
     """
+    objective = math.nan if trial.objective is None else trial.objective
     # An added seed belongs to a configuration whose own trial is ranked already.
-    if (
-        trial.added is not None
-        or trial.status == FAILED
-        or trial.objective is None
-        or not math.isfinite(trial.objective)
-    ):
+    if trial.added is not None or trial.status == FAILED or not math.isfinite(objective):
         return None
     completed = (2 - (trial.configuration in against)) * (trial.status == COMPLETED)
-    score = trial.objective if mode == "max" else -trial.objective
-    return completed, score, -trial.configuration
+    return completed, objective if mode == "max" else -objective, -trial.configuration
 
 
 def best_words(trial: TrialState) -> str:

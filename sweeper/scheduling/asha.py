@@ -22,7 +22,7 @@ reduction_factor; the first trial always continues. Syne Tune 0.16's MOASHA foll
 order. Its NonDominatedPriority returns the indices of the sorted trials instead of their ranks, and its ε-net returns
 ranks instead of an order. So decisions there depend on when the worst trial arrived. With priorities that are ranks,
 raw distances, no standard errors and no constraints, the decisions are equal
-(`tests/sweeper/scheduling/test_multi_objective.py`).
+(`tests/sweeper/scheduling/test_ranking.py`).
 
 **Promotion** is algorithm 2 of Li et al.: a trial pauses at its rung. When a worker is free, it goes through the rungs
 from the highest down and searches for a paused trial among the best ⌊n/η⌋ of a rung's n trials. It continues the best

@@ -106,9 +106,7 @@ def merged(base: object, changes: object, path: str = "") -> Any:
     if domain or other:
         return dict(changes)
     if path == "scheduler" and changes.get("name", base.get("name")) != base.get("name"):
-        base = {
-            key: value for key, value in base.items() if key == "max_epochs"
-        }  # the setting that all schedulers have
+        base = {key: value for key, value in base.items() if key == "max_epochs"}  # all schedulers have this setting
     joined = {key: merged(base.get(key), value, key) for key, value in changes.items()}
     return {**base, **joined}
 

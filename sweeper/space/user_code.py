@@ -158,10 +158,8 @@ def _named(value: Plain, registry: Registry | None, places: Mapping[str, Registr
         for key, inner in value.items():
             if key != "name":
                 # Not `or`: a registry without built-in members is falsy.
-                known = (settings.get(key), places.get(key), registry)
-                yield from _named(
-                    inner, next((candidate for candidate in known if candidate is not None), None), places
-                )
+                known = [r for r in (settings.get(key), places.get(key), registry) if r is not None]
+                yield from _named(inner, known[0] if known else None, places)
 
 
 def _forget() -> None:

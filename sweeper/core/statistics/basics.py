@@ -213,9 +213,8 @@ def _chance(parts: Parts, rho: float) -> float:
         scale = math.sqrt(float(a @ a) * float(b @ b))
         orders += random.permuted(np.tile(b, (PERMUTATIONS, 1)), axis=1) @ a / scale
         signs += random.choice((-1.0, 1.0), (PERMUTATIONS, len(a))) @ (a * b) / scale
-    seen = (
-        abs(rho) * len(parts) * (1 - 1e-9)
-    )  # sums in another order differ in their last bits and still count as equal
+    # Sums in another order differ in their last bits and still count as equal.
+    seen = abs(rho) * len(parts) * (1 - 1e-9)
     return max(float((1 + np.sum(np.abs(drawn) >= seen)) / (1 + PERMUTATIONS)) for drawn in (orders, signs))
 
 

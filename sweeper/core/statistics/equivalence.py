@@ -216,10 +216,7 @@ class _Row:
         return 0.0 if self.pair.samples is None else self.pair.samples.common
 
     def verdict(self) -> Verdict:
-        at = [self.place]
-        own = replace(self.spreads, scores=self.spreads.scores[at], sizes=self.spreads.sizes[at])
-        own = replace(own, weights=self.spreads.weights[at])
-        tails = Tails.of(own, (np.array([math.sqrt(self.common * self.seeds)]), np.ones(1)))
+        tails = Tails.of(self.spreads.part([self.place]), (np.array([math.sqrt(self.common * self.seeds)]), np.ones(1)))
         reach, nearer = (tails.quantile(0, share) for share in ((1 - self.level) / 2, 1 - self.level))
         interval, largest = (self.mean - reach, self.mean + reach), abs(self.mean) + nearer
         code = LOWER if interval[1] < 0 else HIGHER if interval[0] > 0 else OPEN

@@ -143,7 +143,7 @@ class _Looks:
         at = [place for place, unit in enumerate(present) if unit in level and unit not in self.out[name]]
         if len(at) < 2:
             return
-        compared = Comparisons(_part(spread, at), level_of(self.look))
+        compared = Comparisons(spread.part(at), level_of(self.look))
         self.out[name] |= {present[place] for place, may in zip(at, compared.may_be_best, strict=True) if not may}
         left = {level[unit] for unit in level.keys() - self.out[name]}
         if len(left) == 1:
@@ -165,11 +165,6 @@ class _Looks:
             if question.state == OPEN:
                 racing |= {unit for level in question.left for unit in self.groups[name][level]} - self.out[name]
         return Race(questions, tuple(unit for unit in self.known if unit in racing), len(self.rounds), self.lost)
-
-
-def _part(spread: Spreads, at: Sequence[int]) -> Spreads:
-    """Return the spreads of some configurations, as estimated from all of them."""
-    return replace(spread, scores=spread.scores[at], sizes=spread.sizes[at], weights=spread.weights[at])
 
 
 def _loss(compared: Comparisons, levels: Sequence[str], look: int) -> float:

@@ -105,6 +105,10 @@ class Spreads:
         """Whether all configurations share their seeds."""
         return self.seeds is not None
 
+    def part(self, at: Sequence[int]) -> Spreads:
+        """Return the spreads of some configurations, as estimated from all of them."""
+        return replace(self, scores=self.scores[at], sizes=self.sizes[at], weights=self.weights[at])
+
     def value(self, score: float) -> float:
         """Convert a score back to a value."""
         return math.exp(self.sign * score) if self.relative else float(self.sign * score)
@@ -188,9 +192,7 @@ def spreads(values: Sequence[Mapping[Seed, float]], mode: str, relative: bool | 
     at = [first.setdefault(frozenset(by_seed.items()), len(first)) for by_seed in values]
     places = [int(place) for place in np.unique(at, return_index=True)[1]]
     known = _spreads_of_distinct([values[place] for place in places], mode, relative)
-    if known is None:
-        return None
-    return replace(known, scores=known.scores[at], sizes=known.sizes[at], weights=known.weights[at])
+    return None if known is None else known.part(at)
 
 
 def _spreads_of_distinct(values: Sequence[Mapping[Seed, float]], mode: str, relative: bool | None) -> Spreads | None:

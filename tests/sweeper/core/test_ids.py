@@ -57,16 +57,10 @@ def test_other_names_are_no_trials(name):
         configuration_index(name)
 
 
-@pytest.mark.parametrize("name", ["a", "quickstart", "quickstart-2", "A.b_c-9", "0", "x" * 100])
-def test_sweep_names(name):
-    assert is_sweep_name(name)
-
-
-@pytest.mark.parametrize(
-    "name", ["", ".", "..", "../x", "a/b", "/etc", "-rf", ".hidden", "a b", "a\n", "x" * 101, "sweep\x00", "é"]
-)
-def test_names_that_could_escape_or_confuse_are_refused(name):
-    assert not is_sweep_name(name)
+def test_names_that_could_escape_or_confuse_are_no_sweeps():
+    assert all(map(is_sweep_name, ["a", "quickstart", "quickstart-2", "A.b_c-9", "0", "x" * 100]))
+    odd = ["", ".", "..", "../x", "a/b", "/etc", "-rf", ".hidden", "a b", "a\n", "x" * 101, "sweep\x00", "é"]
+    assert not any(map(is_sweep_name, odd))
 
 
 def test_paths_lie_below_the_root():

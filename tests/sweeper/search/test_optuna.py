@@ -103,16 +103,16 @@ def test_random_starts_are_spread_over_branches_and_seeds():
 
 
 def test_it_finds_better_configurations_than_chance():
-    """On a function that is best in one branch; n = 8 seeds of 40 trials, the last 20 of each."""
+    """On a function that is best in one branch; n = 6 seeds of 30 trials, the last 15 of each."""
     gains = []
-    for seed in range(8):
-        spec = searched_spec(40, seed=seed, startup=10)
+    for seed in range(6):
+        spec = searched_spec(30, seed=seed, startup=10)
         journaled = Journaled(searcher_for(spec))
-        for index in range(40):
+        for index in range(30):
             value = objective(journaled.suggest(index).values)
             journaled.complete(index, value) if index % 2 else journaled.stop(index, value + 1)
-        found = [objective(values) for values, _ in _suggested(journaled).values()][20:]
-        chance = [objective(configurations(spec)[index]) for index in range(20, 40)]
+        found = [objective(values) for values, _ in _suggested(journaled).values()][15:]
+        chance = [objective(configurations(spec)[index]) for index in range(15, 30)]
         gains.append(np.mean(chance) - np.mean(found))
     assert np.mean(gains) > 3 * np.std(gains, ddof=1) / np.sqrt(len(gains))
 

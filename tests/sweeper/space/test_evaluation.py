@@ -1,4 +1,4 @@
-"""The splits that an evaluation asks for: named by the data set, checked before anything starts."""
+"""The splits that an evaluation names, the data set's own and others, and the objectives that trials must measure."""
 
 from pathlib import Path
 from typing import Any
@@ -6,10 +6,14 @@ from typing import Any
 import pytest
 
 from sweeper.core.errors import InvalidSearchSpace
+from sweeper.journal.best import Objective
+from sweeper.planning.costs import measured_plan
 from sweeper.planning.preparation import prepare_dataset
-from sweeper.space.loading import build_spec, load_spec
+from sweeper.space.loading import build_spec, load_spec, reopened_spec
+from tests.sweeper.space.test_strata import SPACE, refused
 from trainables.datasets import DataSet, load_dataset
 from trainables.datasets.base import DATASETS, DataSetComponent
+from trainables.datasets.splits.corrupted import KINDS
 from trainables.registry import SPLITS
 
 VALUES = {
@@ -36,14 +40,14 @@ def shifted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(DATASETS._components, "shifted_digits", component)
 
 
-def _faults(**evaluation: Any) -> str:
+def _faults(*splits: Any, **evaluation: Any) -> str:
     with pytest.raises(InvalidSearchSpace) as raised:
-        build_spec({**VALUES, "evaluation": evaluation})
+        build_spec({**VALUES, "evaluation": {"splits": [*splits], **evaluation}})
     return str(raised.value)
 
 
 def test_unknown_and_repeated_splits_are_named_when_a_file_is_read() -> None:
-    found = _faults(splits=["val", "tset", "val"], trajectory={"splits": ["trian"]})
+    found = _faults("val", "tset", "val", trajectory={"splits": ["trian"]})
     assert "evaluation.splits[1]" in found and "no split 'tset'" in found and "did you mean 'test'?" in found
     assert "evaluation.splits[2]" in found and "'val' is named twice" in found
     assert "evaluation.trajectory.splits[0]" in found and "did you mean 'train'?" in found
@@ -84,3 +88,164 @@ def test_a_data_set_of_ones_own_is_checked_when_it_is_loaded(tmp_path: Path, mon
     with pytest.raises(InvalidSearchSpace, match="did you mean 'rotated'"):
         prepare_dataset(build_spec(values))
     assert "rotated" in prepare_dataset(build_spec({**values, "evaluation": {"splits": ["val", "rotated"]}})).splits
+
+
+STAND_IN = {"name": "digits_stand_in", "train_samples": 160, "test_samples": 16, "validation_samples": 16}
+SMALL = {**VALUES["space"], "architecture": {"name": "mlp", "width": 8}}
+
+
+def spec_of(*splits: Any, **more: Any):
+    """Return a sweep that measures these splits of small data."""
+    evaluation = {"splits": [*splits], "curvature": False, "bootstrap": 0}
+    return build_spec({**VALUES, "dataset": STAND_IN, "space": SMALL, **more, "evaluation": evaluation})
+
+
+def test_shifts_are_written_out_and_read_again() -> None:
+    spec = spec_of("test", {"corrupted": {"kinds": ["fog"], "severities": [1, 3]}}, {"other": {"dataset": "svhn"}})
+    assert spec.evaluation.own_splits == ["val", "test"]
+    fog, svhn = spec.evaluation.shifts
+    assert fog == {"name": "corrupted", "kinds": ["fog"], "severities": [1, 3], "logits": False}
+    assert svhn["dataset"]["name"] == "svhn" and svhn["dataset"]["augment"] is True and not svhn["same_classes"]
+    again = reopened_spec(spec.resolved(), "sweep.yaml")
+    assert again.evaluation == spec.evaluation and again.resolved() == spec.resolved()
+
+
+def test_all_faults_are_told_at_once_with_the_nearest_name() -> None:
+    found = _faults(
+        {"corupted": {}},
+        {"corrupted": {"kind": ["fog"]}},
+        {"other": {"dataset": "svhnn"}},
+        {"other": {}},
+        {"a": 1, "b": 2},
+    )
+    assert "evaluation.splits[0]: unknown evaluation split 'corupted'" in found and "'corrupted'" in found
+    assert "evaluation.splits[1].kind" in found and "did you mean 'kinds'?" in found
+    assert "evaluation.splits[2].dataset: unknown data set 'svhnn'" in found and "did you mean 'svhn'?" in found
+    assert "evaluation.splits[3]" in found and "needs dataset" in found
+    assert "evaluation.splits[4]" in found and "must have one key" in found
+    assert "kinds = ['fgo'] must be different ones of" in _faults({"corrupted": {"kinds": ["fgo"]}})
+    assert "must be a mapping of options" in _faults({"corrupted": "fog"})
+
+
+def test_a_split_is_measured_once_and_detection_needs_the_test_split() -> None:
+    fog = {"corrupted": {"kinds": ["fog"], "severities": [1]}}
+    assert "corrupted_fog_1 is measured twice" in _faults("test", fog, fog)
+    two = ({"other": {"dataset": "svhn"}}, {"other": {"dataset": "svhn", "split": "train", "label": "seen"}})
+    assert "compared with the test split, which is not measured" in _faults("val", two[0])
+    assert len(spec_of("test", *two).evaluation.shifts) == 2
+
+
+def test_other_data_are_looked_at_before_anything_is_trained() -> None:
+    spec = spec_of("test", {"corrupted": {"kinds": ["fog"]}}, {"other": {"dataset": "digits"}})
+    with pytest.raises(InvalidSearchSpace, match=r"evaluation\.splits\[3\]: digits: its inputs are float32"):
+        prepare_dataset(spec)
+    with pytest.raises(InvalidSearchSpace, match=r"evaluation\.splits\[2\]: digits cannot be corrupted"):
+        prepare_dataset(spec_of("test", {"corrupted": {"kinds": ["fog"]}}, dataset="digits"))
+
+
+def test_a_rehearsal_measures_less_of_what_needs_no_download() -> None:
+    values = {**VALUES, "dataset": "cifar10"}
+    splits = ["test", {"corrupted": {"folder": "/CIFAR-10-C"}}, {"other": {"dataset": "svhn"}}]
+    spec = load_spec({**values, "evaluation": {"splits": splits}}, rehearse=True)
+    corrupted, other = spec.evaluation.shifts
+    assert len(corrupted["kinds"]) == 2 and "folder" not in corrupted and corrupted["severities"] == [1, 5]
+    assert corrupted["samples"] == other["samples"] == 100 and other["dataset"]["name"] == "digits_stand_in"
+    assert any("corrupted data of 100 samples" in sentence for sentence in spec.rehearsed)
+
+
+def test_a_plan_names_a_large_share_of_shifts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SWEEPER_DATA", str(tmp_path))
+    planned = measured_plan(spec_of("test", {"corrupted": {"kinds": [kind for kind in KINDS if kind != "frost"]}}))
+    assert 0.3 < planned.shifted_share < 1 and not (tmp_path / "shared").exists()
+    assert (
+        f"{planned.shifted_share:.0%} of the estimated time is for corrupted"
+        in dict(planned.lines())["evaluation splits"]
+    )
+    assert measured_plan(spec_of("test")).shifted_share == 0
+
+
+LEAST, MOST = "{metric: val_ece, min: 0.2}", "{metric: val_ece, max: 0.1}"
+POSTHOC = "evaluation={posthoc: [temperature, focal_temperature]}"
+
+
+@pytest.mark.parametrize(
+    "metric", ["val_refinement_nll", "val_refinement_brier", "val_calibration_nll", "val_calibration_brier"]
+)
+def test_refinement_and_calibration_are_measured_anyway(metric):
+    assert load_spec(SPACE, [f"objective.metric={metric}"]).cross_fitted == []
+
+
+def test_a_post_hoc_metric_is_cross_fitted_and_no_other_method_is():
+    spec = load_spec(SPACE, ["objective.metric=val_posthoc_focal_temperature_ece", POSTHOC])
+    assert spec.cross_fitted == ["focal_temperature"]
+    goal = Objective(spec.objective.metric, "min")
+    assert (goal.split, goal.column) == ("val", "cross_fitted_focal_temperature_ece")
+
+
+@pytest.mark.parametrize(("written", "mode"), [({}, "max"), ({"mode": "min"}, "min")])
+def test_one_objective_is_optimised_as_its_metric_says_unless_the_file_does(written, mode):
+    spec = load_spec({**SPACE, "objective": {"metric": "val_accuracy", **written}})
+    assert spec.objective.mode == load_spec(spec.resolved()).objective.mode == mode
+
+
+def test_a_bound_may_be_what_its_metric_can_be():
+    bounded = {**SPACE, "constraints": [{"metric": "val_nll", "max": 25}]}
+    assert load_spec(bounded).constraints[0].max == 25
+
+
+def test_several_objectives_and_constraints_make_a_ranking():
+    written = {
+        "objectives": ["val_accuracy", {"metric": "val_ada_ece"}, {"metric": "hessian_cross_entropy_lambda_max"}],
+        "constraints": [{"metric": "val_accuracy", "within": "0.5 points of the best"}],
+    }
+    spec = load_spec({**SPACE, **written})
+    assert (spec.objective.metric, spec.objective.mode) == ("val_accuracy", "max")
+    assert [each.mode for each in spec.objectives] == ["max", "min", "min"]
+    assert spec.schedule.metrics == ("val_accuracy", "val_ada_ece", "hessian_cross_entropy_lambda_max")
+    assert spec.constraints[0].constraint.text == "val_accuracy within 0.005 of the best"
+    assert load_spec(spec.resolved()) == spec
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (["objective.metric=val_posthoc_temperature_ece"], "needs the post-hoc method temperature, which"),
+        (["objective.metric=val_posthoc_temprature_ece", POSTHOC], "did you mean 'val_posthoc_temperature_ece'"),
+        (["objective.metric=val_refinment_nll"], "did you mean 'val_refinement_nll'"),
+        (["objective.metric=hessian_training_trace", "evaluation.curvature=false"], "is not measured"),
+        (["objective.metric=hessian_training_trace", "evaluation.curvature.losses=[cross_entropy]"], "is not measured"),
+        (["objectives=[val_ece, val_ece]"], "val_ece is named twice"),
+        (["objectives=[val_ece, val_eces]"], "unknown metric 'val_eces'"),
+        (["objectives=[val_ece, val_nll]", "objective={metric: val_nll}"], "is not the first of `objectives`"),
+        (["objectives=[val_ece, val_nll]", "scheduler={name: none, max_epochs: 3}"], "none compares one objective"),
+        (["objectives=[val_ece, val_nll]", "scheduler.variant=promotion"], "promotion compares one objective"),
+        (["replicates={packing: trials}", "scheduler.variant=promotion"], "packing: trials stops and starts"),
+        (["scheduler.variant=promotions"], "did you mean 'promotion'"),
+        (["constraints=[{metric: val_accuracy}]"], "needs exactly one of within, min and max, not none"),
+        (["constraints=[{metric: val_accuracy, within: 1, min: 0.5}]"], "not within and min"),
+        (["constraints=[{metric: val_accuracy, min: 90}]"], "val_accuracy lies in [0, 1], so it never reaches 90"),
+        (["constraints=[{metric: val_ece, max: 25}]"], "val_ece lies in [0, 1], so it never reaches 25"),
+        ([f"constraints=[{LEAST}, {MOST}]"], "val_ece cannot be at least 0.2 and at most 0.1"),
+        (["constraints=[{metric: val_posthoc_temperature_ece, max: 0.1}]"], "needs the post-hoc method temperature"),
+    ],
+)
+def test_objectives_and_constraints_that_cannot_be_kept_to_are_refused(overrides, sentence):
+    assert sentence in refused(*overrides)
+
+
+@pytest.mark.parametrize("within", ["a bit", "1.2.3 points"])
+def test_a_distance_is_a_number_or_percentage_points(within):
+    with pytest.raises(InvalidSearchSpace, match="is neither a number nor percentage points"):
+        load_spec({**SPACE, "constraints": [{"metric": "val_accuracy", "within": within}]})
+
+
+def test_of_one_method_twice_the_one_whose_label_is_named_is_cross_fitted():
+    twice = "evaluation={posthoc: [temperature, {name: temperature, label: by_ece, objective: ece}]}"
+    spec = load_spec(SPACE, ["objective.metric=val_posthoc_by_ece_ece", twice])
+    assert spec.cross_fitted == ["by_ece"]
+    assert load_spec(SPACE, ["objective.metric=val_posthoc_temperature_ece", twice]).cross_fitted == ["temperature"]
+
+
+def test_without_test_data_the_methods_fitted_on_validation_data_are_cross_fitted():
+    measured = "evaluation={splits: [val], posthoc: [temperature, {name: vector, fitted_on: train}, isotonic]}"
+    assert load_spec(SPACE, [measured]).cross_fitted == ["temperature", "isotonic"]

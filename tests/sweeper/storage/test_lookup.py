@@ -6,7 +6,7 @@ import shutil
 import tarfile
 from contextlib import nullcontext
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -193,22 +193,25 @@ def test_nothing_is_written_into_a_folder_whose_links_lead_elsewhere(tmp_path: P
     assert sorted((str(path), path.lstat().st_mtime_ns) for path in tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize("place", ["stop", "mlflow.lock", "journal/x", "generations/incoming/spectra/c.parquet"])
-def test_nothing_is_written_into_a_folder_with_a_pipe(tmp_path: Path, place: str) -> None:
-    paths = Driven(tmp_path).paths
-    (paths.root / place).parent.mkdir(parents=True, exist_ok=True)
-    os.mkfifo(paths.root / place)
-    with pytest.raises(SweeperError, match="neither file nor folder"):
-        refuse_odd_files(paths)
+PIPES = ("stop", "mlflow.lock", "journal/x", "generations/incoming/spectra/c.parquet")
 
 
-@pytest.mark.parametrize(("place", "kind"), [("mlflow.lock", "file"), ("driver.json", "file"), ("data", "folder")])
-def test_a_folder_is_no_file_and_a_file_no_folder(tmp_path: Path, place: str, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("place", "make", "said"),
+    [
+        *((place, os.mkfifo, "neither file nor folder") for place in PIPES),
+        ("mlflow.lock", os.mkdir, "is not a file"),
+        ("driver.json", os.mkdir, "is not a file"),
+        ("data", os.mknod, "is not a folder"),
+    ],
+)
+def test_a_folder_has_no_pipe_and_no_folder_for_a_file(tmp_path: Path, place: str, make: Any, said: str) -> None:
     paths = Driven(tmp_path).paths
     odd = paths.root / place
+    odd.parent.mkdir(parents=True, exist_ok=True)
     odd.unlink(missing_ok=True)
-    odd.mkdir() if kind == "file" else odd.touch()
-    with pytest.raises(SweeperError, match=f"{place} is not a {kind}"):
+    make(odd)
+    with pytest.raises(SweeperError, match=f"{place} {said}|{place} is {said}"):
         refuse_odd_files(paths)
 
 
@@ -256,7 +259,7 @@ def test_a_renamed_sweep_reads_as_before_under_its_new_name(output: Path) -> Non
     assert sweep_names(output) == ["kept"] and load("kept", output).table("trials") == before
     with pytest.raises(SweeperError, match="not a valid sweep name"):
         lookup.rename("kept", "a/b", output)
-    (output / "taken").mkdir()
+    (output / "taken").symlink_to(output / "nowhere")
     with pytest.raises(SweeperError, match="'taken' is taken"):
         lookup.rename("kept", "taken", output)
 
@@ -296,14 +299,6 @@ def test_a_folder_that_is_no_sweep_is_neither_deleted_nor_renamed_nor_listed(out
     assert [entry.name for entry in lookup.entries(output)] == ["quickstart"]
 
 
-def test_a_journal_with_other_files_in_it_is_no_sweeps(output: Path) -> None:
-    _project(output / "diary")
-    (output / "diary" / "journal").mkdir()
-    (output / "diary" / "journal" / "monday.txt").write_text("…")
-    with pytest.raises(SweeperError, match="its journal has a file 'monday"):
-        lookup.delete("diary", output)
-
-
 def test_a_sweep_with_a_damaged_manifest_is_known_by_its_journal(output: Path) -> None:
     paths = SweepPaths(output / "quickstart")
     paths.manifest.write_text("{")
@@ -331,12 +326,6 @@ def test_what_lies_outside_of_the_output_folder_is_left_alone(output: Path, tmp_
     assert lookup.delete(str(elsewhere), elsewhere.parent) > 0, "its path says where it is"
 
 
-def test_a_dangling_link_takes_a_name_too(output: Path) -> None:
-    (output / "taken").symlink_to(output / "nowhere")
-    with pytest.raises(SweeperError, match="'taken' is taken"):
-        lookup.rename("quickstart", "taken", output)
-
-
 def test_a_sweep_that_runs_or_is_in_a_store_is_left_alone(output: Path) -> None:
     with Lease(SweepPaths(output / "quickstart").lease), pytest.raises(SweeperError, match="is driven by process"):
         lookup.delete("quickstart", output)
@@ -347,7 +336,7 @@ def test_a_sweep_that_runs_or_is_in_a_store_is_left_alone(output: Path) -> None:
     assert sweep_names(output) == ["quickstart"]
 
 
-def test_a_copy_from_a_store_is_listed(tmp_path: Path) -> None:
+def test_a_copy_from_a_store_is_a_sweep_and_a_journal_with_other_files_is_none(tmp_path: Path) -> None:
     driven = Driven(tmp_path)
     driven.write(Script().attempt(1))
     root = driven.paths.root
@@ -355,6 +344,8 @@ def test_a_copy_from_a_store_is_listed(tmp_path: Path) -> None:
     assert [entry.name for entry in lookup.entries(tmp_path / "results")] == ["small"]
     (root / "journal" / "notes.txt").write_text("mine")
     assert lookup.entries(tmp_path / "results") == []
+    with pytest.raises(SweeperError, match=r"its journal has a file 'notes\.txt'"):
+        lookup.delete("small", tmp_path / "results")
 
 
 @pytest.mark.parametrize("number", [None, FORMAT - 1, FORMAT + 1])

@@ -4,14 +4,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from sweeper.core.statistics.best_set import _LEVELS, Comparisons, Lost, best_set, level_of, most_lost
+from sweeper.core.statistics.best_set import _LEVELS, Comparisons, best_set, level_of, most_lost
 from sweeper.core.statistics.spreads import LEVEL, spreads
 from tests.benchmarks.bench_statistics import Condition, simulate
+from tests.sweeper.core.statistics.test_spreads import by_seed
 
 
 def plain_probability(values: np.ndarray, at: int, level: float, draws: int = 40_000) -> float:
     """How often another mean leads `at` by more than `level` allows, drawn one configuration at a time."""
-    found = spreads([{10 * i + j: float(v) for j, v in enumerate(row)} for i, row in enumerate(values)], "max")
+    found = spreads(by_seed(values), "max")
     rng = np.random.default_rng(1)
     errors = [
         rng.choice(found.deviations, draws, p=weights) * rng.normal(size=draws) / np.sqrt(size)
@@ -29,7 +30,7 @@ def plain_probability(values: np.ndarray, at: int, level: float, draws: int = 40
 def test_the_level_of_one_comparison_is_that_of_plain_drawing(seed: int) -> None:
     rng = np.random.default_rng(seed)
     values = rng.normal(size=(6, 3)) * np.exp(rng.normal(size=(6, 1)))
-    found = spreads([{10 * i + j: float(v) for j, v in enumerate(row)} for i, row in enumerate(values)], "max")
+    found = spreads(by_seed(values), "max")
     compared = Comparisons(found)
     for level in (0.03, 0.01):
         nearest = float(_LEVELS[np.searchsorted(-_LEVELS, -level)])
@@ -60,17 +61,14 @@ def test_who_is_far_behind_is_out_and_who_is_near_is_in() -> None:
 def test_a_network_with_one_configuration_shares_the_others_typical_spread() -> None:
     """Three resnets and one mlp, more than twice as bad: three seeds of each tell them apart."""
     nll = [[0.046, 0.0465, 0.0455], [0.046, 0.047, 0.0452], [0.0458, 0.0463, 0.0468], [0.113, 0.115, 0.111]]
-    answer = best_set([{10 * i + j: v for j, v in enumerate(row)} for i, row in enumerate(nll)], "min")
+    answer = best_set(by_seed(np.array(nll)), "min")
     assert answer is not None and 3 not in answer.members
 
 
 def test_a_noisy_rival_is_not_counted_as_quiet() -> None:
     """Its spread is its own: one deviation for all, here .19, would leave it out and keep the two quiet ones apart."""
-    quiet = [
-        {10 * i + j: 1.0 + m + by for j, by in enumerate((-0.01, 0.0, 0.01))} for i, m in enumerate((0, -0.2, -0.3))
-    ]
-    noisy = {90: 0.2, 91: 0.9, 92: 1.5}
-    found = best_set([*quiet, noisy], "max")
+    quiet = 1.0 + np.array([[0.0], [-0.2], [-0.3]]) + np.array([-0.01, 0.0, 0.01])
+    found = best_set([*by_seed(quiet), {900: 0.2, 901: 0.9, 902: 1.5}], "max")
     assert found.members == (0, 3)
 
 
@@ -121,7 +119,7 @@ def test_without_a_spread_nothing_is_said() -> None:
 def test_the_order_in_which_configurations_are_given_changes_nothing(seed: int) -> None:
     rng = np.random.default_rng(seed)
     table = rng.normal(size=(6, 2)) * np.exp(rng.normal(size=(6, 1)))
-    values = [{10 * i + j: float(v) for j, v in enumerate(row)} for i, row in enumerate(table)]
+    values = by_seed(table)
     order = rng.permutation(6)
     found, other = best_set(values, "max"), best_set([values[at] for at in order], "max")
     assert list(found.members) == [int(order[at]) for at in other.members]
@@ -146,16 +144,11 @@ def test_looks_at_growing_data_miss_the_best_rarely_altogether() -> None:
     assert missed <= 4, "of 30, 1.5 are expected at most; more than 4 come in 2 % of such tests"
 
 
-def lost(values: list[dict[int, float]], mode: str, level: float = 0.9) -> Lost:
-    known = spreads(values, mode)
-    return most_lost(known, level)
-
-
 def test_the_most_that_the_leader_loses_is_that_of_dunnetts_intervals() -> None:
     """With many equal spreads known exactly, its rivals lead by at most their gap and Dunnett's one-sided quantile."""
     rng = np.random.default_rng(0)
     table = rng.normal(size=(4, 400)) + np.array([[0.0], [0.05], [-0.05], [-3.0]])
-    answer = lost([{1000 * i + j: float(v) for j, v in enumerate(row)} for i, row in enumerate(table)], "max")
+    answer = most_lost(spreads([{1000 * i + j: v for j, v in enumerate(row)} for i, row in enumerate(table)], "max"))
     errors = rng.normal(size=(200_000, 4)) / np.sqrt(400)
     reach = np.quantile((errors[:, 1:] - errors[:, :1]).max(axis=1), 0.9)
     gaps = np.sort(table.mean(axis=1))[::-1]
@@ -165,15 +158,14 @@ def test_the_most_that_the_leader_loses_is_that_of_dunnetts_intervals() -> None:
 
 def test_a_leader_without_a_rival_loses_nothing() -> None:
     values = [{0: 1.0, 1: 1.01, 2: 0.99}, {3: 9.0, 4: 9.1, 5: 8.9}, {6: 8.0, 7: 8.1, 8: 7.9}]
-    answer = lost(values, "min")
+    answer = most_lost(spreads(values, "min"))
     assert (answer.leader, answer.value, answer.ratio) == (0, 0.0, 1.0)
 
 
 @pytest.mark.parametrize("mode", ["min", "max"])
 def test_the_most_lost_scales_with_its_unit(mode: str) -> None:
     table = np.random.default_rng(4).uniform(0.4, 0.6, (4, 3))
-    values = [{10 * i + j: float(v) for j, v in enumerate(row)} for i, row in enumerate(table)]
-    one, hundred = lost(values, mode), lost([{s: 100 * v for s, v in each.items()} for each in values], mode)
+    one, hundred = (most_lost(spreads(by_seed(factor * table), mode)) for factor in (1, 100))
     assert hundred.value == pytest.approx(100 * one.value) and hundred.ratio == pytest.approx(one.ratio)
     mean, sign = table.mean(axis=1)[one.leader], 1 if mode == "min" else -1
     better = mean - sign * one.value
@@ -187,10 +179,7 @@ def test_the_most_lost_holds_for_the_leader_that_luck_chose() -> None:
         rng = np.random.default_rng(seed)
         truth = np.array([0.0, 1.0, 1.0, 1.0, 1.0])
         table = 10 + truth[:, None] + rng.normal(size=(5, 3))
-        known = spreads(
-            [{10 * i + j: float(v) for j, v in enumerate(row)} for i, row in enumerate(table)], "min", False
-        )
-        answer = most_lost(known)
+        answer = most_lost(spreads(by_seed(table), "min", False))
         missed += answer.value < truth[answer.leader]
     assert missed <= 0.1 * 100
 
