@@ -344,12 +344,8 @@ class TableText:
 
     def _markdown(self) -> str:
         rows = [[cell if isinstance(cell, str) else cell.markdown() for cell in row] for row in self.rows]
-        return "\n".join([*markdown_lines([self.header, ["---"] * len(self.header), *rows]), "", self.caption])
-
-
-def markdown_lines(rows: Iterable[Sequence[str]]) -> list[str]:
-    """Format rows as lines of a Markdown table."""
-    return [f"| {' | '.join(row)} |" for row in rows]
+        lines = [f"| {' | '.join(row)} |" for row in (self.header, ["---"] * len(self.header), *rows)]
+        return "\n".join([*lines, "", self.caption])
 
 
 def csv_text(records: Iterable[Sequence[object]]) -> str:

@@ -61,16 +61,14 @@ def sweep_fault(folder: Path) -> str | None:
         return "it is a link"
     if not paths.sweep_file.is_file() or paths.sweep_file.is_symlink():
         return f"it has no {paths.sweep_file.name}"
-    records = 0
+    records: list[str] = []
     if os.path.lexists(paths.journal):
         if paths.journal.is_symlink() or not paths.journal.is_dir():
             return "its journal is no folder"
-        for entry in os.scandir(paths.journal):
-            if entry.name == INDEX:  # in a copy from a store
-                continue
-            if piece_of(entry.name.removesuffix(".damaged")) is None and not is_temporary(entry.name):
-                return f"its journal has a file {entry.name!r}, which is no record"
-            records += 1
+        records = [name for name in os.listdir(paths.journal) if name != INDEX]  # a copy from a store has an index
+    for name in records:
+        if piece_of(name.removesuffix(".damaged")) is None and not is_temporary(name):
+            return f"its journal has a file {name!r}, which is no record"
     manifest = read_manifest(paths.manifest, unknown_if_damaged=True)
     if not records and not {"created", "seed", "versions"} <= manifest.keys():
         return "neither a manifest nor a journal says so"

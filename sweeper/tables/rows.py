@@ -118,7 +118,8 @@ class TrialsTable:
         if configuration is None:
             return row
         values = flatten_configuration(configuration).items()
-        shown = {name: _as_text(value) if name in self._texts else value for name, value in values}
+        # A column is text if the type of its values differs between branches of the space.
+        shown = {name: str(value) if name in self._texts and value is not None else value for name, value in values}
         return {**row, "config_hash": config_hash(configuration), **shown}
 
     @property
@@ -148,7 +149,10 @@ class TrialsTable:
         batch = record_batch("trials", self._schema, rows)
         if ARITHMETIC not in self._schema.names:
             return batch
-        computed = _computed(batch[ARITHMETIC], batch["device"])
+        # A CPU computes in float32 where TF32 is requested.
+        asked, device = batch[ARITHMETIC], batch["device"]
+        on_cpu = pc.equal(device, pa.scalar("cpu", device.type)).fill_null(False)
+        computed = pc.if_else(on_cpu, pc.replace_substring_regex(asked, "^tf32", "float32"), asked)
         return batch.set_column(self._schema.get_field_index(ARITHMETIC), self._schema.field(ARITHMETIC), computed)
 
     def _added_row(self, trial: TrialState, added: AddedSeed) -> dict[str, object]:
@@ -177,14 +181,3 @@ def _error(trial: TrialState, number: int) -> str | None:
     if trial.replicates:
         failure = trial.replicates[number].failure if number in trial.replicates else None
     return None if failure is None else reason_text(failure)
-
-
-def _computed(asked: pa.Array, device: pa.Array) -> pa.Array:
-    """Return the arithmetic of training steps: a CPU computes in float32 where TF32 is requested."""
-    on_cpu = pc.equal(device, pa.scalar("cpu", device.type)).fill_null(False)
-    return pc.if_else(on_cpu, pc.replace_substring_regex(asked, "^tf32", "float32"), asked)
-
-
-def _as_text(value: object) -> str | None:
-    """Convert a value for a column whose type differs between branches of the space."""
-    return value if value is None or isinstance(value, str) else str(value)
