@@ -323,11 +323,8 @@ def _path_faults(path: str, place: str, space: Fields) -> list[Fault]:
 def stratum_sizes(spec: SweepSpec) -> dict[str, float]:
     """Return stratum → number of trials, in the order of the strata's first trials.
 
-    The numbers are exact if configurations are drawn from the space. If a searcher chooses, they are counted over
-    random configurations.
-
-    Raises:
-        ValueError: the sweep has no strata.
+    The sweep must have strata. The numbers are exact if configurations are drawn from the space. If a searcher chooses,
+    they are counted over random configurations.
 
     Example:
         >>> from sweeper.space.loading import load_spec
@@ -335,10 +332,8 @@ def stratum_sizes(spec: SweepSpec) -> dict[str, float]:
         >>> sorted(sizes), sum(sizes.values()) % 20
         (['mlp', 'resnet8'], 0.0)
     """
-    schedule = spec.schedule
-    if not isinstance(schedule, Stratified):
-        raise ValueError("the sweep has no strata: its scheduler compares all trials")
-    examined = examples(spec)
+    schedule, examined = spec.schedule, examples(spec)
+    assert isinstance(schedule, Stratified)
     counts = Counter(stratum_name(configuration, schedule.within) for configuration in examined)
     trials = spec.samples if spec.searcher.learns else len(examined)
     return {name: count * trials / len(examined) for name, count in counts.items()}
