@@ -221,9 +221,7 @@ class SweepState:
                 self.configurations.update(enumerate(body.values, body.first))
             case records.Added() as body:
                 self.round = max(self.round, body.round)
-                self.trials |= {
-                    seed.configuration: TrialState(configuration=seed.configuration, added=seed) for seed in body.seeds
-                }
+                self.trials |= {s.configuration: TrialState(configuration=s.configuration, added=s) for s in body.seeds}
                 self.touched += [seed.configuration for seed in body.seeds]
             case Started() as body:
                 self._started(self._trial(body), body)

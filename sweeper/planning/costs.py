@@ -95,10 +95,8 @@ def _too_much(spec: SweepSpec, size: DataSetSize) -> bool:
     if torch.cuda.is_available() and spec.resources.gpu != 0:
         return False
     samples = min(size.train, MEASURED_SAMPLES) * TRAINING_PASSES
-    return any(
-        forward_operations(configuration["architecture"], size) * samples > MEASURED_OPERATIONS
-        for configuration in representatives(spec).values()
-    )
+    networks = (configuration["architecture"] for configuration in representatives(spec).values())
+    return any(forward_operations(network, size) * samples > MEASURED_OPERATIONS for network in networks)
 
 
 def class_balance(targets: Tensor, classes: int) -> str:
@@ -136,10 +134,8 @@ def measure_costs(spec: SweepSpec, whole: DataSet) -> dict[str, Cost]:
     dataset = _cut(whole, share).to(device)
     prepare_arithmetic(spec.training.settings, device)
     with torch_threads(max(1, int(spec.resources.cpu))):  # the number that a trial of the sweep gets
-        return {
-            name: _measure(configuration, spec, dataset, share, device)
-            for name, configuration in representatives(spec).items()
-        }
+        chosen = representatives(spec).items()
+        return {name: _measure(configuration, spec, dataset, share, device) for name, configuration in chosen}
 
 
 def representatives(spec: SweepSpec) -> dict[str, Configuration]:

@@ -201,15 +201,11 @@ class Rungs(RungState):
         # Ray also continues the first arrival: without a competitor there is no cut-off.
         if cutoff_score is None:
             return Decision("continue", FIRST, rung, metric, place=1, count=1)
-        better = others.better_than(score)
-        worse, kept_by = score < cutoff_score, scheduler.kept_by(better) if score < cutoff_score else None
-        return Decision(
-            *("stop" if worse and not kept_by else "continue", "cutoff", rung, metric),
-            place=better + 1,
-            count=len(others) + 1,
-            cutoff=scheduler.score(cutoff_score),
-            kept_by=kept_by,
-        )
+        better, worse = others.better_than(score), score < cutoff_score
+        kept_by = scheduler.kept_by(better) if worse else None
+        kind: DecisionKind = "stop" if worse and not kept_by else "continue"
+        place, count, cutoff = better + 1, len(others) + 1, scheduler.score(cutoff_score)
+        return Decision(kind, "cutoff", rung, metric, place=place, count=count, cutoff=cutoff, kept_by=kept_by)
 
 
 @dataclass(frozen=True)
@@ -252,15 +248,10 @@ class RankedRungs(RungState):
         # Strictly above, as in Syne Tune's MOASHA: a trial exactly at the share continues.
         beyond = place / count > 1 / halving.reduction_factor
         kept_by = halving.kept_by(place) if beyond else None
-        return Decision(
-            "stop" if beyond and not kept_by else "continue",
-            "ranking" if ranking.front[-1] else BREAKS_CONSTRAINT,
-            *(rung, metric),
-            place=place + 1,
-            count=count,
-            quota=math.floor(count / halving.reduction_factor) + 1,
-            kept_by=kept_by,
-        )
+        kind: DecisionKind = "stop" if beyond and not kept_by else "continue"
+        rule = "ranking" if ranking.front[-1] else BREAKS_CONSTRAINT
+        quota = math.floor(count / halving.reduction_factor) + 1
+        return Decision(kind, rule, rung, metric, place=place + 1, count=count, quota=quota, kept_by=kept_by)
 
     def keeps_to_constraints(self, rung: int, measured: Measured | None = None) -> bool:
         """Return whether a trial that reaches a rung satisfies the constraints, relative to the earlier trials."""

@@ -344,9 +344,8 @@ def audit_rounds(
         if isinstance(body, Added) and body.round and stage is not None:
             again, checked = [round_body.to_json() for round_body in stage.next(state)], checked + 1
             if again != [body.to_json()]:
-                differences.append(
-                    f"record {record.sequence}: round {body.round} of fresh seeds differs when it is recomputed"
-                )
+                said = f"round {body.round} of fresh seeds differs when it is recomputed"
+                differences.append(f"record {record.sequence}: {said}")
         state.apply(record)
     return checked, differences
 

@@ -99,15 +99,9 @@ def best_set(values: Sequence[Mapping[int, float]], mode: str, entered: int | No
     order = np.argsort(-known.scores, kind="stable")
     winner, total = int(order[0]), max(entered or 0, len(places))
     may_be_best = Comparisons(known).may_be_best
-    return BestSet(
-        tuple(places[at] for at in order if may_be_best[at]),
-        len(places),
-        total,
-        known.value(known.scores[winner]),
-        known.interval(winner, chosen_from=total),
-        known.paired,
-        int(known.sizes.min()),
-    )
+    members = tuple(places[at] for at in order if may_be_best[at])
+    value, interval = known.value(known.scores[winner]), known.interval(winner, chosen_from=total)
+    return BestSet(members, len(places), total, value, interval, known.paired, int(known.sizes.min()))
 
 
 def level_of(look: int) -> float:
