@@ -398,7 +398,9 @@ def state_fault(first: LoopReplicate, second: LoopReplicate, tolerance: float = 
         return f"{lost} of its state has changed after load_state_dict"
     # If predictions or the next epoch differ, the attributes that differ show the cause.
     parts = [name for name, part in vars(first.loop).items() if not _same(part, getattr(second.loop, name, None))]
-    if first.predicts and not _close(*(loop.predicted(MEASURED_SPLIT)[0] for loop in (first, second)), tolerance):
+    if first.predicts and not _close(
+        first.predicted(MEASURED_SPLIT)[0], second.predicted(MEASURED_SPLIT)[0], tolerance
+    ):
         return f"after load_state_dict its predictions differ{_named(parts)}"
     rows = [loop.train_epoch() for loop in (first, second)]
     states = [loop.state_dict()["loop"] for loop in (first, second)]
