@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -25,9 +25,11 @@ from tests.sweeper.synthetic_sweep import write_sweep
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Results]:
     folder = tmp_path_factory.mktemp("verdicts") / "s"
-    return Results(write_sweep(folder, configurations=8, replicates=3, space="gamma", samples=120))
+    written = Results(write_sweep(folder, configurations=8, replicates=3, space="gamma", samples=120))
+    with written.snapshot() as snapshot:
+        yield snapshot
 
 
 def test_losses_stand_for_their_best_finished_configuration(results: Results) -> None:
@@ -93,13 +95,13 @@ def test_sides_that_are_not_there_are_errors(results: Results, sides: tuple[str,
 
 
 def test_two_sweeps_are_compared_by_the_best_of_each_on_every_shared_network(results: Results, tmp_path: Path) -> None:
-    sweeps = [Results(shutil.copytree(results.folder, tmp_path / name, symlinks=True)) for name in "ab"]
-    found = estimates((sweeps[0], None), (sweeps[1], None))
-    assert [name for name, _ in found[0].sides] == ["a", "b"]
-    assert {one.code for stage in found[0].stages.values() for one in stage} == {NO_DIFFERENCE}, "equal predictions"
-    with pytest.raises(SweeperError, match="a and a are both c0"):
-        estimates((sweeps[0], None), (sweeps[0], None))
+    for name in "ab":
+        shutil.copytree(results.folder, tmp_path / name, symlinks=True)
     answer = sweeper.compare("a", "b", output=tmp_path)
-    assert answer.metrics and answer.json["estimators"]
-    alone = sweeper.compare("a", *_on(leaderboard(sweeps[0]).finished, found[0].network)[:2], output=tmp_path)
+    found = answer.json["estimators"]
+    assert answer.metrics and [name for name, _ in found[0].sides] == ["a", "b"]
+    assert {one.code for stage in found[0].stages.values() for one in stage} == {NO_DIFFERENCE}, "equal predictions"
+    with pytest.raises(SweeperError, match="s and s are both c0"):
+        estimates((results, None), (results, None))
+    alone = sweeper.compare("a", *_on(leaderboard(results).finished, found[0].network)[:2], output=tmp_path)
     assert alone.value[0].stages and not alone.notes
