@@ -39,6 +39,7 @@ def test_files_are_valid(path: Path) -> None:
     assert [fault for resource in _resources(path) for fault in faults(resource)] == []
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_a_misspelt_field_is_noticed(path: Path) -> None:
     seed = drawn_seed()

@@ -67,6 +67,7 @@ def flip_a_bit(path: Path, draw: random.Random) -> None:
     path.write_bytes(data)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("damage", [truncate, flip_a_bit])
 def test_a_damaged_record_is_named_and_nothing_is_run(
     copy: SweepPaths, tmp_path: Path, draw: random.Random, damage: Callable[[Path, random.Random], None]
@@ -103,6 +104,7 @@ def test_damaged_records_are_measured_again(copy: SweepPaths, space: Path, tmp_p
     check_survived(copy, undisturbed(space), one_at_a_time=True)
 
 
+@pytest.mark.integration
 def test_damaged_tables_are_made_again(copy: SweepPaths, finished: Path, tmp_path: Path, draw: random.Random) -> None:
     whole = load(SweepPaths(finished / "results" / "whole").root)
     for table in ("trials", "epochs", "evaluations", "decisions"):

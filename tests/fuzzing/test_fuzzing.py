@@ -11,11 +11,13 @@ from tests.sweeper.inline_sweep import Inline
 SEED = 12
 
 
+@pytest.mark.integration
 def test_structures_end_in_a_plan_or_a_clear_error() -> None:
     counts = fuzzing.fuzz(spaces.structured, spaces.check_values, 150, SEED)
     assert counts[spaces.VALID] > 2 and counts[spaces.REFUSED] > 30, counts
 
 
+@pytest.mark.integration
 def test_garbled_bytes_end_in_a_plan_or_a_clear_error(tmp_path: Path) -> None:
     counts = fuzzing.fuzz(spaces.garbled, lambda content: spaces.check_bytes(content, tmp_path), 80, SEED)
     assert counts[spaces.REFUSED] > 10, counts

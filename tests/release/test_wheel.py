@@ -52,6 +52,7 @@ def run(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return runs
 
 
+@pytest.mark.integration
 def test_the_wheel_holds_packages_spaces_and_data_and_nothing_else(wheel: Path) -> None:
     assert wheel.name == f"calibration_sweeper-{VERSION}-py3-none-any.whl"
     with zipfile.ZipFile(wheel) as archive:
@@ -60,6 +61,7 @@ def test_the_wheel_holds_packages_spaces_and_data_and_nothing_else(wheel: Path) 
     assert held == {path for path in source_files() if path.startswith(packages)}
 
 
+@pytest.mark.integration
 def test_the_source_distribution_is_the_repository(sources: Path, tmp_path: Path) -> None:
     archive = build(sources, tmp_path, "sdist")
     with tarfile.open(archive) as held:

@@ -23,6 +23,8 @@ from tests.running import write_space
 from trainables.files.stores.base import StoreError
 from trainables.files.stores.object_store import Store
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
@@ -49,7 +51,6 @@ def test_a_wrong_container_is_one_sentence(service: dict[str, str], monkeypatch:
     assert "AZURE_STORAGE_ACCOUNT_KEY" in refused.value.remedy
 
 
-@pytest.mark.integration
 def test_a_sweep_runs_into_a_container_and_is_read_from_it(service: dict[str, str], tmp_path: Path) -> None:
     space, output = write_space(tmp_path), f"az://{BUCKET}/team"
     for arguments in (["run", str(space), "--no-mlflow"], ["results", "small", "--format", "csv"]):

@@ -12,6 +12,8 @@ from trainables.datasets.cache import DataSetUnavailableError
 from trainables.datasets.shards import local_copy
 from trainables.files.stores.object_store import Store
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture
 def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:

@@ -38,6 +38,8 @@ from trainables.files.stores.object_store import PATIENCE_SECONDS, Store, patien
 from trainables.worker.checkpoints import TrialFiles
 from trainables.worker.trial_tables import part_name, write_parquet, write_predictions
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Any:
@@ -77,7 +79,6 @@ def test_objects_are_whole_listed_and_gone_when_deleted(store: Store, tmp_path: 
     assert Store(f"{store.uri}-empty").entries() == {}
 
 
-@pytest.mark.integration
 def test_an_upload_that_fails_publishes_nothing(store: Store, tmp_path: Path) -> None:
     store.put("checkpoint", b"whole")
     with pytest.raises(StoreError, match="cannot be read"):

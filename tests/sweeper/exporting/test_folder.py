@@ -47,7 +47,12 @@ def lanes(tmp_path_factory) -> SweepPaths:
 
 
 @pytest.mark.parametrize(
-    ("replicate", "posthoc"), [("0", "temperature"), ("1", "focal_map"), ("all", "temperature"), ("1", NONE)]
+    ("replicate", "posthoc"),
+    [
+        ("0", "temperature"),
+        ("all", "temperature"),
+        *(pytest.param("1", method, marks=pytest.mark.integration) for method in ("focal_map", NONE)),
+    ],
 )
 @pytest.mark.parametrize("which", ["digits", pytest.param("own", marks=pytest.mark.integration)])
 def test_the_program_gives_the_sweeps_probabilities(which, replicate, posthoc, request, tmp_path):

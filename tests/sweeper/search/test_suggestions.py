@@ -82,6 +82,7 @@ def test_one_at_a_time_kills_change_no_suggestion_and_no_decision(tmp_path, seed
         _check(sweep)
 
 
+@pytest.mark.integration
 def test_a_kill_after_any_single_record_changes_nothing(tmp_path):
     """Also between a suggestion and its trial's start, for each of them."""
     undisturbed = _sweep(tmp_path, "undisturbed", count=6)
@@ -109,6 +110,7 @@ def test_several_at_a_time_each_number_is_suggested_once(tmp_path_factory, seed,
     _check(sweep)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("slots", [1, 3])
 def test_replicates_in_processes_of_their_own(tmp_path, slots):
     undisturbed, disturbed = (_sweep(tmp_path, name, kind=ApartSweep, slots=slots) for name in ("whole", "killed"))
@@ -299,6 +301,7 @@ def test_configurations_as_the_journal_has_them(tmp_path):
         known[:]
 
 
+@pytest.mark.integration
 def test_tables_and_report_have_every_configuration_that_was_chosen(tmp_path, monkeypatch):
     inline = Inline(tmp_path)
     searched = inline.run("searched", "searcher=optuna", "searcher.startup=2", "samples=6", "scheduler.max_epochs=3")

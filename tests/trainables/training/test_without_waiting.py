@@ -87,7 +87,9 @@ def test_a_wait_would_be_seen(wait):
 
 
 @pytest.mark.parametrize("train", [alone, together])
-@pytest.mark.parametrize(("architecture", "every"), [("mlp", 1), ("resnet8", 11)])
+@pytest.mark.parametrize(
+    ("architecture", "every"), [("mlp", 1), pytest.param("resnet8", 11, marks=pytest.mark.integration)]
+)
 def test_no_loss_waits_in_an_epoch(train, architecture, every):
     for values in of_every_loss(architecture)[::every]:
         assert train(values).device.type == "meta", values["loss"]
@@ -118,6 +120,7 @@ def copies_of_an_epoch(train, values, batch_size) -> int:
     return copies.count
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("train", [alone, together])
 def test_more_steps_copy_no_more_from_the_host(train):
     values = of_every_loss("mlp")
