@@ -65,7 +65,7 @@ def test_scores_of_three_classes_are_drawn_beside_the_true_probabilities(tmp_pat
 def test_reliability_is_drawn_without_and_with_the_map_for_three_paradigms(tmp_path: Path) -> None:
     results, _ = with_predictions(tmp_path, "posterior_figures_4_5_svhn", {"val": 80, "test": 120}, 10)
     figures = prediction_pictures(results)
-    (figure,) = [each for each in figures if each.key == "reliability-map"]
+    (figure,) = [each for each in figures if each.title == "Reliability"]
     words = [panel.heading.partition(":")[0] for panel in figure.panels]
     assert {word.partition(",")[0] for word in words} == {"Standard", "TS_FL", "LS"}
     assert all(
@@ -76,7 +76,7 @@ def test_reliability_is_drawn_without_and_with_the_map_for_three_paradigms(tmp_p
 
 def test_images_that_all_networks_get_right_and_wrong_have_their_confidences(tmp_path: Path) -> None:
     results, logits = with_predictions(tmp_path, "mukhoti_tables_cifar10", {"val": 60, "test": 200}, 10)
-    (figure,) = [each for each in prediction_pictures(results) if each.key == "image-confidences"]
+    (figure,) = [each for each in prediction_pictures(results) if each.title == "Confidences"]
     assert figure.legend == ["cross-entropy", "Brier", "MMCE", "FLSD-53"]
     right, wrong = figure.panels
     drawn = marks(right, "point")
@@ -107,7 +107,7 @@ def test_gradients_by_the_true_class_are_the_formulas() -> None:
 def test_selected_gammas_and_the_map_over_coverage_and_nu_are_drawn(tmp_path: Path) -> None:
     spec = load_spec(packaged_files()["selective_selection_cifar10"], rehearse=True)
     found = prediction_pictures(ideal_sweep(tmp_path, "selective_selection_cifar10", spec, "s-rehearsal"))
-    assert [figure.key for figure in found] == ["gamma-selection", "coverage-nu-map"]
+    assert [figure.title for figure in found] == ["Selection of γ", "Selective risk over coverage and ν"]
     assert [panel.heading for panel in found[0].panels] == ["inverse_focal", "dual_focal"]
 
 

@@ -62,7 +62,7 @@ def test_bleu_and_errors_are_drawn_against_temperature(tmp_path: Path) -> None:
         assert set(figure.legend) == {"cross_entropy", "label_smoothing", "focal"}
         lines = grouped(marks(figure.panels[0], "line"), lambda row: row["name"])
         assert all([row["x"] for row in line] == [*TEMPERATURES] for line in lines.values()) and len(lines) == 3
-    assert [picture.key for picture in trained_pictures(results)] == [figure.key for figure in curves]
+    assert [picture.title for picture in trained_pictures(results)] == [figure.title for figure in curves]
 
 
 def test_linear_networks_are_drawn_with_their_boundaries_and_mistakes(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The first screen's data, on sweeps with a known truth."""
 
+import functools
 import math
 import shutil
 from contextlib import nullcontext
@@ -47,6 +48,12 @@ def screen(results: Results) -> FirstScreen:
         return first_screen(frozen, leaderboard(frozen), overview(frozen))
 
 
+@functools.cache
+def shared_screen(folder: Path) -> FirstScreen:
+    """Return the first screen of a folder that no test changes."""
+    return screen(held(folder))
+
+
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Results:
     """A grid of losses and γ with two seeds and few samples."""
@@ -55,7 +62,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 
 def test_every_question_of_the_quickstart_has_a_state(quickstart_folder: Path) -> None:
-    (answer,) = screen(held(quickstart_folder)).answers
+    (answer,) = shared_screen(quickstart_folder).answers
     best = leaderboard(held(quickstart_folder)).best
     assert best is not None and answer.leader.trial == best["trial"] and answer.leader.standing == BEST
     assert [question.name for question in answer.questions[:2]] == ["loss", "network"]
@@ -67,7 +74,7 @@ def test_every_question_of_the_quickstart_has_a_state(quickstart_folder: Path) -
 
 
 def test_a_row_for_each_loss_and_network_with_the_test_ece_before_and_after(quickstart_folder: Path) -> None:
-    lines = screen(held(quickstart_folder)).lines
+    lines = shared_screen(quickstart_folder).lines
     assert len({(line.loss, line.network) for line in lines}) == len(lines)
     rows = means(quickstart_folder, "test", ["ece"]).reset_index().set_index("trial")
     finished = [line for line in lines if line.standing != STOPPED]
@@ -87,7 +94,7 @@ def test_compare_has_the_verdicts_of_the_screen(small: Results) -> None:
 
 
 def test_a_line_of_values_has_a_row_each_and_a_question(gamma_folder: Path) -> None:
-    (answer,) = screen(held(gamma_folder)).answers
+    (answer,) = shared_screen(gamma_folder).answers
     settings = {(line.loss, line.setting) for line in answer.lines if line.setting}
     assert len(settings) >= 2 and len({loss for loss, _ in settings}) >= 1
     (question, *_) = [each for each in answer.questions if each.where]

@@ -260,15 +260,15 @@ def test_large_data_are_packed_and_hold_the_same() -> None:
     assert 'type="application/json"' in data_script("x", json_text([0.1]))
 
 
-def test_a_page_of_several_sweeps(quickstart_folder: Path, losses_folder: Path, tmp_path: Path) -> None:
-    members = [held(quickstart_folder), held(losses_folder)]
+def test_a_page_of_several_sweeps(gamma_folder: Path, live_folder: Path, tmp_path: Path) -> None:
+    members = [held(gamma_folder), held(live_folder)]
     page = Page(write_several(members, tmp_path / "report.html").read_text("utf-8"))
     parts = [part_of(each) for each in members]
     for part in parts:
         section = " ".join(page.sections[part.name].split())
         assert all(squeezed(lead(answer)) in squeezed(section) for answer in part.first.answers)
     table = dict(side_by_side(parts))
-    assert table["focal"][0] and table["focal"][1] and table["hessian_trace"][0] is None
+    assert table["focal"][0] and table["focal"][1] and table["inverse_focal"][0] is None
     words = " ".join(page.sections["side-by-side"].split())
     assert all(cell is None or f"{cell.value.mean:.3g}" in words for cells in table.values() for cell in cells)
     assert all(address.startswith(("#", "data:")) or address.endswith("/report.html") for _, address in page.addresses)

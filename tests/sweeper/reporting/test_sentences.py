@@ -24,14 +24,12 @@ from sweeper.reporting.first_screen import (
     FirstScreen,
     Line,
     Question,
-    first_screen,
 )  # fmt: skip
 from sweeper.reporting.sentences import cells, glossaries, lead, remedy, sentences, settings, words_of
 from sweeper.reporting.summary import terminal
 from sweeper.results.estimators import Judgement
-from sweeper.results.leaderboard import Goal, leaderboard
-from sweeper.results.listing import overview
-from tests.sweeper.held import held
+from sweeper.results.leaderboard import Goal
+from tests.sweeper.reporting.test_first_screen import shared_screen
 from tests.sweeper.reporting.test_page import Page, squeezed
 
 
@@ -157,8 +155,7 @@ def test_every_standing_and_verdict_has_a_tooltip() -> None:
 
 @pytest.mark.parametrize("width", [120, 80])
 def test_a_screen_fits_a_terminal(quickstart_folder: Path, width: int) -> None:
-    results = held(quickstart_folder)
-    found = first_screen(results, leaderboard(results), overview(results))
+    found = shared_screen(quickstart_folder)
     console = Console(width=width, height=100, file=io.StringIO())
     console.print(terminal(found))
     text = console.file.getvalue()  # type: ignore[attr-defined]
@@ -172,8 +169,7 @@ def test_a_screen_fits_a_terminal(quickstart_folder: Path, width: int) -> None:
 
 
 def test_the_page_begins_with_the_sentence_and_a_row_for_each_finalist(quickstart_folder: Path) -> None:
-    results = held(quickstart_folder)
-    found = first_screen(results, leaderboard(results), overview(results))
+    found = shared_screen(quickstart_folder)
     text = (quickstart_folder / "report.html").read_text("utf-8")
     summary = squeezed(Page(text).sections["summary"])
     assert all(squeezed(sentence).replace("`", "") in summary for sentence in sentences(found))

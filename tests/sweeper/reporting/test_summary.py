@@ -1,5 +1,6 @@
 """Leaderboard and summary against plain recomputation."""
 
+import functools
 import io
 import shutil
 from pathlib import Path
@@ -18,9 +19,10 @@ from tests.sweeper.held import held
 from tests.sweeper.tables_by_pandas import frame, last
 
 
-def printed(folder: Path, width: int = 100) -> str:
+@functools.cache
+def printed(folder: Path) -> str:
     """Return the summary as text."""
-    console = Console(width=width, file=io.StringIO())
+    console = Console(width=100, file=io.StringIO())
     console.print(summary(Results(folder)))
     return console.file.getvalue()  # type: ignore[attr-defined]
 
