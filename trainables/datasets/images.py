@@ -81,22 +81,22 @@ class ImageArrays:
     targets: NDArray[np.int64]
 
 
-def held_out(
-    targets: NDArray[np.generic], split: str, fraction: float = 0.1, class_fraction: float = 1.0
-) -> tuple[Indices, Indices]:
+HELD_OUT = 0.1
+
+
+def held_out(targets: NDArray[np.generic], split: str, class_fraction: float = 1.0) -> tuple[Indices, Indices]:
     """Return training and validation indices of a training set.
 
     Args:
         targets: classes, int [N].
         split: `shuffled` takes the first tenth of one shuffle with seed 1, as mukhoti's released code draws 45k/5k;
             `stratified` takes a tenth of each class with seed 42, as in the selective paper.
-        fraction: share of the validation set.
         class_fraction: share of each class kept for training (posterior's CIFAR10-s: 0.1); validation stays whole.
     """
     if split == "shuffled":
-        train, val = shuffled_split(len(targets), fraction, seed=1)
+        train, val = shuffled_split(len(targets), HELD_OUT, seed=1)
     else:
-        train, val = stratified_split(targets, (fraction,), seed=42)
+        train, val = stratified_split(targets, (HELD_OUT,), seed=42)
     return (train if class_fraction == 1 else thinned(train, targets, class_fraction, seed=42)), val
 
 

@@ -192,13 +192,12 @@ class IrregularFileError(OSError):
     """A folder, link, pipe, socket or device stands where a file should be."""
 
 
-def open_regular(path: Path | str, flags: int = os.O_RDONLY, mode: int = 0o644) -> int:
+def open_regular(path: Path | str, flags: int = os.O_RDONLY) -> int:
     """Return the descriptor of a regular file; the caller closes it.
 
     Args:
         path: path of the file; a link is not followed.
         flags: flags of `os.open`. `O_TRUNC` is applied once the file is known to be regular.
-        mode: permissions of a file that is created.
 
     Raises:
         IrregularFileError: something else is there.
@@ -206,7 +205,7 @@ def open_regular(path: Path | str, flags: int = os.O_RDONLY, mode: int = 0o644) 
     """
     try:
         # O_NONBLOCK: opening a pipe without a writer would wait for one.
-        descriptor = os.open(path, flags & ~os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, mode)
+        descriptor = os.open(path, flags & ~os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV):  # link, folder, pipe or socket
             raise _irregular(path) from error

@@ -102,12 +102,11 @@ def seconds_waited(thread: int) -> float:
 
 
 @contextmanager
-def file_lock(path: Path, *, shared: bool = False, patience: float = math.inf) -> Iterator[None]:
+def file_lock(path: Path, *, patience: float = math.inf) -> Iterator[None]:
     """Hold the lock file `path`, which is made if missing; without locks, a heartbeat file next to it.
 
     Args:
         path: the lock file; its folder exists.
-        shared: see `lock_open_file`.
         patience: see `lock_open_file`; by default, wait without limit.
 
     Raises:
@@ -115,7 +114,7 @@ def file_lock(path: Path, *, shared: bool = False, patience: float = math.inf) -
         OSError: the file cannot be opened for writing.
     """
     with os.fdopen(open_regular(path, os.O_RDWR | os.O_CREAT), "w") as file:
-        claim = claimed(file, path.with_name(f"{path.name}.heartbeat"), shared=shared, patience=patience)
+        claim = claimed(file, path.with_name(f"{path.name}.heartbeat"), patience=patience)
         if claim is None:
             raise LockHeldError(f"another process holds the lock {path}")
         try:
@@ -143,21 +142,18 @@ class Claim:
         """Release the lock; closing the file releases a lock of the operating system."""
 
 
-def claimed(
-    file: FileDescriptorLike, stand_in: Path, *, shared: bool = False, patience: float = math.inf
-) -> Claim | None:
+def claimed(file: FileDescriptorLike, stand_in: Path, *, patience: float = math.inf) -> Claim | None:
     """Acquire the lock of an open lock file; return `None` if another process still holds it after `patience`.
 
     Args:
         file: the open lock file, or its descriptor.
         stand_in: heartbeat file, used if the file system has no locks.
-        shared: see `lock_open_file`; a heartbeat is never shared.
         patience: see `lock_open_file`.
 
     Raises OSError if the file can be neither locked nor renewed.
     """
     try:
-        return Claim() if lock_open_file(file, shared=shared, patience=patience) else None
+        return Claim() if lock_open_file(file, patience=patience) else None
     except NoLocksError:
         heartbeat = Heartbeat(stand_in)
     with _waiting():

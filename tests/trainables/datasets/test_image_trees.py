@@ -68,41 +68,24 @@ def test_tiny_imagenets_archive_is_unpacked(tmp_path, monkeypatch):
     assert len(module.load_tiny_imagenet(download=True).test) == 3
 
 
-def damage_tiny(tree, damage):
-    image = tree / "train" / "n01" / "images" / "n01_0.JPEG"
-    if damage == "cut image":
-        image.write_bytes(image.read_bytes()[:200])
-    elif damage == "no image":
-        image.write_bytes(b"<html>")
-    elif damage == "fewer images":
-        image.unlink()
-    elif damage == "no class":
-        shutil.rmtree(image.parent)
-    elif damage == "no list":
-        (tree / "wnids.txt").unlink()
-    elif damage == "no annotations":
-        (tree / "val" / "val_annotations.txt").unlink()
-    elif damage == "odd annotation":
-        (tree / "val" / "val_annotations.txt").write_text("val_0.JPEG\tn99\n")
-    elif damage == "no test image":
-        (tree / "val" / "images" / "val_1.JPEG").unlink()
+IMAGE, ANNOTATIONS = "train/n01/images/n01_0.JPEG", "val/val_annotations.txt"
 
 
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
-        ("cut image", r"n01_0\.JPEG: cannot be decoded"),
-        ("no image", r"n01_0\.JPEG: cannot be decoded"),
-        ("fewer images", "19 images of some classes and 20 of others"),
-        ("no class", "contains no images"),
-        ("no list", "wnids.txt: the list of classes is missing"),
-        ("no annotations", "val_annotations.txt: the file is missing"),
-        ("odd annotation", "without a known class"),
-        ("no test image", r"val_1\.JPEG: the image is missing"),
+        (lambda tree: (tree / IMAGE).write_bytes((tree / IMAGE).read_bytes()[:200]), r"n01_0\.JPEG: cannot be decoded"),
+        (lambda tree: (tree / IMAGE).write_bytes(b"<html>"), r"n01_0\.JPEG: cannot be decoded"),
+        (lambda tree: (tree / IMAGE).unlink(), "19 images of some classes and 20 of others"),
+        (lambda tree: shutil.rmtree((tree / IMAGE).parent), "contains no images"),
+        (lambda tree: (tree / "wnids.txt").unlink(), "wnids.txt: the list of classes is missing"),
+        (lambda tree: (tree / ANNOTATIONS).unlink(), "val_annotations.txt: the file is missing"),
+        (lambda tree: (tree / ANNOTATIONS).write_text("val_0.JPEG\tn99\n"), "without a known class"),
+        (lambda tree: (tree / "val/images/val_1.JPEG").unlink(), r"val_1\.JPEG: the image is missing"),
     ],
 )
 def test_a_broken_tree_is_named(tmp_path, damage, sentence):
-    damage_tiny(write_tiny(tmp_path / "data"), damage)
+    damage(write_tiny(tmp_path / "data"))
     with pytest.raises(DataSetUnavailableError, match=sentence):
         load_dataset("tiny_imagenet", folder=str(tmp_path / "data"))
 

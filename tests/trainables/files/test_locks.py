@@ -17,7 +17,7 @@ HOLDER = """
 import sys
 from pathlib import Path
 from trainables.files.locks import file_lock
-with file_lock(Path(sys.argv[1]), shared=sys.argv[2] == "shared"):
+with file_lock(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -35,9 +35,9 @@ for _ in range(200):
 
 
 @contextmanager
-def held_elsewhere(path: Path, kind: str = "exclusive") -> Iterator[subprocess.Popen[str]]:
+def held_elsewhere(path: Path) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(path), kind], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", HOLDER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None and process.stdout.readline() == "held\n"
         try:
@@ -77,14 +77,6 @@ def test_who_waits_comes_after(tmp_path: Path) -> None:
     assert (tmp_path / "number").read_text() == "400"
 
 
-def test_several_share_it_and_none_has_it_alone_meanwhile(tmp_path: Path) -> None:
-    with held_elsewhere(tmp_path / "lock", "shared"):
-        with file_lock(tmp_path / "lock", shared=True, patience=0):
-            pass
-        with pytest.raises(LockHeldError), file_lock(tmp_path / "lock", patience=0):
-            pytest.fail("one has it alone while another shares it")
-
-
 def test_patience_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now, pauses = [0.0], list[float]()
 
@@ -100,12 +92,13 @@ def test_patience_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert 1.0 <= sum(pauses) < 1.2 and pauses == sorted(pauses)
 
 
-def test_a_folder_can_be_locked_by_its_descriptor(tmp_path: Path) -> None:
-    first, second = os.open(tmp_path, os.O_RDONLY), os.open(tmp_path, os.O_RDONLY)
-    try:
-        assert lock_open_file(first, patience=0) and not lock_open_file(second, patience=0)
-    finally:
-        os.close(first)
+def test_a_folder_can_be_locked_and_shared_by_its_descriptor(tmp_path: Path) -> None:
+    first, second, third = (os.open(tmp_path, os.O_RDONLY) for _ in range(3))
+    assert lock_open_file(first, patience=0) and not lock_open_file(second, patience=0)
+    os.close(first)
+    assert all(lock_open_file(sharing, shared=True, patience=0) for sharing in (second, third))
+    assert not lock_open_file(second, patience=0), "one has it alone while another shares it"
+    os.close(third)
     assert lock_open_file(second, patience=0)
     os.close(second)
 

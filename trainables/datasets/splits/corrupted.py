@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -149,13 +149,7 @@ class Corrupted:
         return images, targets
 
 
-def corrupted(
-    images: Images,
-    kind: str,
-    severity: int,
-    draws: np.random.RandomState | None = None,
-    report: Callable[[], None] = lambda: None,
-) -> Images:
+def corrupted(images: Images, kind: str, severity: int, draws: np.random.RandomState | None = None) -> Images:
     """Return images corrupted by `kind` at `severity`, uint8 [N, H, W, C].
 
     Args:
@@ -164,7 +158,6 @@ def corrupted(
         severity: 1 to 5.
         draws: random generator. By default, kind and severity are its seed, so that all networks of all sweeps see the
             same images.
-        report: callback after each part, to show progress.
 
     Raises:
         DataSetUnavailableError: the photographs of `frost` are missing.
@@ -183,7 +176,6 @@ def corrupted(
         part = images[start : start + step]
         # Truncated, not rounded, as in the reference.
         results[start : start + step] = CORRUPTIONS[kind](part, severity, small, draws).astype(np.uint8)
-        report()
     return results
 
 
