@@ -79,9 +79,9 @@ def test_enlarged_digits_keep_the_split_and_show_the_same_digits():
     assert large.split_hash == small.split_hash and large.input_shape == (3, 32, 32)
     for part in ("train", "val", "test"):
         assert torch.equal(getattr(large, part).targets, getattr(small, part).targets)
-    images, _ = module.read_digits(module.digits_file())
+    images, targets = module.read_digits(module.digits_file())
     back = torch.nn.functional.avg_pool2d(large.test.inputs.float(), 4)[:, 0] * 16 / 255
-    parts = stratified_split(load_targets(), module.HELD_OUT_FRACTIONS, module.SPLIT_SEED)
+    parts = stratified_split(targets, module.HELD_OUT_FRACTIONS, module.SPLIT_SEED)
     original = torch.from_numpy(images[parts[2]]).float()
     assert torch.corrcoef(torch.stack([back.flatten(), original.flatten()]))[0, 1] > 0.9
     assert torch.equal(large.test.inputs[:, 0], large.test.inputs[:, 2])
@@ -89,7 +89,3 @@ def test_enlarged_digits_keep_the_split_and_show_the_same_digits():
     assert inputs.dtype == torch.float32 and abs(float(inputs.mean())) < 1e-3 and abs(float(inputs.std()) - 1) < 1e-3
     assert large.train.augmentation is not None and large.val.augmentation is None
     assert load_dataset("digits_32", augment=False).train.augmentation is None
-
-
-def load_targets():
-    return module.read_digits(module.digits_file())[1]

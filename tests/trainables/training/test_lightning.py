@@ -25,6 +25,11 @@ def library():
     set_code_root(None)
 
 
+def trainer_of(library, **options):
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "num_sanity_val_steps": 0}
+    return library.Trainer(accelerator="cpu", max_epochs=4, **quiet, **options)
+
+
 def test_the_example_resumes_to_the_bit():
     found = prepare_dataset(load_spec("examples/own_lightning"))
     assert isinstance(found, LoopData) and found.classes == 3
@@ -47,8 +52,7 @@ def test_epoch_by_epoch_is_one_fit(tmp_path, library):
     assert loop.model.training, "predicting left the modes as they were"
     torch.manual_seed(3)
     net = import_target("own_lightning:Net")(0.05, LOSS)
-    options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    whole = library.Trainer(accelerator="cpu", max_epochs=4, num_sanity_val_steps=0, **options)
+    whole = trainer_of(library)
     whole.fit(net, datamodule=import_target("own_lightning:Wine")())
     mine, theirs = loop.network().state_dict(), net.state_dict()
     assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
@@ -157,10 +161,7 @@ def test_schedules_and_callbacks_see_the_whole_sweep_and_its_validation(library,
     rows = [second.train_epoch() for _ in range(2)]
     torch.manual_seed(3)
     whole = scheduled(library, schedule)
-    options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    trainer = library.Trainer(
-        accelerator="cpu", max_epochs=4, num_sanity_val_steps=0, callbacks=[stopping()], **options
-    )
+    trainer = trainer_of(library, callbacks=[stopping()])
     trainer.fit(whole, datamodule=import_target("own_lightning:Wine")())
     assert first.model.rates + second.model.rates == whole.rates
     assert all(torch.equal(second.model.state_dict()[name], value) for name, value in whole.state_dict().items())

@@ -42,6 +42,18 @@ def _given(index: int, **changes: object) -> Assignment:
     return Assignment(index, f"c{index:05d}", {**VALUES, **changes}, [index, 100 + index])
 
 
+def exceed(monkeypatch: pytest.MonkeyPatch, target: type, method: str, error: Exception) -> None:
+    """Let a method run out of memory."""
+
+    def too_much(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(target, method, too_much)
+
+
+CARD_FULL = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+
 def test_lanes_report_what_their_trials_report_alone() -> None:
     """As a cohort of their own, to the bit: a resumed trial, one on Ray and a lane are the same trial."""
     process = CohortWorker(_settings())
@@ -98,11 +110,7 @@ def test_a_checkpoint_holds_its_own_trial_alone(tmp_path: Path) -> None:
 def test_a_cohort_that_runs_out_of_memory_gives_all_back_and_is_halved(monkeypatch: pytest.MonkeyPatch) -> None:
     process = CohortWorker(_settings())
     process.follow(WorkerCommand(new=([_given(0)],)))
-
-    def too_much(cohort: Cohort) -> list[dict[str, object]]:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-
-    monkeypatch.setattr(Cohort, "train_epoch", too_much)
+    exceed(monkeypatch, Cohort, "train_epoch", CARD_FULL)
     news = process.follow(WorkerCommand(new=([_given(1)],)))
     assert (news.gave_up, news.most_lanes, news.reports) == (True, 2, ())
     monkeypatch.undo()
@@ -116,7 +124,7 @@ def test_memory_that_runs_out_while_lanes_are_filled(monkeypatch: pytest.MonkeyP
 
     def too_much(trial: Trial, cohort: Cohort) -> None:
         if trial.assignment.configuration == 2:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+            raise CARD_FULL
         join(trial, cohort)
 
     monkeypatch.setattr(Trial, "join", too_much)
@@ -130,11 +138,7 @@ def test_memory_that_runs_out_while_lanes_are_filled(monkeypatch: pytest.MonkeyP
 def test_memory_that_an_evaluation_beside_others_exceeds_is_no_trials_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     process = CohortWorker(_settings())
     process.follow(WorkerCommand(new=([_given(0)],)))
-
-    def too_much(trial: Trial) -> dict[int, object]:
-        raise MemoryError
-
-    monkeypatch.setattr(Trial, "evaluations", too_much)
+    exceed(monkeypatch, Trial, "evaluations", MemoryError())
     news = process.follow(WorkerCommand(new=([_given(1)],)))
     assert (news.gave_up, news.lost) == (True, ())
 
@@ -157,11 +161,7 @@ def test_checkpoints_of_one_batch_are_written_in_order(tmp_path: Path, monkeypat
 def test_memory_that_one_trial_alone_exceeds_is_its_own_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     process = CohortWorker(_settings())
     process.follow(WorkerCommand(new=([_given(0)],)))
-
-    def too_much(cohort: Cohort) -> list[dict[str, object]]:
-        raise MemoryError
-
-    monkeypatch.setattr(Cohort, "train_epoch", too_much)
+    exceed(monkeypatch, Cohort, "train_epoch", MemoryError())
     with pytest.raises(MemoryError):
         process.follow(WorkerCommand())
 
