@@ -49,15 +49,18 @@ def completed(output: Path) -> list[str]:
     return completions("status", "--output", str(output), "")
 
 
-def test_the_latest_is_the_one_that_began_last(tmp_path: Path) -> None:
-    for name, created in {
-        "b": "2026-11-02T00:00:00+00:00",
-        "c": "2026-11-03T00:30:00+02:00",
-        "a": "2026-11-01",
-    }.items():
-        write(tmp_path / name, created)
-    assert sweep_names(tmp_path) == results.sweep_names(tmp_path) == ["c", "b", "a"]
-    assert sweep_names(tmp_path / "none") == sweep_names(tmp_path / "a" / "sweep.yaml") == []
+def test_the_latest_is_the_one_that_began_last_and_else_the_files_time_tells(tmp_path: Path) -> None:
+    begun = {"b": "2026-11-02T00:00:00+00:00", "c": "2026-11-03T00:30:00+02:00", "a": "2026-11-01"}
+    dated, undated, equal = (tmp_path / name for name in ("dated", "undated", "equal"))
+    for age, name in enumerate(("c", "a", "b")):
+        write(dated / name, begun[name])
+        write(undated / name, None, 100 + age)
+        write(equal / name, "2026-11-01T00:00:00+00:00", 100 + age)
+    (undated / "a" / "manifest.json").write_text("{ damaged")
+    (undated / "c" / "manifest.json").unlink()
+    assert sweep_names(dated) == results.sweep_names(dated) == ["c", "b", "a"]
+    assert sweep_names(undated) == sweep_names(equal) == ["b", "a", "c"]
+    assert sweep_names(tmp_path / "none") == sweep_names(dated / "a" / "sweep.yaml") == []
 
 
 @pytest.mark.parametrize("touched", ["", "sweep.yaml", "manifest.json", "report.html"])
@@ -67,20 +70,6 @@ def test_what_happens_to_its_folder_makes_no_sweep_younger(tmp_path: Path, touch
     (old / touched).touch()
     os.utime(old)
     assert sweep_names(tmp_path) == ["new", "old"]
-
-
-def test_without_a_date_the_files_time_tells(tmp_path: Path) -> None:
-    for age, name in enumerate(("c", "a", "b")):
-        write(tmp_path / name, None, 100 + age)
-    (tmp_path / "a" / "manifest.json").write_text("{ damaged")
-    (tmp_path / "c" / "manifest.json").unlink()
-    assert sweep_names(tmp_path) == ["b", "a", "c"]
-
-
-def test_of_two_in_one_second_the_files_tell(tmp_path: Path) -> None:
-    for age, name in enumerate(("x", "x-3", "x-2")):
-        write(tmp_path / name, "2026-11-01T00:00:00+00:00", 100 + age)
-    assert sweep_names(tmp_path) == ["x-2", "x-3", "x"]
 
 
 def test_tables_alone_are_a_sweep_to_everyone(tmp_path: Path) -> None:
