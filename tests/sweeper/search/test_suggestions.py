@@ -102,7 +102,7 @@ def test_a_kill_after_any_single_record_changes_nothing(tmp_path):
     assert struck.count("suggested") == 6 and len(struck) > 12
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(st.integers(0, 2**32), st.integers(2, 5), st.sampled_from([HALVING, TO_THE_END]), st.integers(0, 12))
 def test_several_at_a_time_each_number_is_suggested_once(tmp_path_factory, seed, slots, schedule, kills):
     sweep = _sweep(tmp_path_factory.mktemp("sweep"), schedule=schedule, slots=slots)
@@ -115,7 +115,7 @@ def test_several_at_a_time_each_number_is_suggested_once(tmp_path_factory, seed,
 def test_replicates_in_processes_of_their_own(tmp_path, slots):
     undisturbed, disturbed = (_sweep(tmp_path, name, kind=ApartSweep, slots=slots) for name in ("whole", "killed"))
     undisturbed.run(np.random.default_rng(1))
-    disturbed.run(np.random.default_rng(2), kills=20, trouble=0.05)
+    disturbed.run(np.random.default_rng(2), kills=10, trouble=0.05)
     for sweep in (undisturbed, disturbed):
         _check(sweep)
     if slots == 1:

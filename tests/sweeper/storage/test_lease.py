@@ -134,8 +134,8 @@ def test_a_holder_whose_record_is_not_written_yet_still_counts(path, other_drive
     for content in ("", "{", "[]", "null"):
         path.write_text(content)
         assert holder(path) == {}
-        with pytest.raises(SweeperError, match=r"process \? on \?"), Lease(path):
-            pass
+    with pytest.raises(SweeperError, match=r"process \? on \?"), Lease(path):
+        pass
 
 
 def test_a_folder_that_cannot_be_written_to_is_a_clear_error(tmp_path):
