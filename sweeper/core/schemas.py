@@ -11,8 +11,16 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from trainables.curvature.statistics.base import statistic_of
-from trainables.worker import trial_tables
-from trainables.worker.trial_tables import COUNT, EVALUATION, NUMBER, TEXT, evaluation_schema
+from trainables.worker.trial_tables import (
+    COUNT,
+    CURVATURE_SCHEMAS,
+    EVALUATION,
+    NUMBER,
+    RELIABILITY_SCHEMA,
+    TEXT,
+    evaluation_schema,
+    predictions_schema,
+)
 
 #: The column that marks a rehearsal's rows. It is constant, so the metadata of its field hold the value.
 REHEARSAL = "rehearsal"
@@ -77,9 +85,9 @@ def table_schemas(
         "trials": pa.schema([*TRIAL_COLUMNS.items(), computed, mark, *configuration]),
         "epochs": pa.schema([*EPOCHS_SCHEMA, *more, mark]),
         "evaluations": pa.schema([*EVALUATION_KEYS.items(), *measured, mark]),
-        "reliability": trial_tables.RELIABILITY_SCHEMA,
-        "predictions": trial_tables.predictions_schema(classes),
-        **trial_tables.CURVATURE_SCHEMAS,
+        "reliability": RELIABILITY_SCHEMA,
+        "predictions": predictions_schema(classes),
+        **CURVATURE_SCHEMAS,
         "decisions": DECISIONS_SCHEMA.append(mark),
     }
 

@@ -7,12 +7,27 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from sweeper.core.errors import SweeperError
-from sweeper.journal import records
-from sweeper.journal.records import AddedSeed, Decision, Failed, Judged, Record, ReplicateReported, Reported, Started
+from sweeper.journal.records import (
+    STATUSES,
+    Added,
+    AddedSeed,
+    Attempt,
+    Decision,
+    Drawn,
+    Ended,
+    Failed,
+    Judged,
+    Record,
+    ReplicateReported,
+    Reported,
+    Started,
+    Suggested,
+    configuration_of,
+)
 from trainables.registry import Configuration
 from trainables.worker.trial_reports import Failure, Row, TrialReport
 
-WAITING, RUNNING, COMPLETED, EARLY_STOPPED, FAILED, INTERRUPTED = records.STATUSES
+WAITING, RUNNING, COMPLETED, EARLY_STOPPED, FAILED, INTERRUPTED = STATUSES
 
 #: The final statuses; only `resume --failed` reopens failed trials.
 ENDED = frozenset({COMPLETED, EARLY_STOPPED, FAILED})
@@ -211,15 +226,15 @@ class SweepState:
         self.sequence = record.sequence
         self.updated_at = record.time
         match record.body:
-            case records.Attempt() as body:
+            case Attempt() as body:
                 self.attempt, self.outcome = body.attempt, None
                 self.started_at = self.started_at if self.started_at is not None else record.time
                 self._interrupt_running()  # the driver before may have died without a record
-            case records.Suggested() as body:
+            case Suggested() as body:
                 self.configurations[body.configuration] = body.values
-            case records.Drawn() as body:
+            case Drawn() as body:
                 self.configurations.update(enumerate(body.values, body.first))
-            case records.Added() as body:
+            case Added() as body:
                 self.round = max(self.round, body.round)
                 self.trials |= {s.configuration: TrialState(configuration=s.configuration, added=s) for s in body.seeds}
                 self.touched += [seed.configuration for seed in body.seeds]
@@ -233,10 +248,10 @@ class SweepState:
                 self._judged(self._trial(body), body)
             case Failed() as body:
                 self._failed(self._trial(body), body)
-            case records.Ended() as body:
+            case Ended() as body:
                 self.outcome = body.outcome
                 self._interrupt_running()
-        configuration = records.configuration_of(record.body)
+        configuration = configuration_of(record.body)
         if configuration is not None:
             self.touched.append(configuration)
 
@@ -255,7 +270,7 @@ class SweepState:
     def count(self) -> dict[str, int]:
         """Count the trials in each status, without added seeds."""
         counted = Counter(trial.status for trial in self.trials.values() if trial.added is None)
-        return {status: counted[status] for status in records.STATUSES}
+        return {status: counted[status] for status in STATUSES}
 
     @property
     def added(self) -> list[TrialState]:

@@ -17,8 +17,22 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from search_spaces import locate
-from sweeper.core import domains
-from sweeper.core.domains import Fields, Node, Plain, Values, join_path, mappings, part_of
+from sweeper.core.domains import (
+    Constant,
+    Fields,
+    Members,
+    Node,
+    Plain,
+    Values,
+    grid_size,
+    is_random,
+    join_path,
+    mappings,
+    parse,
+    part_of,
+    random_sizes,
+    resolved_faults,
+)
 from sweeper.core.errors import Fault, InvalidSearchSpace
 from sweeper.core.labels import plural
 from sweeper.scheduling.base import DEFAULT, IGNORES_SETTINGS, WITHIN
@@ -240,7 +254,7 @@ def _check_names(values: dict[str, Plain], space: Plain, registries: Registries)
         nodes = check_searcher(values, nodes, registries.searchers, faults)
         checked = tree = Fields(nodes)
         if not faults:  # these rules need a valid tree
-            faults += domains.resolved_faults(tree, "space")
+            faults += resolved_faults(tree, "space")
         faults += _count_faults(values, tree)
         faults += _line_faults(values, tree)
         faults += within_faults(part_of(scheduler, WITHIN.name), tree)
@@ -289,18 +303,18 @@ def _count_faults(values: dict[str, Plain], space: Fields) -> list[Fault]:
     if any(_invalid(node) for node in space.nodes.values()):
         values.setdefault("samples", 1)
         return []
-    points = domains.grid_size(space)
+    points = grid_size(space)
     if values.get("samples") is None:
-        if points == 1 and domains.is_random(space):
+        if points == 1 and is_random(space):
             values["samples"] = 1
             return [Fault("samples", "missing: how many configurations to draw", "write e.g. samples: 48")]
         values["samples"] = 1
     samples, replicates = values["samples"], values.get("replicates")
     common = isinstance(replicates, dict) and replicates.get("seeds", "own") != "own"
-    fewest, most = domains.random_sizes(space)
+    fewest, most = random_sizes(space)
     distinct = fewest if common else most
     # Imported sweeps were drawn elsewhere.
-    drawn = values.get("loop") != IMPORTED and (common or domains.is_random(space))
+    drawn = values.get("loop") != IMPORTED and (common or is_random(space))
     # With common seeds, a repeated configuration gives exactly the same numbers, so training it again is wasted time.
     if isinstance(samples, int) and distinct < samples and most < math.inf and drawn:
         holder = "a grid point" if points > 1 else "the space"
@@ -314,7 +328,7 @@ def _count_faults(values: dict[str, Plain], space: Fields) -> list[Fault]:
 
 
 def _invalid(node: Node) -> bool:
-    return any(map(_invalid, node.nodes)) if isinstance(node, domains.Members) else isinstance(node, domains.Constant)
+    return any(map(_invalid, node.nodes)) if isinstance(node, Members) else isinstance(node, Constant)
 
 
 def _line_faults(values: Mapping[str, Plain], space: Fields) -> list[Fault]:
@@ -351,7 +365,7 @@ def loop_nodes(space: Mapping[str, Plain], loop: str, registries: Registries, fa
 
     nodes: dict[str, Node] = {}
     for part, registry in registries.space.items():
-        nodes[part] = Fields({"name": domains.Constant(OWN)})
+        nodes[part] = Fields({"name": Constant(OWN)})
         if part in space and space[part] != {"name": OWN}:
             nodes[part] = resolve_component(space[part], registry, join_path("space", part), faults)
     free = {key: value for key, value in space.items() if key not in nodes and key != PART}
@@ -367,7 +381,7 @@ def loop_nodes(space: Mapping[str, Plain], loop: str, registries: Registries, fa
         faults.append(Fault("loop", rule, "write module.file:Name, e.g. my_code:Loop"))
         return nodes
     if trusted or takes_all(known[loop].build):
-        return nodes | {key: domains.parse(value, join_path("space", key), faults) for key, value in free.items()}
+        return nodes | {key: parse(value, join_path("space", key), faults) for key, value in free.items()}
     resolved = resolve_component({"name": loop, **free}, known, "space", faults)
     return nodes | {key: node for key, node in getattr(resolved, "nodes", {}).items() if key != "name"}
 

@@ -22,9 +22,17 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweeper.core import ids
 from sweeper.core.errors import SweeperError
-from sweeper.core.ids import KEPT, RECALIBRATIONS, SweepPaths, cache_folder, is_sweep_name, kept_file
+from sweeper.core.ids import (
+    KEPT,
+    RECALIBRATIONS,
+    SweepPaths,
+    cache_folder,
+    is_sweep_name,
+    is_table_file,
+    kept_file,
+    trial_of,
+)
 from sweeper.storage.lease import LEASE
 from sweeper.storage.lookup import find_sweep
 from sweeper.storage.store_journal import fetch_journal, read_terms
@@ -226,7 +234,7 @@ def local_path(paths: SweepPaths, name: str) -> Path | None:
     if first == "journal" and _DAMAGED_RECORD.fullmatch(rest):
         return paths.journal / rest
     table, _, file = rest.partition("/")
-    if first == "tables" and ids.is_table_file(table, file):
+    if first == "tables" and is_table_file(table, file):
         return (paths.recalibrations if table == RECALIBRATIONS else paths.tables.resolve() / table) / file
     return None
 
@@ -301,7 +309,7 @@ def bring_predictions(paths: SweepPaths, trials: Collection[str] | None = None) 
     wanted = {
         paths.tables.resolve() / KEPT / file: (name, entry)
         for name, entry in store.entries(f"tables/{KEPT}", recursive=False).items()
-        if (file := kept_file(name)) is not None and (trials is None or ids.trial_of(file) in trials)
+        if (file := kept_file(name)) is not None and (trials is None or trial_of(file) in trials)
     }
     if trials is None:
         for path in {*kept_files(paths)} - wanted.keys():
