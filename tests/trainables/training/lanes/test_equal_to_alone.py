@@ -25,7 +25,8 @@ from trainables.models.base import ArchitectureComponent
 SLOW = HEAVY | {"timm", "torchvision", "resnet32", "resnet44", "resnet56", "preresnet56", "mobilenet_v2", "resnet18"}
 SMALL = {
     **OPTIONS,
-    "resnet18_double_width": {"width": 0.25},
+    "resnet_cifar": {"depth": 8},
+    "densenet": {"layers": 2, "growth": 6},
     "preresnet": {"depth": 8, "width": 0.5},
     "wide_resnet": {"depth": 10, "width": 0.5, "dropout": 0.3},
     "vit_small_32": {"depth": 1, "dropout": 0.1},
@@ -35,8 +36,8 @@ SMALL = {
 HESSIAN_TRACES = [
     ({"name": "hessian_trace", "weight": 1e-3, "probes": 2}, "mlp"),
     ({"name": "hessian_trace", "weight": 1e-3, "base": "adafocal"}, "mlp"),
-    ({"name": "hessian_trace", "weight": 1e-5}, {"name": "resnet8", "width": 0.5}),
-    ({"name": "hessian_trace", "weight": 0.0}, {"name": "resnet8", "width": 0.5}),
+    ({"name": "hessian_trace", "weight": 1e-5}, {"name": "resnet8", "width": 0.25}),
+    ({"name": "hessian_trace", "weight": 0.0}, {"name": "resnet8", "width": 0.25}),
 ]
 OPTIMIZERS = [
     {"nesterov": True},
