@@ -177,12 +177,12 @@ def test_free_parameters_are_those_of_the_error_of_a_fit(name, classes, samples)
         logits = rng.normal(size=(count, classes)) * 2
         return logits, (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
 
-    new, gaps = draw(10_000), []
-    for _ in range(60):
+    new, gaps = draw(4_000), []
+    for _ in range(40):
         known = draw(samples)
         calibrator = fit(name, *known)
         gains = [nll_of(softmax64(z), y) - nll_of(calibrator(z), y) for z, y in (known, new)]
         gaps.append(samples * (gains[0] - gains[1]))
     free = POSTHOC[name].free(classes, calibrator.parameters)
-    error = np.std(gaps) / 60**0.5
+    error = np.std(gaps) / 40**0.5
     assert abs(np.mean(gaps) - free) < 0.2 * free + 3 * error, (np.mean(gaps), free, error)
