@@ -9,18 +9,19 @@ from typing import Any
 
 import pytest
 
-mcp = pytest.importorskip("mcp")
+from tests.patience import patient
+from tests.sweeper.synthetic_sweep import write_sweep
 
-from tests.patience import patient  # noqa: E402
-from tests.sweeper.synthetic_sweep import write_sweep  # noqa: E402
+pytestmark = pytest.mark.integration
 
 READ = {"plan", "status", "results", "show", "compare", "ensemble", "conformal"}
 
 
-def _server(folder: Path, *options: str) -> Any:
+def _client(folder: Path, *options: str) -> Any:
+    mcp = pytest.importorskip("mcp")  # a second, which only these tests shall wait
     arguments = ["-m", "sweeper", "mcp", "--output", str(folder / "results"), *options]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    return mcp.StdioServerParameters(command=sys.executable, args=arguments, env=environment, cwd=folder)
+    return mcp.Client(mcp.StdioServerParameters(command=sys.executable, args=arguments, env=environment, cwd=folder))
 
 
 async def _call(client: Any, tool: str, **given: Any) -> tuple[bool, Any]:
@@ -30,7 +31,6 @@ async def _call(client: Any, tool: str, **given: Any) -> tuple[bool, Any]:
     return bool(answer.is_error), text if answer.is_error else json.loads(text)
 
 
-@pytest.mark.integration
 def test_an_agent_reads_and_is_refused_what_it_may_not(tmp_path):
     write_sweep(tmp_path / "results" / "first", space="gamma", configurations=4, samples=30, failures=0)
     space = "{dataset: digits, scheduler: {name: asha, max_epochs: 3}, samples: 2, "
@@ -38,7 +38,7 @@ def test_an_agent_reads_and_is_refused_what_it_may_not(tmp_path):
     (tmp_path / "own.yaml").write_text(space)
 
     async def session() -> None:
-        async with mcp.Client(_server(tmp_path)) as client:
+        async with _client(tmp_path) as client:
             listed = {tool.name: tool.input_schema["properties"] for tool in (await client.list_tools()).tools}
             assert {*listed} == READ, "without --allow-run nothing starts"
             assert not {"output", "to", "page"} & {name for properties in listed.values() for name in properties}
@@ -63,12 +63,11 @@ def test_an_agent_reads_and_is_refused_what_it_may_not(tmp_path):
     asyncio.run(session())
 
 
-@pytest.mark.integration
 def test_an_agent_that_may_starts_a_sweep(tmp_path):
     settings = ["samples=4", "scheduler.max_epochs=3", "scheduler.grace_epochs=1", "evaluation.curvature=false"]
 
     async def session() -> None:
-        async with mcp.Client(_server(tmp_path, "--allow-run")) as client:
+        async with _client(tmp_path, "--allow-run") as client:
             assert {tool.name for tool in (await client.list_tools()).tools} == READ | {"run", "stop"}
             await client.call_tool("run", {"space": "quickstart", "name": "night", "settings": settings})
             for _ in range(int(patient(120))):

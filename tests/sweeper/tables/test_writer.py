@@ -11,7 +11,6 @@ from typing import Any
 import duckdb
 import numpy as np
 import pandas as pd
-import polars as pl
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
@@ -204,6 +203,8 @@ def test_every_documented_reader_reads_every_table_before_the_first_row_and_afte
 
 
 def read_everything(sweep: Any, counts: dict[str, int]) -> None:
+    import polars as pl
+
     for table, count in counts.items():
         pattern = f"{sweep.paths.tables}/{table}/**/*.parquet"
         names = sweep.schemas[table].names

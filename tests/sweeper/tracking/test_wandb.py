@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import wandb
-from wandb.proto.wandb_internal_pb2 import Record
 
 from sweeper.api.arguments import checked
 from sweeper.core.errors import SweeperError
@@ -32,7 +30,9 @@ def _offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("WANDB_CONFIG_DIR", str(tmp_path / "config"))
 
 
-def records_of(file: Path) -> Iterator[Record]:
+def records_of(file: Path) -> Iterator[Any]:
+    from wandb.proto.wandb_internal_pb2 import Record  # two seconds, which only these tests shall wait
+
     content, at, begun = file.read_bytes(), HEADER, b""
     while at + PART.size <= len(content):
         if (left := BLOCK - at % BLOCK) < PART.size:
@@ -95,6 +95,8 @@ def test_a_killed_follower_leaves_one_complete_run_per_trial(random_sweep: Any) 
 
 
 def test_a_missing_key_is_refused_before_the_sweep(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import wandb
+
     assert checked("wandb:me/calibration") == "wandb:me/calibration"
     wandb.teardown()  # it read the environment once
     monkeypatch.setenv("WANDB_MODE", "online")
