@@ -1,16 +1,35 @@
-"""A record is whole or absent; damage and gaps are named, and what comes before them is read."""
+"""A record is whole or absent; damage and gaps are named; killing the writer at any moment loses nothing recorded."""
 
-import errno
 import os
 import random
 import re
+import resource
 import shutil
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 
-from sweeper.core.errors import DiskFullError, SweeperError
+from sweeper.core.errors import SweeperError
 from sweeper.journal.journal import Journal, read_journal, set_aside_damaged
-from tests.sweeper.records import made_body, made_record, record_names
+from tests.seeds import drawn_seed
+from tests.sweeper.records import fields, made_body, made_record, record_names
+
+WRITER = """
+import sys
+from pathlib import Path
+from sweeper.journal.journal import Journal
+from tests.sweeper.records import made_body
+journal = Journal(Path(sys.argv[1]))
+number = journal._next
+while True:
+    rows = [{"replicate": 0, "epoch": 1, "measured_in_this_epoch_of_training": 0.123}] * 400
+    record = journal.append(made_body("report", {"configuration": number % 7, "epoch": number, "epochs": rows}))
+    print(record.sequence, flush=True)
+    number += 1
+"""
 
 
 def _fill(folder, count):
@@ -118,16 +137,73 @@ def test_a_folder_that_cannot_be_made_is_a_clear_error(tmp_path):
         Journal(tmp_path / "file" / "journal")
 
 
-def test_a_full_disk_records_nothing_and_says_so(tmp_path, monkeypatch):
-    def full(*_, **__):
-        raise OSError(errno.ENOSPC, "No space left on device")
+@pytest.mark.integration
+def test_killing_the_writer_leaves_whole_records_and_a_sequence_that_continues(tmp_path):
+    """Kill moments are drawn by progress: after a random number of further records, plus random microseconds."""
+    seed = drawn_seed()
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    acknowledged = -1
+    for _ in range(12):
+        with subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE) as writer:
+            for _ in range(rng.randint(1, 20)):
+                acknowledged = int(writer.stdout.readline())
+            time.sleep(rng.uniform(0, 2e-3))
+            writer.send_signal(signal.SIGKILL)
+            acknowledged = max([acknowledged, *map(int, writer.stdout.read().split(b"\n")[:-1])])
+        records = list(read_journal(tmp_path))
+        assert [r.sequence for r in records] == list(range(len(records)))
+        assert all(fields(r)["epoch"] == r.sequence and len(fields(r)["epochs"]) == 400 for r in records)
+        assert len(records) > acknowledged
+    assert Journal(tmp_path).append(made_body("ended", {})).sequence == len(records)
 
+
+def test_a_full_disk_records_nothing_and_says_so(tmp_path):
+    """The limit on a file's size stands for the disk: a write beyond it fails half done, as on a full disk."""
     _fill(tmp_path, 2)
-    journal = Journal(tmp_path)
-    with monkeypatch.context() as patch:
-        patch.setattr("sweeper.journal.journal.write_bytes", full)
-        with pytest.raises(DiskFullError, match=r"cannot be written to: No space left(.|\n)*sweeper resume"):
-            journal.append(made_body("report", {}))
-    assert journal.append(made_body("ended")).sequence == 2
-    assert [record.kind for record in read_journal(tmp_path)] == ["started", "started", "ended"]
+
+    def limit():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
+
+    program = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from sweeper.core.errors import SweeperError\n"
+        "from sweeper.journal.journal import Journal\n"
+        "from tests.sweeper.records import made_body\n"
+        "journal = Journal(Path(sys.argv[1]))\n"
+        "try:\n"
+        "    journal.append(made_body('report', {'device': 'x' * 10_000}))\n"
+        "except SweeperError as error:\n"
+        "    print(error)\n"
+        "print(journal.append(made_body('ended')).sequence)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], preexec_fn=limit, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert "cannot be written to: File too large" in done.stdout and "sweeper resume" in done.stdout
+    assert done.stdout.splitlines()[-1] == "2"
+    assert [r.kind for r in read_journal(tmp_path)] == ["started", "started", "ended"]
     assert sorted(os.listdir(tmp_path)) == record_names(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_disk_of_64_kib_that_fills_up(tmp_path):
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(tmp_path)], capture_output=True)
+    if mounted.returncode != 0:
+        assert b"permi" in mounted.stderr.lower() or b"superuser" in mounted.stderr.lower(), mounted.stderr
+        return
+    try:
+        journal = Journal(tmp_path)
+        with pytest.raises(SweeperError, match="No space left"):
+            for number in range(100):
+                journal.append(made_body("report", {"device": "x" * 3000, "epoch": number}))
+        records = list(read_journal(tmp_path))
+        assert 0 < len(records) < 25
+        assert sorted(os.listdir(tmp_path)) == record_names(tmp_path)
+        (tmp_path / records[-1].file_name).unlink()
+        assert Journal(tmp_path).append(made_body("ended", {})).sequence == len(records) - 1
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)

@@ -3,6 +3,7 @@
 import io
 import json
 
+import numpy as np
 import pytest
 import torch
 from rich.console import Console
@@ -32,6 +33,28 @@ def test_forty_eight_trials_at_rungs_3_9_27():
     second, third = Range.of(counts[:, 1]), Range.of(counts[:, 2])
     assert (second.low, second.mean, second.high) == pytest.approx((12.5, 17.6, 23), abs=0.6)
     assert (third.low, third.mean, third.high) == pytest.approx((4.5, 9.3, 15), abs=0.6)
+
+
+def _reference_counts(values, quantile):
+    """One trial after the other through both rungs, with numpy's percentile and plain lists."""
+    first, second, reached = [], [], [0, 0, 0]
+    for value in values:
+        reached[0] += 1
+        passes = not first or value <= np.percentile(first, 100 * (1 - quantile))
+        first.append(value)
+        if not passes:
+            continue
+        reached[1] += 1
+        passes = not second or value <= np.percentile(second, 100 * (1 - quantile))
+        second.append(value)
+        reached[2] += passes
+    return reached
+
+
+def test_simulation_agrees_with_a_naive_one_on_average():
+    random = np.random.default_rng(0)
+    reference = np.mean([_reference_counts(random.normal(size=48), 2 / 3) for _ in range(300)], axis=0)
+    assert simulate_strata(QUICKSTART_HALVING, 48, workers=1)[1][:, 0].mean(axis=0) == pytest.approx(reference, abs=0.6)
 
 
 def test_without_early_stopping_all_is_certain():
@@ -104,6 +127,14 @@ def test_any_data_are_cut_and_their_costs_scaled(monkeypatch, space, changes):
     spec = load_spec(space, changes)
     cost = measure_costs(spec, prepare_dataset(spec))["mlp"]
     assert 0 < cost.epoch_seconds < 60 and 0 < cost.evaluation_seconds < 60
+
+
+def test_an_unavailable_data_set_leaves_the_time_open(monkeypatch, tmp_path):
+    monkeypatch.setenv("SWEEPER_DATA", str(tmp_path))
+    found = measured_plan(load_spec("quickstart", ["dataset.name=cifar10"]), workers=2)
+    assert found.seconds is None
+    assert "the file is missing" in found.note
+    assert "download: true" in found.note
 
 
 @pytest.mark.parametrize(

@@ -258,9 +258,13 @@ def test_a_damaged_checkpoint_is_never_taken_for_a_sound_one(tmp_path, dataset):
     expected = finished(Trial(assignment(), settings, dataset))
     checkpoint_file(tmp_path / "c00007", 4).unlink()
     path = checkpoint_file(tmp_path / "c00007", 2)
-    path.write_bytes(path.read_bytes()[:-40])
-    resumed = Trial(assignment(), settings, dataset)
-    assert resumed.epoch == 1
+    whole = path.read_bytes()
+    flipped = bytearray(whole)
+    flipped[len(whole) // 2] ^= 16
+    for damaged in (bytes(flipped), whole[:-40], b"", os.urandom(500)):
+        path.write_bytes(damaged)
+        resumed = Trial(assignment(), settings, dataset)
+        assert resumed.epoch == 1
     assert timeless(finished(resumed)) == timeless(expected)
 
 
