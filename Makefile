@@ -12,6 +12,11 @@ SPACE ?= search_spaces/quickstart.yaml
 
 BENCHES := overhead cohorts calibration curvature-shares replicates cohorts-gpu card statistics peers timings
 
+# Installs $(1): by uv in a fifth of pip's time, or by pip where uv cannot, for example if only pip's settings name an index.
+EXTRAS := dev,oracles,onnx,ray-serve
+OPTIONS = --quiet -c constraints.txt
+installed = $(BIN)/uv pip install --python $(BIN)/python $(OPTIONS) $(1) || $(BIN)/python -m pip install --disable-pip-version-check $(OPTIONS) $(1)
+
 # Hundreds of processes of the tests import the same modules: their bytecode is kept, whatever the caller's setting.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -72,7 +77,7 @@ check-repeats: $(DEVELOPMENT)
 
 # 100,000 inputs and more for the search space parser and the readers of results: a plan or rows, or a clear error.
 fuzz: $(DEVELOPMENT)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .[fuzz]
+	$(call installed,-e .[fuzz])
 	$(BIN)/python -m tests.fuzzing
 
 format: $(DEVELOPMENT)
@@ -103,20 +108,20 @@ install: $(RUNTIME)
 # torch comes first and by its exact version: a range would bring gigabytes of CUDA packages.
 $(RUNTIME): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	$(BIN)/python -m pip install --disable-pip-version-check $(OPTIONS) torch uv
+	$(call installed,-e .)
 	touch $@
 
 $(DEVELOPMENT): $(RUNTIME)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .[dev,oracles,onnx,ray-serve]
+	$(call installed,-e .[$(EXTRAS)])
 	touch $@
 
 $(DOCUMENTING): $(DEVELOPMENT)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .[docs]
+	$(call installed,-e .[docs])
 	touch $@
 
 $(RELEASE): $(DEVELOPMENT)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .[release]
+	$(call installed,-e .[release])
 	touch $@
 
 # tests/benchmarks/bench_*.py, each of which says what it measures; they want a machine of their own.
