@@ -12,7 +12,7 @@ SPACE ?= search_spaces/quickstart.yaml
 
 BENCHES := overhead cohorts calibration curvature-shares replicates cohorts-gpu card statistics peers timings
 
-# Installs $(1): by uv in a fifth of pip's time, or by pip where uv cannot, for example if only pip's settings name an index.
+# Installs $(1): by uv in a quarter of pip's time, or by pip where uv cannot, for example if only pip's settings name an index.
 EXTRAS := dev,oracles,onnx,ray-serve
 OPTIONS = --quiet -c constraints.txt
 installed = $(BIN)/uv pip install --python $(BIN)/python $(OPTIONS) $(1) || $(BIN)/python -m pip install --disable-pip-version-check $(OPTIONS) $(1)
