@@ -12,10 +12,11 @@ SPACE ?= search_spaces/quickstart.yaml
 
 BENCHES := overhead cohorts calibration curvature-shares replicates cohorts-gpu card statistics peers timings
 
-# Installs $(1): by uv in a quarter of pip's time, or by pip where uv cannot, for example if only pip's settings name an index.
 EXTRAS := dev,oracles,onnx,ray-serve
-OPTIONS = --quiet -c constraints.txt
-installed = $(BIN)/uv pip install --python $(BIN)/python $(OPTIONS) $(1) || $(BIN)/python -m pip install --disable-pip-version-check $(OPTIONS) $(1)
+PINNED := --quiet -c constraints.txt
+PIP := $(BIN)/python -m pip install --disable-pip-version-check $(PINNED)
+# Install $(1) by uv, in a quarter of pip's time; by pip where uv cannot, for example where only pip's settings name an index.
+installed = $(BIN)/uv pip install --python $(BIN)/python $(PINNED) $(1) || $(PIP) $(1)
 
 # Hundreds of processes of the tests import the same modules: their bytecode is kept, whatever the caller's setting.
 export PYTHONDONTWRITEBYTECODE :=
@@ -108,7 +109,8 @@ install: $(RUNTIME)
 # torch comes first and by its exact version: a range would bring gigabytes of CUDA packages.
 $(RUNTIME): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --disable-pip-version-check $(OPTIONS) torch uv
+	$(PIP) torch
+	$(PIP) uv || true
 	$(call installed,-e .)
 	touch $@
 

@@ -81,6 +81,7 @@ class ImageArrays:
     targets: NDArray[np.int64]
 
 
+#: Share of the training images that are held out for validation.
 HELD_OUT = 0.1
 
 

@@ -130,13 +130,19 @@ def load_newsgroups(
         ids = {word: number for number, word in enumerate(words, start=1)}
         return torch.from_numpy(padded_ids(texts, ids, length)), words
 
-    ids, words = prepared("newsgroups", files, f"vocabulary={vocabulary} length={length}", tokenise)
+    inputs, words = prepared("newsgroups", files, f"vocabulary={vocabulary} length={length}", tokenise)
     try:
         parts = newsgroup_split(len(files))
     except ValueError as error:
         raise DataSetUnavailableError(messages, str(error), REMEDY) from error
-    inputs, classes = ids.numpy(), len(names)
     vectors = read_word_vectors(word_vectors, words, vocabulary, first_id=1)
     return divided(
-        "newsgroups20", inputs, targets, parts, classes, class_names=names, vocabulary=vocabulary, word_vectors=vectors
+        "newsgroups20",
+        inputs.numpy(),
+        targets,
+        parts,
+        len(names),
+        class_names=names,
+        vocabulary=vocabulary,
+        word_vectors=vectors,
     )
