@@ -8,7 +8,9 @@ import subprocess
 import sys
 
 import pytest
+import yaml
 
+from sweeper.space.loading import load_spec
 from tests.import_graph import (
     FILES,
     ROOT,
@@ -20,6 +22,7 @@ from tests.import_graph import (
     imported,
     packages,
 )
+from tests.sweeper.synthetic_sweep import write_sweep
 
 RAY_FOLDERS = ("sweeper/execution/ray", "sweeper/execution/cluster/cluster.py")
 RAY_FILES = {"trainables/worker/trainable.py"}
@@ -110,3 +113,25 @@ def test_what_must_start_fast_loads_nothing_slow(modules, absent):
     program = f"import sys, {modules}\nprint(sorted({absent!r} & {{name.partition('.')[0] for name in sys.modules}}))"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.stdout == "[]\n", done.stdout + done.stderr
+
+
+def test_commands_that_read_a_sweep_load_nothing_that_trains(tmp_path):
+    folder = write_sweep(tmp_path / "results" / "small", configurations=4, samples=100, failures=0, space="gamma")
+    (folder / "sweep.yaml").write_text(yaml.safe_dump(load_spec("quickstart").resolved()))
+    program = """
+import sys
+import sweeper
+sweeper.status()
+sweeper.status("small")
+sweeper.results.load("small").rows("SELECT * FROM final")
+sweeper.show("small", "c00000")
+sweeper.compare("small", "c00000", "c00001")
+sweeper.report("small")
+try:
+    sweeper.stop("small")
+except sweeper.SweeperError as error:
+    assert "is not running" in str(error)
+print(sorted({"torch", "ray", "mlflow"} & {*sys.modules}))
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.stdout.endswith("[]\n"), done.stdout + done.stderr

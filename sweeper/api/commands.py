@@ -41,7 +41,7 @@ from sweeper.reporting.status import (
 from sweeper.space.loading import load_spec
 from sweeper.storage.lookup import entries, find_sweep
 from sweeper.storage.metadata import UNTRACKED, read_manifest
-from sweeper.storage.places import local_copies, local_copy, split_name
+from sweeper.storage.places import ask_to_stop, local_copies, local_copy, split_name
 from trainables.files.stores.base import StoreError, is_store_address
 
 if TYPE_CHECKING:
@@ -316,8 +316,6 @@ def stop(name: arguments.Name, *, output: arguments.Output = None, address: argu
         sweeper.core.errors.SweeperError: the sweep 'example' is not running
         ...
     """
-    from sweeper.execution.runner import ask_to_stop
-
     if address is None:
         from sweeper.execution.slurm.submission import stop_jobs
 

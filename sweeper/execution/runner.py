@@ -1,4 +1,4 @@
-"""Run a sweep from its first trial to its report, resume it, and ask it to stop.
+"""Run a sweep from its first trial to its report, and resume it.
 
 `run_sweep` claims a name and runs all trials; `resume_sweep` folds the journal and runs the rest. Both then close the
 journal, compact the tables, write the report, and wait for the tracker for a limited time.
@@ -33,8 +33,8 @@ from sweeper.space.user_code import code_of, keep, manifest_entry, take_up_kept
 from sweeper.storage.lease import holder
 from sweeper.storage.lookup import refuse_odd_files
 from sweeper.storage.metadata import UNTRACKED, build_manifest, read_manifest, read_specification
-from sweeper.storage.mirror import STOP, mirror_of
-from sweeper.storage.places import DRIVING, READING, Place, place_of, split_name
+from sweeper.storage.mirror import mirror_of
+from sweeper.storage.places import DRIVING, Place, place_of, split_name
 from sweeper.storage.sweeps import Sweep, amended, create_sweep, open_sweep
 from trainables.datasets.base import DataSet
 from trainables.datasets.sharing import node_copy
@@ -54,26 +54,6 @@ def chosen_executor(options: RunOptions, resources: Resources, server: ForkServe
     executor = executor_named(name)(options, server)
     executor.require(resources)
     return executor
-
-
-def ask_to_stop(name: str, output: str | Path) -> str:
-    """Ask a sweep to stop; return a sentence that names the process.
-
-    Raises SweeperError if no process runs it.
-    """
-    name, output = split_name(name, output)
-    place = place_of(output, READING)
-    paths, store = place.find(name), place.store.child(name) if place.store is not None else None
-    driver = holder(paths.lease, store)
-    if driver is None:
-        where = f"--output {place.address}"
-        raise SweeperError(f"the sweep {name!r} is not running", f"see `sweeper status {name} {where}`")
-    if store is None:
-        refuse_odd_files(paths)  # the marker could be a link to a file elsewhere
-        paths.stop_marker.touch()
-    else:
-        store.put(STOP, b"")
-    return f"asked process {driver.get('pid')} on {driver.get('host')} to stop {name}"
 
 
 def run_sweep(

@@ -146,7 +146,7 @@ def _status(name: str, output: Path) -> SweepStatus:
     paths = find_sweep(name, output)
     if not paths.sweep_file.is_file():  # only the tables were copied
         return SweepStatus(paths.name, "tables only")
-    sweep = open_sweep(str(paths.root), output)
+    sweep = open_sweep(str(paths.root), output, checked=False)
     state = fold(read_journal(sweep.paths.journal), len(sweep.configurations))
     driver, counts = running(sweep.paths), state.count()
     now = Tally(state, sweep.spec.schedule).snapshot()
@@ -215,7 +215,7 @@ class SweepWatch:
         """
         self._name, self._output, self._clock, self._folds = name, output, clock, folds
         self.seconds = FAR_LOOK_SECONDS if is_store_address(output) or is_store_address(name) else LOOK_SECONDS
-        self.sweep: Sweep = open_sweep(*local_copy(name, output, tables=False))
+        self.sweep: Sweep = open_sweep(*local_copy(name, output, tables=False), checked=False)
         self.state = SweepState(len(self.sweep.configurations))
         self._tally = Tally(self.state, self.sweep.spec.schedule)
         self._tail = JournalTail(self.sweep.paths.journal)
@@ -258,7 +258,8 @@ class SweepWatch:
             # count.
             self._began = record.time
             self._before = sum(trial.epochs_trained for trial in self.state.trials.values())
-            self.sweep = open_sweep(str(self.sweep.paths.root), self.sweep.paths.root.parent)  # `resume` may add trials
+            # `resume` may add trials.
+            self.sweep = open_sweep(str(self.sweep.paths.root), self.sweep.paths.root.parent, checked=False)
         self.state.apply(record)
         for fold_in in self._folds:
             fold_in(record)

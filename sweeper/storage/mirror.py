@@ -21,7 +21,7 @@ from sweeper.core.ids import SweepPaths
 from sweeper.journal.journal import Journal
 from sweeper.journal.segments import last_sequence
 from sweeper.storage.lease import LeaseLostError, StoreLease
-from sweeper.storage.places import Place, fetch, objects
+from sweeper.storage.places import STOP, Place, fetch, objects
 from sweeper.storage.store_journal import JOURNAL, StoredJournal
 from sweeper.tables.large_tables import StoreArrivals
 from trainables.files.stores.base import StoreError
@@ -36,9 +36,6 @@ PUSH_SECONDS = 10.0
 
 #: Largest fraction of time spent on these uploads: if an upload takes long, the pause grows.
 SHARE_OF_TIME = 0.25
-
-#: Object that asks the driver to stop.
-STOP = "stop"
 
 _log = logging.getLogger("sweeper.storage")
 

@@ -33,8 +33,8 @@ from sweeper.core.ids import (
     kept_file,
     trial_of,
 )
-from sweeper.storage.lease import LEASE
-from sweeper.storage.lookup import find_sweep
+from sweeper.storage.lease import LEASE, holder
+from sweeper.storage.lookup import find_sweep, refuse_odd_files
 from sweeper.storage.store_journal import fetch_journal, read_terms
 from trainables.files.atomic import read_text, write_text
 from trainables.files.stores.base import Entry, StoreError, is_store_address
@@ -347,3 +347,27 @@ def is_current(path: Path, entry: Entry) -> bool:
     except FileNotFoundError:
         return False
     return status.st_size == entry.size and status.st_mtime_ns == entry.written
+
+
+#: Object that asks the driver to stop.
+STOP = "stop"
+
+
+def ask_to_stop(name: str, output: str | Path) -> str:
+    """Ask a sweep to stop; return a sentence that names the process.
+
+    Raises SweeperError if no process runs it.
+    """
+    name, output = split_name(name, output)
+    place = place_of(output, READING)
+    paths, store = place.find(name), place.store.child(name) if place.store is not None else None
+    driver = holder(paths.lease, store)
+    if driver is None:
+        where = f"--output {place.address}"
+        raise SweeperError(f"the sweep {name!r} is not running", f"see `sweeper status {name} {where}`")
+    if store is None:
+        refuse_odd_files(paths)  # the marker could be a link to a file elsewhere
+        paths.stop_marker.touch()
+    else:
+        store.put(STOP, b"")
+    return f"asked process {driver.get('pid')} on {driver.get('host')} to stop {name}"

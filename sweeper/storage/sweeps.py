@@ -25,7 +25,7 @@ from sweeper.journal.records import Attempt
 from sweeper.space.configurations import Configurations, configurations_of, varying_columns
 from sweeper.space.file import Document, apply_overrides
 from sweeper.space.loading import reopened_spec
-from sweeper.space.spec import SweepSpec, gpu_faults
+from sweeper.space.spec import SweepSpec, gpu_faults, spec_of
 from sweeper.storage.lookup import find_sweep
 from sweeper.storage.metadata import read_specification
 from trainables.files.atomic import temporary_folder, write_text
@@ -104,11 +104,19 @@ def create_sweep(
     return Sweep(paths, spec, configurations_of(spec, paths.journal))
 
 
-def open_sweep(name: str, output: Path) -> Sweep:
-    """Open the sweep `name` in `output`, or at a path. Raises SweeperError if there is none or it is not readable."""
+def open_sweep(name: str, output: Path, *, checked: bool = True) -> Sweep:
+    """Open the sweep `name` in `output`, or at a path.
+
+    Args:
+        name: name or path.
+        output: folder of all sweeps.
+        checked: look up the names of components, which imports torch; who reads only progress needs no names.
+
+    Raises SweeperError if there is no such sweep or it is not readable.
+    """
     paths = find_sweep(name, output)
     values = read_specification(paths.sweep_file, required=True)
-    spec = reopened_spec(values, str(paths.sweep_file))
+    spec = (reopened_spec if checked else spec_of)(values, str(paths.sweep_file))
     return Sweep(paths, spec, configurations_of(spec, paths.journal))
 
 

@@ -3,8 +3,8 @@
     calibrator = fit("temperature", val_logits, val_targets)
     probabilities = calibrator(test_logits)
 
-`trainables.posthoc.base` says how to add a method. This folder imports numpy, torch and the losses' formulas, and scipy
-inside functions; it knows no data sets, networks or training.
+`trainables.posthoc.base` says how to add a method. This folder imports numpy, and torch, scipy and the
+losses inside functions; it knows no data sets, networks or training.
 """
 
 from trainables.posthoc.base import POSTHOC, Calibrator, PosthocMethod, PosthocUnavailable, fit

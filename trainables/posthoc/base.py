@@ -21,11 +21,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from torch import nn
 
 from trainables.extensions.targets import OwnFamily, describe_error, described
 from trainables.metrics.base import (
@@ -42,6 +41,9 @@ from trainables.metrics.base import (
 )
 from trainables.metrics.refinement import FOLDS, folds_of
 from trainables.registry import Component, ExtensionError, HyperparameterValue, Options, Registry, hyperparameters_of
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 class PosthocUnavailable(UnusablePredictions):

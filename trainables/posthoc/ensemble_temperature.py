@@ -10,17 +10,18 @@ error finite.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
-from torch import Tensor, nn
 
 from trainables.metrics import SMALLEST_PROBABILITY
 from trainables.metrics.base import Floats, Integers, softmax64
 from trainables.posthoc.base import POSTHOC, Calibrator, validation_data
 from trainables.posthoc.temperature import pseudo_count, temperature_by_nll
+
+if TYPE_CHECKING:
+    from torch import nn
 
 Objective = Literal["nll", "brier"]
 
@@ -37,22 +38,23 @@ class EnsembleTemperatureCalibrator(Calibrator):
         return np.asarray(mixed + fitted["weight_uniform"] / self.classes)
 
 
-class EnsembleTemperatureLayer(nn.Module):
-    """The torch module of an `EnsembleTemperatureCalibrator`, for exported models."""
+def ensemble_temperature_layer(calibrator: EnsembleTemperatureCalibrator) -> nn.Module:
+    """Return the calibrator as a torch module, for exported programs."""
+    import torch  # takes two seconds, and only exporting needs it
 
-    def __init__(self, calibrator: EnsembleTemperatureCalibrator) -> None:
-        """Copy T and the weights from `calibrator`."""
-        super().__init__()
-        self.fitted, self.classes = dict(calibrator.parameters), calibrator.classes
+    fitted, classes = dict(calibrator.parameters), calibrator.classes
 
-    def forward(self, logits: Tensor) -> Tensor:
-        """Return probabilities [N, K] for logits [N, K]."""
-        scaled = torch.softmax(logits / self.fitted["temperature"], dim=1) * self.fitted["weight_scaled"]
-        plain = torch.softmax(logits, dim=1) * self.fitted["weight_plain"]
-        return scaled + plain + self.fitted["weight_uniform"] / self.classes
+    class Layer(torch.nn.Module):
+        def forward(self, logits: torch.Tensor) -> torch.Tensor:
+            """Return probabilities [N, K] for logits [N, K]."""
+            scaled = torch.softmax(logits / fitted["temperature"], dim=1) * fitted["weight_scaled"]
+            plain = torch.softmax(logits, dim=1) * fitted["weight_plain"]
+            return scaled + plain + fitted["weight_uniform"] / classes
+
+    return Layer()
 
 
-@POSTHOC.add("ensemble_temperature", columns=PARAMETERS, layer=EnsembleTemperatureLayer, free=lambda k, parameters: 3)
+@POSTHOC.add("ensemble_temperature", columns=PARAMETERS, layer=ensemble_temperature_layer, free=lambda k, parameters: 3)
 def fit_ensemble_temperature(
     logits: ArrayLike, targets: ArrayLike, *, objective: Objective = "nll"
 ) -> EnsembleTemperatureCalibrator:

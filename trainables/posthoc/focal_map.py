@@ -13,19 +13,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from types import ModuleType
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
-from torch import Tensor, nn
 
-from trainables.losses import LOSSES
 from trainables.metrics.base import Floats, log_softmax64, softmax64
 from trainables.posthoc.base import POSTHOC, PosthocUnavailable, SoftmaxCalibrator, validation_data
 from trainables.registry import HyperparameterValue
 
-Array = TypeVar("Array", Floats, Tensor)
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+Array = TypeVar("Array", Floats, "Tensor")
 
 #: Below −1, φ turns negative near v = 1: the map is undefined.
 SMALLEST_GAMMA = -1.0
@@ -70,17 +70,11 @@ def log_phi(log_v: Floats, log_t: Floats, gamma: float) -> Floats:
     """
     # log 0 and 0·∞ occur at one-hot rows on purpose; their limits are taken afterwards.
     with np.errstate(divide="ignore", invalid="ignore", under="ignore"):
-        return np.asarray(_log_phi(log_v, log_t, gamma))
+        return np.asarray(log_phi_in(np, log_v, log_t, gamma))
 
 
-def library_of(values: Floats | Tensor) -> ModuleType:
-    """Return torch for tensors, else numpy. The functions used below have the same names in both libraries."""
-    return torch if isinstance(values, Tensor) else np
-
-
-def _log_phi(log_v: Array, log_t: Array, gamma: float) -> Array:
-    """Return `log_phi` for arrays or tensors."""
-    library = library_of(log_t)
+def log_phi_in(library: ModuleType, log_v: Array, log_t: Array, gamma: float) -> Array:
+    """Return `log_phi` in numpy or torch, whose functions have the same names."""
     t = library.exp(log_t)
     # Near v = 1, ln v computed from t keeps digits that v has lost.
     precise = library.where(t < 0.5, library.log1p(-t.clip(max=0.5)), log_v)
@@ -151,24 +145,25 @@ class FocalTemperatureCalibrator(SoftmaxCalibrator):
         return scaled if self.gamma == 0.0 else _mapped_logits(log_softmax64(scaled), self.gamma)
 
 
-class FocalTemperatureLayer(nn.Module):
-    """The torch module of a `FocalTemperatureCalibrator`, for exported models."""
+def focal_temperature_layer(calibrator: FocalTemperatureCalibrator) -> nn.Module:
+    """Return the calibrator as a torch module, for exported programs."""
+    import torch  # takes two seconds, and only exporting needs it
 
-    def __init__(self, calibrator: FocalTemperatureCalibrator) -> None:
-        """Copy T and γ from `calibrator`."""
-        super().__init__()
-        self.temperature, self.gamma = calibrator.temperature, calibrator.gamma
+    temperature, gamma = calibrator.temperature, calibrator.gamma
 
-    def forward(self, logits: Tensor) -> Tensor:
-        """Return probabilities [N, K] for logits [N, K]."""
-        log_p = torch.log_softmax((logits - logits.amax(dim=1, keepdim=True)) / self.temperature, dim=1)
-        if self.gamma == 0.0:
-            return log_p.exp()
-        top = torch.zeros_like(log_p, dtype=torch.bool).scatter(1, log_p.argmax(dim=1, keepdim=True), True)
-        others = log_p.masked_fill(top, -torch.inf)
-        log_t = torch.where(top, others.logsumexp(dim=1, keepdim=True), torch.log1p(-others.exp()))
-        log_t = log_t.clamp(min=SMALLEST_LOG / (1.0 + abs(self.gamma)))
-        return torch.softmax(log_p - _log_phi(log_p, log_t, self.gamma), dim=1)
+    class Layer(torch.nn.Module):
+        def forward(self, logits: Tensor) -> Tensor:
+            """Return probabilities [N, K] for logits [N, K]."""
+            log_p = torch.log_softmax((logits - logits.amax(dim=1, keepdim=True)) / temperature, dim=1)
+            if gamma == 0.0:
+                return log_p.exp()
+            top = torch.zeros_like(log_p, dtype=torch.bool).scatter(1, log_p.argmax(dim=1, keepdim=True), True)
+            others = log_p.masked_fill(top, -torch.inf)
+            log_t = torch.where(top, others.logsumexp(dim=1, keepdim=True), torch.log1p(-others.exp()))
+            log_t = log_t.clamp(min=SMALLEST_LOG / (1.0 + abs(gamma)))
+            return torch.softmax(log_p - log_phi_in(torch, log_p, log_t, gamma), dim=1)
+
+    return Layer()
 
 
 def training_gamma(loss: Mapping[str, object]) -> float | None:
@@ -186,6 +181,8 @@ def training_gamma(loss: Mapping[str, object]) -> float | None:
         >>> training_gamma({"name": "focal", "gamma": 2}), training_gamma({"name": "brier"})
         (2.0, None)
     """
+    from trainables.losses import LOSSES  # imports torch
+
     name = str(loss.get("name"))
     declared = None if LOSSES.is_own(name) else LOSSES[name].constant_gamma
     gamma = None if declared is None else declared(loss)
@@ -211,7 +208,7 @@ def with_training_gamma(
 
 
 @POSTHOC.add(
-    "focal_map", columns=("gamma",), label="focal map", layer=FocalTemperatureLayer, takes_gamma=lambda options: True
+    "focal_map", columns=("gamma",), label="focal map", layer=focal_temperature_layer, takes_gamma=lambda options: True
 )
 def fit_focal_map(
     logits: ArrayLike, targets: ArrayLike, *, gamma: Annotated[float | None, "[-1, inf)"] = None

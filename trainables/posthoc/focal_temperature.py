@@ -21,13 +21,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
 
 from trainables.metrics.base import Floats, Integers
 from trainables.metrics.binning import Bins, equal_mass_starts
 from trainables.posthoc.base import POSTHOC, validation_data
-from trainables.posthoc.focal_map import FocalTemperatureCalibrator, FocalTemperatureLayer
+from trainables.posthoc.focal_map import FocalTemperatureCalibrator, focal_temperature_layer
 from trainables.posthoc.temperature import TEMPERATURE_GRIDS, first_smallest
 
 Objective = Literal["ada_ece", "nll"]
@@ -213,6 +212,8 @@ def focal_grid(
         array([[0.584, 0.587],
                [0.706, 0.578]])
     """
+    import torch  # takes two seconds, which commands that fit no such method save
+
     data = TopFirst.of(logits, targets)
     temperatures, own = np.asarray(temperatures, dtype=np.float64), np.asarray(gammas, dtype=np.float64)
     own = np.broadcast_to(own[:, None], (len(own), len(temperatures))) if own.ndim == 1 else own
@@ -337,7 +338,7 @@ def line_search(
     return best_temperatures(cells, objective)[0], line
 
 
-@POSTHOC.add("focal_temperature", columns=PARAMETERS, layer=FocalTemperatureLayer, free=lambda k, parameters: 2)
+@POSTHOC.add("focal_temperature", columns=PARAMETERS, layer=focal_temperature_layer, free=lambda k, parameters: 2)
 def fit_focal_temperature(
     logits: ArrayLike,
     targets: ArrayLike,

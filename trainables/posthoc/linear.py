@@ -23,17 +23,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
-from torch import Tensor, nn
 
 from trainables.metrics.base import Floats, Integers, log_softmax64
 from trainables.posthoc.base import POSTHOC, SoftmaxCalibrator, validation_data
 from trainables.posthoc.temperature import logit_scale, pseudo_count, temperature_by_nll
 from trainables.registry import Hyperparameter
+
+if TYPE_CHECKING:
+    from torch import nn
 
 VECTOR_PARAMETERS = ("weight_min", "weight_max", "bias_range", "iterations", "converged", "at_bound")
 #: Reported: smallest and largest diagonal entry, max b − min b, and for a matrix the root mean square off the diagonal.
@@ -83,26 +84,28 @@ class AffineCalibrator(SoftmaxCalibrator):
         return np.asarray(scaled + self.bias)
 
 
-class AffineLayer(nn.Module):
-    """The torch module of an `AffineCalibrator`, for exported models."""
+def affine_layer(calibrator: AffineCalibrator) -> nn.Module:
+    """Return the calibrator as a torch module, for exported programs."""
+    import torch  # takes two seconds, and only exporting needs it
 
-    weights: Tensor
-    bias: Tensor
+    raw = calibrator.name in ("vector", "matrix")
+    temperature = 0.0 if raw else calibrator.parameters.get("temperature", 1.0)
 
-    def __init__(self, calibrator: AffineCalibrator) -> None:
-        """Copy W, b and the temperature for x; 0 stands for raw logits."""
-        super().__init__()
-        # Buffers, not parameters: an exported calibrator is saved with the model but never trained.
-        self.register_buffer("weights", torch.from_numpy(calibrator.weights))
-        self.register_buffer("bias", torch.from_numpy(calibrator.bias))
-        raw = calibrator.name in ("vector", "matrix")
-        self.temperature = 0.0 if raw else calibrator.parameters.get("temperature", 1.0)
+    class Layer(torch.nn.Module):
+        weights: torch.Tensor
+        bias: torch.Tensor
 
-    def forward(self, logits: Tensor) -> Tensor:
-        """Return probabilities [N, K] for logits [N, K]."""
-        features = torch.log_softmax(logits / self.temperature, dim=1) if self.temperature else logits
-        scaled = features * self.weights if self.weights.dim() == 1 else features @ self.weights.T
-        return torch.softmax(scaled + self.bias, dim=1)
+        def forward(self, logits: torch.Tensor) -> torch.Tensor:
+            """Return probabilities [N, K] for logits [N, K]."""
+            features = torch.log_softmax(logits / temperature, dim=1) if temperature else logits
+            scaled = features * self.weights if self.weights.dim() == 1 else features @ self.weights.T
+            return torch.softmax(scaled + self.bias, dim=1)
+
+    layer = Layer()
+    # Buffers, not parameters: an exported calibrator is saved with the model but never trained.
+    layer.register_buffer("weights", torch.from_numpy(calibrator.weights))
+    layer.register_buffer("bias", torch.from_numpy(calibrator.bias))
+    return layer
 
 
 def raw(logits: Floats) -> Floats:
@@ -116,7 +119,7 @@ def scaled_log_probabilities(logits: Floats, temperature: float) -> Floats:
 
 
 # The softmax does not change if all classes get the same addend, so one of the K biases, and of W's rows, is not free.
-@POSTHOC.add("vector", columns=VECTOR_PARAMETERS, layer=AffineLayer, free=lambda k, parameters: 2 * k - 1)
+@POSTHOC.add("vector", columns=VECTOR_PARAMETERS, layer=affine_layer, free=lambda k, parameters: 2 * k - 1)
 def fit_vector(logits: ArrayLike, targets: ArrayLike, *, max_iterations: Iterations = 200) -> AffineCalibrator:
     """Softmax(w∘z + b), a scale and a shift for each class, by NLL.
 
@@ -136,7 +139,7 @@ def fit_vector(logits: ArrayLike, targets: ArrayLike, *, max_iterations: Iterati
     return _fit("vector", raw, values, labels, start, max_iterations)
 
 
-@POSTHOC.add("matrix", columns=MATRIX_PARAMETERS, layer=AffineLayer, free=lambda k, parameters: k**2 - 1)
+@POSTHOC.add("matrix", columns=MATRIX_PARAMETERS, layer=affine_layer, free=lambda k, parameters: k**2 - 1)
 def fit_matrix(
     logits: ArrayLike,
     targets: ArrayLike,
@@ -170,7 +173,7 @@ def fit_matrix(
     return _fit("matrix", raw, values, labels, start, max_iterations, penalty)
 
 
-@POSTHOC.add("dirichlet", columns=MATRIX_PARAMETERS, layer=AffineLayer, free=lambda k, parameters: k**2 - 1)
+@POSTHOC.add("dirichlet", columns=MATRIX_PARAMETERS, layer=affine_layer, free=lambda k, parameters: k**2 - 1)
 def fit_dirichlet(
     logits: ArrayLike,
     targets: ArrayLike,
@@ -201,7 +204,7 @@ def fit_dirichlet(
     return _fit("dirichlet", log_softmax64, values, labels, start, max_iterations, penalty)
 
 
-@POSTHOC.add("structured_matrix", columns=STRUCTURED_PARAMETERS, layer=AffineLayer)
+@POSTHOC.add("structured_matrix", columns=STRUCTURED_PARAMETERS, layer=affine_layer)
 def fit_structured_matrix(
     logits: ArrayLike,
     targets: ArrayLike,
@@ -331,6 +334,8 @@ def _least_nll(
     smoothing: float,
 ) -> AffineCalibrator:
     """Minimise as `_fit` does, with a share `smoothing` of every target spread over all classes."""
+    import torch  # takes two seconds, which commands that fit no such method save
+
     samples, classes = logits.shape
     given, labels = torch.from_numpy(np.ascontiguousarray(features(logits))), torch.from_numpy(targets)[:, None]
     share = torch.full(labels.shape, -(1.0 - smoothing) / samples, dtype=torch.float64)

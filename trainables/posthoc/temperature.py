@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from trainables.metrics.base import Floats, Integers, log_softmax64, softmax64
 from trainables.metrics.binning import Bins, Scheme, calibration_error
 from trainables.posthoc.base import POSTHOC, PosthocUnavailable, validation_data
-from trainables.posthoc.focal_map import FocalTemperatureCalibrator, FocalTemperatureLayer, log_complement
+from trainables.posthoc.focal_map import FocalTemperatureCalibrator, focal_temperature_layer, log_complement
 
 Objective = Literal["nll", "nll_on_grid", "ece", "focal"]
 
@@ -220,7 +220,7 @@ def first_smallest(values: Floats, tie: float = TIE) -> int:
 @POSTHOC.add(
     "temperature",
     columns=("temperature", "converged", "at_bound"),
-    layer=FocalTemperatureLayer,
+    layer=focal_temperature_layer,
     takes_gamma=lambda options: options.get("objective") == "focal",
     free=lambda classes, parameters: 1,
 )

@@ -7,7 +7,7 @@ import torch
 from sweeper.core.errors import SweeperError
 from sweeper.exporting.program import layer_of
 from trainables.posthoc import POSTHOC, fit
-from trainables.posthoc.focal_map import FocalTemperatureCalibrator, FocalTemperatureLayer, focal_map_of_logits
+from trainables.posthoc.focal_map import FocalTemperatureCalibrator, focal_map_of_logits, focal_temperature_layer
 
 RNG = np.random.default_rng(0)
 TARGETS = RNG.integers(0, 5, 400)
@@ -34,7 +34,7 @@ def test_a_layer_gives_its_calibrators_probabilities(method, options):
 def test_the_focal_map_holds_at_the_ends_of_its_range(gamma):
     logits = np.array([[800.0, 0.0, -800.0], [0.0, 0.0, 0.0], [30.0, 0.0, 0.0], [1e-3, 0.0, -1.0]])
     calibrator = FocalTemperatureCalibrator("focal_map", {}, 3, 1.0, gamma)
-    found = FocalTemperatureLayer(calibrator)(torch.from_numpy(logits)).numpy()
+    found = focal_temperature_layer(calibrator)(torch.from_numpy(logits)).numpy()
     assert np.isfinite(found).all()
     assert np.abs(found - focal_map_of_logits(logits, gamma)).max() < 1e-12
 
