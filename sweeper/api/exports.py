@@ -91,8 +91,9 @@ def results_(
     elif form != "table":
         rows = best_trials(sweep, columns or (), sort, by)
     else:
-        table = listed(sweep, columns or (), sort, by, everything=everything)
-        count = len(table.rows) if everything else count_of_listed(sweep)
+        with sweep.snapshot() as frozen:  # a running sweep may replace its tables between two queries
+            table = listed(frozen, columns or (), sort, by, everything=everything)
+            count = len(table.rows) if everything else count_of_listed(frozen)
         note = f"{len(table.rows)} of {plural(count, 'trial')}; --all prints every one"
         notes = [
             *([note] if len(table.rows) < count else []),

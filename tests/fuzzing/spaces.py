@@ -32,7 +32,7 @@ def places(value: Any) -> Iterator[tuple[Any, Any]]:
         yield from places(member)
 
 
-SHIPPED = [yaml.safe_load(path.read_text("utf-8")) for path in packaged_files().values()]
+SHIPPED = [yaml.load(path.read_text("utf-8"), yaml.CSafeLoader) for path in packaged_files().values()]
 TEXTS = [path.read_bytes() for path in packaged_files().values()]
 KEYS = {key for space in SHIPPED for _, key in places(space) if isinstance(key, str)}
 NAMES = sorted(KEYS | {*DOMAINS, "lr", "gamma", "mlp", "focal", "digits", "nmae", "", "γ", "a.b", "x[0]", "os:sep"})

@@ -20,6 +20,8 @@ from tests.patience import patient
 from tests.running import in_process, metrics_by_key, reports, same, started, sweeper, wait_for_records, write_space
 from tests.sweeper.records import fields
 
+pytestmark = pytest.mark.integration
+
 
 @dataclass(frozen=True)
 class Finished:
@@ -198,7 +200,6 @@ def test_status_and_audit(finished: Finished) -> None:
     assert audit.stdout.startswith(f"{decisions} decisions recomputed")
 
 
-@pytest.mark.integration
 def test_the_same_seed_gives_the_same_metrics_and_a_new_name(tmp_path: Path) -> None:
     space, metrics = write_space(tmp_path), []
     for name in ("small", "small-2"):

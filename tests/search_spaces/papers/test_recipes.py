@@ -15,11 +15,12 @@ from search_spaces.papers.published_numbers import published_tables, read_publis
 from search_spaces.papers.recipes import recipe_of, recipes_of, shipped_recipe, trains
 from search_spaces.papers.tables import FORMULA, PaperTable, format_paper_table, paper_table
 from sweeper.results import Results
+from sweeper.space.catalogue import list_spaces
 from sweeper.space.loading import load_spec
 from sweeper.space.spec import SweepSpec
 from tests.search_spaces.papers.ideal_sweeps import Ending, ideal_sweep, table_of
 
-SPACES = sorted(name for name in packaged_files() if shipped_recipe(name).spec.header.tables)
+SPACES = sorted(name for name, header in list_spaces().items() if header.get("tables"))
 TABLES = sorted(published_tables())
 
 
