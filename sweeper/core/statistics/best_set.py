@@ -175,18 +175,18 @@ class Comparisons:
         h = self._quantiles[:, int(np.searchsorted(-_LEVELS, -level))]
         needed = np.hypot(h, h[at])
         needed[at] = np.inf  # a configuration does not lead itself
-        return float(np.mean((self._errors - self._errors[:, [at]] > needed).any(axis=1)))
+        return float(np.mean((self._errors - self._errors[at] > needed[:, None]).any(axis=0)))
 
     @cached_property
     def _errors(self) -> Floats:
-        """Draws of every mean's error, [draws, k], independent of the order of the configurations."""
+        """Draws of every mean's error, [k, draws], independent of the order of the configurations."""
         known, rng = self.spreads, np.random.default_rng(0)
-        drawn = np.empty((_DRAWS, len(known.scores)))
+        drawn = np.empty((len(known.scores), _DRAWS))  # rows of draws: twice as fast as columns to compare
         for at in np.argsort(-known.scores, kind="stable"):
             cumulative = known.weights[at].cumsum()
             places = np.searchsorted(cumulative / cumulative[-1], rng.random(_DRAWS))
-            drawn[:, at] = known.deviations[places] * rng.standard_normal(_DRAWS)
-        return np.asarray(drawn / np.sqrt(known.sizes))
+            drawn[at] = known.deviations[places] * rng.standard_normal(_DRAWS)
+        return np.asarray(drawn / np.sqrt(known.sizes)[:, None])
 
 
 @dataclass(frozen=True)
