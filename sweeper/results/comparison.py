@@ -171,9 +171,7 @@ def _measured(results: Results) -> dict[Key, dict[str, Value]]:
     """Return the measurements of each finished replicate, by configuration and seed."""
     # Only the last evaluation is used, because earlier rungs measured half-trained networks.
     table = results.sql(
-        "SELECT evaluations.*, config_hash, seed FROM evaluations JOIN trials USING (trial, replicate)\n"
-        "WHERE status = 'completed' AND epoch = last_evaluation_epoch AND split IN ('val', 'test')\n"
-        "ORDER BY config_hash, seed"
+        "SELECT * FROM final WHERE status = 'completed' AND split IN ('val', 'test') ORDER BY config_hash, seed"
     )
     measurements: dict[Key, dict[str, Value]] = {}
     wanted = {metric for _, metric in METRICS} | {"hessian_cross_entropy_samples"}

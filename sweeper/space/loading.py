@@ -223,7 +223,8 @@ def _checked(document: Document, source: str, registries: Registries | None) -> 
             spec = SweepSpec.model_validate({**values, "space": space} if "space" in document.values else values)
         except ValidationError as error:
             faults += structural_faults(error)
-        faults += objective_faults(values, registries)
+        goals = objective_faults(values, registries)  # these have remedies: one fault a place is enough
+        faults = [fault for fault in faults if fault.path not in {goal.path for goal in goals}] + goals
         faults = faults or _rehearsal_faults(spec, registries)
     _refuse(faults, document, source)
     return spec

@@ -235,8 +235,9 @@ def test_objectives_and_constraints_that_cannot_be_kept_to_are_refused(overrides
 
 @pytest.mark.parametrize("within", ["a bit", "1.2.3 points"])
 def test_a_distance_is_a_number_or_percentage_points(within):
-    with pytest.raises(InvalidSearchSpace, match="is neither a number nor percentage points"):
+    with pytest.raises(InvalidSearchSpace, match="is neither a number nor percentage points") as raised:
         load_spec({**SPACE, "constraints": [{"metric": "val_accuracy", "within": within}]})
+    assert [fault.path for fault in raised.value.faults] == ["constraints[0].within"]
 
 
 def test_of_one_method_twice_the_one_whose_label_is_named_is_cross_fitted():
