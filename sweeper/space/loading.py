@@ -219,12 +219,13 @@ def _checked(document: Document, source: str, registries: Registries | None) -> 
         write_out_goals(values, registries)
         space, broken = _check_names(values, document.values.get("space"), registries)
         faults += broken
+        goals = objective_faults(values, registries)
         try:
             spec = SweepSpec.model_validate({**values, "space": space} if "space" in document.values else values)
         except ValidationError as error:
-            faults += structural_faults(error)
-        goals = objective_faults(values, registries)  # these have remedies: one fault a place is enough
-        faults = [fault for fault in faults if fault.path not in {goal.path for goal in goals}] + goals
+            reported = {fault.path for fault in goals}  # the same mistakes, with a remedy
+            faults += [fault for fault in structural_faults(error) if fault.path not in reported]
+        faults += goals
         faults = faults or _rehearsal_faults(spec, registries)
     _refuse(faults, document, source)
     return spec

@@ -52,6 +52,9 @@ DRIVING, READING = "driving", "reading"
 
 FIRST_GENERATION = "0001"
 
+#: Object that asks the driver to stop.
+STOP = "stop"
+
 #: Most listings of a store per fetch. If a journal object is merged meanwhile, the store must be listed again.
 LISTINGS = 5
 
@@ -347,10 +350,6 @@ def is_current(path: Path, entry: Entry) -> bool:
     except FileNotFoundError:
         return False
     return status.st_size == entry.size and status.st_mtime_ns == entry.written
-
-
-#: Object that asks the driver to stop.
-STOP = "stop"
 
 
 def ask_to_stop(name: str, output: str | Path) -> str:

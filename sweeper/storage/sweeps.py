@@ -110,7 +110,7 @@ def open_sweep(name: str, output: Path, *, checked: bool = True) -> Sweep:
     Args:
         name: name or path.
         output: folder of all sweeps.
-        checked: look up the names of components, which imports torch; who reads only progress needs no names.
+        checked: whether to look up the names of components, which imports torch. Reading progress does not need it.
 
     Raises SweeperError if there is no such sweep or it is not readable.
     """

@@ -40,7 +40,7 @@ class EnsembleTemperatureCalibrator(Calibrator):
 
 def ensemble_temperature_layer(calibrator: EnsembleTemperatureCalibrator) -> nn.Module:
     """Return the calibrator as a torch module, for exported programs."""
-    import torch  # takes two seconds, and only exporting needs it
+    import torch  # the import takes two seconds; only exporting needs it
 
     fitted, classes = dict(calibrator.parameters), calibrator.classes
 

@@ -70,11 +70,11 @@ def log_phi(log_v: Floats, log_t: Floats, gamma: float) -> Floats:
     """
     # log 0 and 0·∞ occur at one-hot rows on purpose; their limits are taken afterwards.
     with np.errstate(divide="ignore", invalid="ignore", under="ignore"):
-        return np.asarray(log_phi_in(np, log_v, log_t, gamma))
+        return np.asarray(_log_phi(np, log_v, log_t, gamma))
 
 
-def log_phi_in(library: ModuleType, log_v: Array, log_t: Array, gamma: float) -> Array:
-    """Return `log_phi` in numpy or torch, whose functions have the same names."""
+def _log_phi(library: ModuleType, log_v: Array, log_t: Array, gamma: float) -> Array:
+    """Return `log_phi` of arrays or tensors; `library` is numpy or torch, whose functions have the same names."""
     t = library.exp(log_t)
     # Near v = 1, ln v computed from t keeps digits that v has lost.
     precise = library.where(t < 0.5, library.log1p(-t.clip(max=0.5)), log_v)
@@ -147,7 +147,7 @@ class FocalTemperatureCalibrator(SoftmaxCalibrator):
 
 def focal_temperature_layer(calibrator: FocalTemperatureCalibrator) -> nn.Module:
     """Return the calibrator as a torch module, for exported programs."""
-    import torch  # takes two seconds, and only exporting needs it
+    import torch  # the import takes two seconds; only exporting needs it
 
     temperature, gamma = calibrator.temperature, calibrator.gamma
 
@@ -161,7 +161,7 @@ def focal_temperature_layer(calibrator: FocalTemperatureCalibrator) -> nn.Module
             others = log_p.masked_fill(top, -torch.inf)
             log_t = torch.where(top, others.logsumexp(dim=1, keepdim=True), torch.log1p(-others.exp()))
             log_t = log_t.clamp(min=SMALLEST_LOG / (1.0 + abs(gamma)))
-            return torch.softmax(log_p - log_phi_in(torch, log_p, log_t, gamma), dim=1)
+            return torch.softmax(log_p - _log_phi(torch, log_p, log_t, gamma), dim=1)
 
     return Layer()
 

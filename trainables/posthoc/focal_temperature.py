@@ -212,7 +212,7 @@ def focal_grid(
         array([[0.584, 0.587],
                [0.706, 0.578]])
     """
-    import torch  # takes two seconds, which commands that fit no such method save
+    import torch  # the import takes two seconds; other methods do not need it
 
     data = TopFirst.of(logits, targets)
     temperatures, own = np.asarray(temperatures, dtype=np.float64), np.asarray(gammas, dtype=np.float64)

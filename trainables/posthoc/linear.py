@@ -86,7 +86,7 @@ class AffineCalibrator(SoftmaxCalibrator):
 
 def affine_layer(calibrator: AffineCalibrator) -> nn.Module:
     """Return the calibrator as a torch module, for exported programs."""
-    import torch  # takes two seconds, and only exporting needs it
+    import torch  # the import takes two seconds; only exporting needs it
 
     raw = calibrator.name in ("vector", "matrix")
     temperature = 0.0 if raw else calibrator.parameters.get("temperature", 1.0)
@@ -334,7 +334,7 @@ def _least_nll(
     smoothing: float,
 ) -> AffineCalibrator:
     """Minimise as `_fit` does, with a share `smoothing` of every target spread over all classes."""
-    import torch  # takes two seconds, which commands that fit no such method save
+    import torch  # the import takes two seconds; other methods do not need it
 
     samples, classes = logits.shape
     given, labels = torch.from_numpy(np.ascontiguousarray(features(logits))), torch.from_numpy(targets)[:, None]
