@@ -115,6 +115,22 @@ def test_what_must_start_fast_loads_nothing_slow(modules, absent):
     assert done.stdout == "[]\n", done.stdout + done.stderr
 
 
+def test_training_evaluating_and_planning_load_no_compiler():
+    program = """
+import sys
+from sweeper.planning.costs import measured_plan
+from sweeper.space.loading import load_spec
+from trainables.posthoc import fit
+spec = load_spec("quickstart")
+assert spec.evaluation.curvature
+assert measured_plan(spec).estimate
+fit("vector", [[1.0, 0.0], [0.0, 1.0], [1.0, 2.0]] * 9, [0, 1, 0] * 9)
+print("torch._dynamo" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.stdout == "False\n", done.stdout + done.stderr
+
+
 def test_commands_that_read_a_sweep_load_nothing_that_trains(tmp_path):
     folder = write_sweep(tmp_path / "results" / "small", configurations=4, samples=100, failures=0, space="gamma")
     (folder / "sweep.yaml").write_text(yaml.safe_dump(load_spec("quickstart").resolved()))

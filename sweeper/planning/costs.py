@@ -6,9 +6,11 @@ operations per second come from `hardware.yaml`, which distinguishes measured fr
 
 from __future__ import annotations
 
+import inspect
 import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from importlib import resources
 from itertools import starmap
@@ -32,6 +34,7 @@ from trainables.datasets.splits import build_split
 from trainables.files.container import usable_cores
 from trainables.losses import LOSSES
 from trainables.models import ARCHITECTURES, build_model
+from trainables.models.base import MOST_COMPUTED, Undrawn
 from trainables.registry import OWN, DataSetSize, Options
 from trainables.training.acceleration import prepare_arithmetic
 from trainables.training.edge_of_stability import FEWEST, SHARE
@@ -366,12 +369,18 @@ def forward_operations(architecture: Options, size: DataSetSize) -> float:
     described = {k: v for k, v in architecture.items() if k not in ("pretrained", "weights_file")}
     trees = ARCHITECTURES.has_tag(described["name"], "follows_data")
     # A network over trees needs the data's values for its structure, and the meta device holds no values.
-    with torch.device("cpu" if trees else "meta"), torch.no_grad():
+    device = torch.device("cpu" if trees else "meta")
+    with device, nullcontext() if trees else Undrawn():
         model = build_model(input_shape=size.input_shape, classes=size.classes, **described).eval()
-        counter = FlopCounterMode(display=False)
+    if not trees and sum(weights.numel() for weights in model.parameters()) <= MOST_COMPUTED:
+        model, device = model.to_empty(device="cpu"), torch.device("cpu")
+    counter = FlopCounterMode(display=False)
+    with device, torch.no_grad():
         kind = torch.int32 if size.text else torch.float32
         inputs = _example_tree(size) if trees else torch.zeros((1, *size.input_shape), dtype=kind)
         with counter:
+            mode: Any = type(counter.mode)
+            mode.__torch_dispatch__ = inspect.unwrap(mode.__torch_dispatch__)  # as in `without_compiler`
             model(inputs)
     return float(counter.get_total_flops())
 

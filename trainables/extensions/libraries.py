@@ -1,4 +1,4 @@
-"""Preparations for importing torchvision beside a CPU build of PyTorch, and transformers.
+"""Preparations for other packages: torchvision beside a CPU build of PyTorch, transformers, and torch's optimisers.
 
 Package indexes serve torchvision as a CUDA build only. Its compiled operators do not load with a CPU build of PyTorch,
 and `import torchvision` (timm imports it too) then fails with "operator torchvision::nms does not exist". No network or
@@ -9,7 +9,10 @@ an extra; it reads local files only and does not run the code of a model's folde
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import re
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +56,24 @@ def torchvision_cuda_version() -> str | None:
     version_file = Path(spec.origin).with_name("version.py")
     match = re.search(r"^__version__\s*=\s*['\"][^'\"]*\+cu(\d+)", version_file.read_text(), re.MULTILINE)
     return match[1] if match else None
+
+
+@cache
+def without_compiler(kind: type[torch.optim.Optimizer]) -> Callable[..., torch.optim.Optimizer]:
+    """Return an optimiser class of torch that behaves like `kind` and does not import torch's compiler.
+
+    torch 2.13 wraps these methods so that `torch.compile` leaves them alone. The wrappers import the whole compiler,
+    two seconds of processor time in each process, whether or not a network is compiled.
+
+    Example:
+        >>> search = without_compiler(torch.optim.SGD)([torch.zeros(2, requires_grad=True)], lr=0.1)
+        >>> isinstance(search, torch.optim.SGD), type(search).__name__
+        (True, 'SGD')
+    """
+    wrapped = ("add_param_group", "state_dict", "load_state_dict", "zero_grad")
+    methods = {name: inspect.unwrap(getattr(kind, name)) for name in wrapped}
+    methods["step"] = torch.no_grad()(inspect.unwrap(kind.step))
+    return type(kind.__name__, (kind,), methods)
 
 
 REMEDY = "pip install 'calibration-sweeper[transformers]'"

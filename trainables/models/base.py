@@ -146,7 +146,7 @@ def build_for(dataset: DataSet, architecture: Mapping[str, HyperparameterValue])
 MOST_COMPUTED = 1_000_000
 
 
-class _Undrawn(TorchFunctionMode):
+class Undrawn(TorchFunctionMode):
     """Context that skips drawing weights: on the meta device they have no values, and drawing imports the compiler."""
 
     _DRAWS = frozenset({Tensor.normal_, Tensor.uniform_, Tensor.bernoulli_, Tensor.exponential_, Tensor.random_})
@@ -183,7 +183,7 @@ def fit_fault(dataset: DataSet, architecture: Mapping[str, HyperparameterValue])
     try:
         # forked: building a network draws weights, and a check must not change later random numbers
         with torch.random.fork_rng(devices=[]):
-            with _Undrawn():
+            with Undrawn():
                 model, data = _placed(dataset, architecture, "meta")
             if "follows_data" in ARCHITECTURES[str(architecture["name"])].tags:
                 return None  # its computation depends on values of the data, which the meta device does not have
@@ -234,7 +234,7 @@ def _step_rule(
     dataset: DataSet, architecture: Mapping[str, HyperparameterValue], samples: int, device: str
 ) -> str | None:
     try:
-        with _Undrawn() if device == "meta" else nullcontext():
+        with Undrawn() if device == "meta" else nullcontext():
             model, data = _placed(dataset, architecture, device)
             if device == "meta" and sum(weights.numel() for weights in model.parameters()) <= MOST_COMPUTED:
                 return _step_rule(dataset, architecture, samples, "cpu")

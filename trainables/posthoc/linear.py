@@ -336,6 +336,8 @@ def _least_nll(
     """Minimise as `_fit` does, with a share `smoothing` of every target spread over all classes."""
     import torch  # the import takes two seconds; other methods do not need it
 
+    from trainables.extensions.libraries import without_compiler
+
     samples, classes = logits.shape
     given, labels = torch.from_numpy(np.ascontiguousarray(features(logits))), torch.from_numpy(targets)[:, None]
     share = torch.full(labels.shape, -(1.0 - smoothing) / samples, dtype=torch.float64)
@@ -367,7 +369,7 @@ def _least_nll(
         return value
 
     # torch's softmax, products and L-BFGS take a fraction of the time of numpy's and scipy's.
-    search = torch.optim.LBFGS(
+    search = without_compiler(torch.optim.LBFGS)(
         [flat],
         max_iter=max_iterations,
         max_eval=4 * max_iterations,

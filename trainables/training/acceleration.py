@@ -84,7 +84,8 @@ def prepare_arithmetic(settings: TrainingSettings, device: str) -> None:
     TF32 is off except in training steps that request it; torch's default on a GPU is TF32 for convolutions only.
     """
     # Worker processes are reused: settings of an earlier trial, perhaps from another sweep, must be undone.
-    torch.use_deterministic_algorithms(settings.deterministic)
+    if settings.deterministic != torch.are_deterministic_algorithms_enabled():
+        torch.use_deterministic_algorithms(settings.deterministic)  # imports torch's compiler (torch 2.13)
     if device == "cpu":
         return
     # cuBLAS and torch read this at the process's first matrix product, and a reused process may multiply before its

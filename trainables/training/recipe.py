@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import nn
 
+from trainables.extensions.libraries import without_compiler
 from trainables.registry import Hyperparameter, Options, Registry, hyperparameters_of
 
 OPTIMIZERS = Registry("optimizer", leading=["model"])
@@ -317,7 +318,9 @@ def sgd(
         nesterov: [mukhoti App. D uses plain momentum].
         weight_decay: [mukhoti App. D].
     """
-    return torch.optim.SGD(_trained(model), lr=lr, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay)
+    return without_compiler(torch.optim.SGD)(
+        _trained(model), lr=lr, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay
+    )
 
 
 @OPTIMIZERS.add("adam", "Adam", more=COMMON, check=check_recipe)
@@ -336,7 +339,9 @@ def adam(
         model: network.
         lr: [mukhoti App. D, text].
     """
-    return torch.optim.Adam(_trained(model), lr=lr, betas=(beta1, beta2), eps=epsilon, weight_decay=weight_decay)
+    return without_compiler(torch.optim.Adam)(
+        _trained(model), lr=lr, betas=(beta1, beta2), eps=epsilon, weight_decay=weight_decay
+    )
 
 
 @OPTIMIZERS.add("adamw", "Adam with decoupled weight decay", more=COMMON, check=check_recipe)
@@ -356,7 +361,9 @@ def adamw(
         lr: [Loshchilov & Hutter 2019].
         weight_decay: [PyTorch's default].
     """
-    return torch.optim.AdamW(_trained(model), lr=lr, betas=(beta1, beta2), eps=epsilon, weight_decay=weight_decay)
+    return without_compiler(torch.optim.AdamW)(
+        _trained(model), lr=lr, betas=(beta1, beta2), eps=epsilon, weight_decay=weight_decay
+    )
 
 
 @OPTIMIZERS.add("adagrad", "AdaGrad", more=COMMON, check=check_recipe)
@@ -368,4 +375,4 @@ def adagrad(model: nn.Module, lr: Rate = 0.05, weight_decay: Decay = 1e-4, **_: 
         lr: [mukhoti App. D, text].
         weight_decay: [mukhoti App. D, text].
     """
-    return torch.optim.Adagrad(_trained(model), lr=lr, weight_decay=weight_decay)
+    return without_compiler(torch.optim.Adagrad)(_trained(model), lr=lr, weight_decay=weight_decay)

@@ -29,7 +29,6 @@ PRELOADED = (
     "trainables.losses",
     # First steps, fits and tables import these modules. That takes two seconds of processor time, here once instead of
     # in each child.
-    "torch._dynamo",
     "scipy.optimize",
     "pandas",
 )

@@ -3,6 +3,7 @@ import sys
 import types
 
 import pytest
+import torch
 
 from trainables.extensions import libraries
 
@@ -43,3 +44,33 @@ def test_a_missing_torchvision_is_named(monkeypatch):
     monkeypatch.setattr(libraries.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ModuleNotFoundError, match="pip install torchvision"):
         libraries.torchvision_cuda_version()
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (torch.optim.SGD, {"momentum": 0.9, "nesterov": True, "weight_decay": 1e-2}),
+        (torch.optim.Adam, {"weight_decay": 1e-2}),
+        (torch.optim.AdamW, {}),
+        (torch.optim.Adagrad, {}),
+    ],
+)
+def test_an_optimiser_without_compiler_takes_the_same_steps(kind, options):
+    ends = []
+    for made in (kind, libraries.without_compiler(kind)):
+        torch.manual_seed(0)
+        network, inputs = torch.nn.Linear(5, 3), torch.randn(8, 5)
+        optimizer = made(network.parameters(), lr=0.1, **options)
+        for step in range(6):
+            if step == 3:
+                saved = optimizer.state_dict()
+                optimizer = made(network.parameters(), lr=7.0)
+                optimizer.load_state_dict(saved)
+            network(inputs).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        assert all(weights.grad is None for weights in network.parameters())
+        ends.append([*network.parameters(), *(state for kept in optimizer.state.values() for state in kept.values())])
+    assert len(ends[0]) > 2 or not options
+    for one, other in zip(*ends, strict=True):
+        assert torch.equal(torch.as_tensor(one), torch.as_tensor(other))
