@@ -52,26 +52,28 @@ _SCALARS = {"int": "a whole number of at most 64 bits", "float": "a number", "bo
 _TAG = "tag:yaml.org,2002:"
 
 
-class _LimitedLoader(yaml.SafeLoader):
-    """SafeLoader with limits and YAML 1.1's plain scalars, which PyYAML writes in a resolved search space."""
+class _LimitedLoader(yaml.CSafeLoader):
+    """CSafeLoader with limits and YAML 1.1's plain scalars, which PyYAML writes in a resolved search space."""
 
     most_values = WRITTEN_FACTOR * MAXIMUM_VALUES
     depth = 0
     nodes = 0
 
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """Compose a node as PyYAML does, but refuse a file that is too deep or too long."""
+    def descend_resolver(self, current_node: yaml.Node | None, current_index: object) -> None:
+        """Begin a node as PyYAML does, but refuse a file that is too deep or too long."""
         # Limits are checked while composing, so deep nesting or a billion-laughs file fails before it takes memory.
         self.depth += 1
         self.nodes += 1
         if self.depth > MAXIMUM_DEPTH or self.nodes > self.most_values:
-            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]  # PyYAML's stubs leave it so
             deep = f"nested more than {MAXIMUM_DEPTH} levels deep"
             problem = deep if self.depth > MAXIMUM_DEPTH else f"more than {self.most_values} keys and values"
-            raise yaml.MarkedYAMLError(None, None, problem, mark)
-        node = super().compose_node(parent, index)
+            raise yaml.MarkedYAMLError(None, None, problem, None if current_node is None else current_node.start_mark)
+        super().descend_resolver(current_node, current_index)
+
+    def ascend_resolver(self) -> None:
+        """End a node as PyYAML does."""
         self.depth -= 1
-        return node
+        super().ascend_resolver()
 
 
 class _PlainLoader(_LimitedLoader):
@@ -195,8 +197,7 @@ def _parse_yaml(text: str, path: str, document: Document, kind: type[_LimitedLoa
         line = error.problem_mark.line + 1 if error.problem_mark else None
         document.faults.append(Fault(path, f"not valid YAML: {error.problem or error.context}", line=line))
         return None
-    # An escape beyond Unicode makes `chr` in PyYAML raise: ValueError for "\U00110000", OverflowError for "\UFFFFFFFF".
-    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError) as error:  # UnicodeEncodeError: an argument's bytes were not UTF-8
         document.faults.append(Fault(path, f"not valid YAML: {str(error).splitlines()[0]}"))
         return None
     finally:
