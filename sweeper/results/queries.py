@@ -8,6 +8,8 @@ import stat
 import threading
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,6 +72,10 @@ DEADLINE_SECONDS = 600.0
 _NAMED_TABLES = re.compile(rf"\b(?:{'|'.join(VIEWS)})\b", re.IGNORECASE)
 
 
+#: Numbers for the names of the databases that hold a query's views.
+_NUMBERS = count(1)
+
+
 class QueryError(SweeperError):
     """DuckDB refused the query, or it is not read-only."""
 
@@ -92,14 +98,24 @@ def current_generation(folder: Path) -> Path:
     return target
 
 
-def open_database() -> duckdb.DuckDBPyConnection:
-    """Return a connection to a database in memory."""
+@lru_cache(maxsize=4)
+def _database(folder: str, process: int) -> duckdb.DuckDBPyConnection:
+    """Return a database in memory whose queries read files in `folder` only.
+
+    It is kept, because opening one takes thirty milliseconds, most of a query's time. A fork has no threads of its
+    parent's database, so `process` is the id of the process that uses it.
+    """
     # DuckDB 2.0 starts eight threads to fetch files over a network. They take 576 MB of address space, which batch
-    # systems count and local files do not need. Earlier releases refuse this setting, because they do not know it.
-    try:
-        return duckdb.connect(config={"async_threads": 0})
-    except duckdb.Error:
-        return duckdb.connect()
+    # systems count and local files do not need.
+    database = duckdb.connect(config={"async_threads": 0})
+    # The order matters: the directories cannot be set after external access is disabled, and the last setting locks
+    # all settings. `python_enable_replacements` would let a query read this process's variables by name. A cache of
+    # files could outlive a change within a second.
+    database.execute(f"SET allowed_directories = [{literal(folder)}]; SET memory_limit = '{MEMORY_PERCENT}%'")
+    database.execute("SET GLOBAL TimeZone = 'UTC'; SET GLOBAL python_enable_replacements = false")
+    database.execute("SET enable_external_file_cache = false; SET enable_external_access = false")
+    database.execute("SET lock_configuration = true")
+    return database
 
 
 @contextmanager
@@ -117,11 +133,12 @@ def connect(generation: Path, query: str = "", *, in_memory: bool = False) -> It
     tables = {*READ_TABLES} - LARGE_TABLES if in_memory else tables_of(query)
     # A view opens its files, so one query gets only the views it names. `SHOW TABLES` names none and gets all.
     views = READ_TABLES if in_memory or not tables else [name for name in READ_TABLES if name in tables]
-    connection = open_database()
+    schema = f"query_{next(_NUMBERS)}"
+    connection = _database(str(_sweep_of(generation)), os.getpid()).cursor()
     try:
         require_files(generation)
         require_sound_files(generation, tables)
-        connection.execute("SET TimeZone = 'UTC'")
+        connection.execute(f"ATTACH ':memory:' AS {schema}; USE {schema}")
         for name in views:
             rows = f"read_parquet({literal(f'{generation}/{name}/**/*.parquet')}, hive_partitioning = false)"
             # DuckDB raises an error for a pattern without files, and a new sweep has no decisions yet.
@@ -129,19 +146,14 @@ def connect(generation: Path, query: str = "", *, in_memory: bool = False) -> It
                 connection.register(rows := f"no_{name}", empty_table(name))
             kind = "TABLE" if in_memory and not absent and name not in LARGE_TABLES else "VIEW"
             connection.execute(f"CREATE {kind} {name} AS SELECT * FROM {rows}")
-        if {"evaluations", "trials"} <= {*views}:
-            create_final_view(connection)
-        _require_plain_columns(connection, views)
-        # The order matters: the directories cannot be set after external access is disabled, and the last setting locks
-        # all settings. `python_enable_replacements` would let a query read this process's variables by name.
-        folder = literal(str(_sweep_of(generation)))
-        connection.execute(f"SET allowed_directories = [{folder}]; SET memory_limit = '{MEMORY_PERCENT}%'")
-        connection.execute("SET python_enable_replacements = false; SET enable_external_access = false")
-        connection.execute("SET lock_configuration = true")
+        columns = _plain_columns(connection, views)
+        if "evaluations" in columns and "trials" in columns:
+            _create_final_view(connection, columns["evaluations"], columns["trials"])
         yield connection
     except (duckdb.Error, OSError) as error:  # OSError: a generation was removed while its folders were listed
         raise QueryError(first_line(error), "the sweep's tables could not be read") from error
     finally:
+        connection.execute(f"USE memory; DETACH DATABASE IF EXISTS {schema}")
         connection.close()
 
 
@@ -177,13 +189,14 @@ def _sweep_of(generation: Path) -> Path:
     return folder.parents[1] if folder.parent.name == "generations" else folder.parent
 
 
-def _require_plain_columns(connection: duckdb.DuckDBPyConnection, tables: Iterable[str]) -> None:
-    """Raise QueryError if a column's name needs quotes in SQL; no sweep writes such a column."""
+def _plain_columns(connection: duckdb.DuckDBPyConnection, tables: Iterable[str]) -> dict[str, list[str]]:
+    """Return table → its columns. Raises QueryError if a name needs quotes in SQL; no sweep writes such a column."""
     # The catalogue `duckdb_columns()` would take 17 ms, because it first describes DuckDB's own views.
-    for table in tables:
-        for column in connection.sql(f"SELECT * FROM {table} LIMIT 0").columns:
-            if not PLAIN.fullmatch(column):
-                raise QueryError(f"the table {table} has a column named {column!r}, which no sweep writes", CHANGED)
+    columns = {table: connection.sql(f"SELECT * FROM {table} LIMIT 0").columns for table in tables}
+    for table, column in ((table, column) for table, names in columns.items() for column in names):
+        if not PLAIN.fullmatch(column):
+            raise QueryError(f"the table {table} has a column named {column!r}, which no sweep writes", CHANGED)
+    return columns
 
 
 def literal(value: object) -> str:
@@ -228,14 +241,13 @@ def fetch_needed_predictions(paths: SweepPaths, query: str, trials: Collection[s
         bring_predictions(paths, trials)
 
 
-def create_final_view(connection: duckdb.DuckDBPyConnection) -> None:
+def _create_final_view(connection: duckdb.DuckDBPyConnection, evaluations: list[str], trials: list[str]) -> None:
     """Create the view `final`: each replicate's last evaluation per split, with its configuration and status.
 
     Columns that both tables have occur once. If one epoch was evaluated twice, stage `end` wins over `rung`.
     """
-    columns = [connection.sql(f"SELECT * FROM {name} LIMIT 0").columns for name in ("evaluations", "trials")]
     # The shared columns are looked up, because a foreign sweep may lack a column such as `rehearsal`.
-    shared = ", ".join(name for name in columns[1] if name in columns[0])
+    shared = ", ".join(name for name in trials if name in evaluations)
     connection.execute(_FINAL.format(shared=shared))
 
 

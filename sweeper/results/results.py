@@ -206,7 +206,7 @@ NAMES_FRAGILITY = re.compile(rf"\b{FRAGILITY}\b", re.IGNORECASE)
 #: Fragility is defined only for stops; after other decisions, the trial went on.
 _DECISIONS = (
     "CREATE TEMP TABLE decisions AS SELECT written.*, CASE kind WHEN 'stop' THEN chance END AS fragility\n"
-    "FROM memory.main.decisions AS written LEFT JOIN stop_chances USING (trial) ORDER BY trial, epoch, decided_at"
+    "FROM decisions AS written LEFT JOIN stop_chances USING (trial) ORDER BY trial, epoch, decided_at"
 )
 
 

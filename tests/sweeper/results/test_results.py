@@ -241,6 +241,22 @@ def test_a_query_reads_nothing_outside_of_the_sweep(quickstart_folder: Path, tmp
         Results(quickstart_folder).sql(f"SELECT * FROM {where.format(file=tmp_path / 'other.csv')}")
 
 
+def test_queries_share_a_locked_database_and_leave_nothing_in_it(quickstart_folder: Path) -> None:
+    databases = "SELECT count(*) AS n FROM duckdb_databases()"
+    settings = "SELECT current_setting('TimeZone') AS zone, current_setting('python_enable_replacements') AS by_name, "
+    settings += "current_setting('enable_external_access') AS outside"
+    first = load(quickstart_folder).rows(databases)
+    with load(quickstart_folder).snapshot() as held, load(quickstart_folder).snapshot() as beside:
+        assert held.rows("SELECT count(*) AS n FROM trials") == beside.rows("SELECT count(*) AS n FROM trials")
+        for results in (held, beside, load(quickstart_folder)):
+            (row,) = results.rows(settings)
+            assert (row["zone"], row["by_name"], row["outside"]) == ("UTC", False, False)
+    for _ in range(3):
+        with pytest.raises(QueryError):
+            load(quickstart_folder).sql("SELECT nothing FROM trials")
+    assert load(quickstart_folder).rows(databases) == first, "views of ended queries are gone"
+
+
 @pytest.mark.parametrize("table", ["trials", "evaluations", "reliability", "spectra", "predictions"])
 def test_a_flipped_bit_is_named_by_every_query(quickstart_folder: Path, tmp_path: Path, table: str) -> None:
     folder = shutil.copytree(quickstart_folder, tmp_path / "damaged", symlinks=True)
