@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import resources
 from itertools import starmap
 from typing import Any
@@ -370,17 +371,22 @@ def forward_operations(architecture: Options, size: DataSetSize) -> float:
     trees = ARCHITECTURES.has_tag(described["name"], "follows_data")
     # A network over trees needs the data's values for its structure, and the meta device holds no values.
     device = torch.device("cpu" if trees else "meta")
+    build = partial(build_model, input_shape=size.input_shape, classes=size.classes, **described)
     with device, nullcontext() if trees else Undrawn():
-        model = build_model(input_shape=size.input_shape, classes=size.classes, **described).eval()
+        model = build()
     if not trees and sum(weights.numel() for weights in model.parameters()) <= MOST_COMPUTED:
-        model, device = model.to_empty(device="cpu"), torch.device("cpu")
+        device = torch.device("cpu")
+        with torch.random.fork_rng(devices=[]):
+            model = build()  # again, because a buffer's values can be indices
+    model.eval()
     counter = FlopCounterMode(display=False)
     with device, torch.no_grad():
         kind = torch.int32 if size.text else torch.float32
         inputs = _example_tree(size) if trees else torch.zeros((1, *size.input_shape), dtype=kind)
         with counter:
+            # torch 2.13 wraps this method like those in `without_compiler`, and would import its compiler.
             mode: Any = type(counter.mode)
-            mode.__torch_dispatch__ = inspect.unwrap(mode.__torch_dispatch__)  # as in `without_compiler`
+            mode.__torch_dispatch__ = inspect.unwrap(mode.__torch_dispatch__)
             model(inputs)
     return float(counter.get_total_flops())
 

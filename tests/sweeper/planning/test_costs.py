@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
 
 from sweeper.planning.costs import (
@@ -180,3 +181,19 @@ def test_a_plan_shows_hours_where_a_card_is_worth_it(tmp_path: Path) -> None:
     assert "GPU-hours" not in shown[1] and "REHEARSAL" in shown[1]
     low, high = large.estimate.gpu_hours["A100"]
     assert " at 2 per hour" not in shown[0] and f", {2 * low:,.2f} to {2 * high:,.2f} at 2 per hour" in shown[2]
+
+
+def test_a_small_networks_buffers_have_their_values_and_no_random_number_is_taken(monkeypatch):
+    class Looked(torch.nn.Linear):
+        def __init__(self):
+            super().__init__(64, 10)
+            self.register_buffer("place", torch.full((1,), 63))
+
+        def forward(self, inputs):
+            assert int(self.place) == 63
+            return super().forward(inputs.flatten(1))
+
+    monkeypatch.setattr("sweeper.planning.costs.build_model", lambda **_: Looked())
+    before = torch.get_rng_state()
+    assert forward_operations({"name": "mlp"}, size_of("digits")) == 2 * 64 * 10
+    assert torch.equal(torch.get_rng_state(), before)
