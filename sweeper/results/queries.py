@@ -288,6 +288,8 @@ def execute(connection: duckdb.DuckDBPyConnection, query: str, most: int | None 
         raise QueryError(first_line(error), f"tables: {', '.join(VIEWS)}") from error
     finally:
         alarm.cancel()
+        # A thread that still ends while the interpreter exits keeps the connection, and DuckDB 2.0 reports it as leaked.
+        alarm.join()
 
 
 def first_line(error: Exception) -> str:

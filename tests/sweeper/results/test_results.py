@@ -9,6 +9,7 @@ import json
 import os
 import random
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -310,6 +311,17 @@ def test_a_query_that_takes_too_long_is_interrupted(quickstart_folder: Path, mon
         Results(quickstart_folder).sql(
             "SELECT count(*) FROM range(10000000) AS a, range(10000000) AS b WHERE (a.range * b.range) % 7 = 3"
         )
+
+
+def test_a_query_leaves_no_thread(quickstart_folder: Path) -> None:
+    before, interval = set(threading.enumerate()), sys.getswitchinterval()
+    with queries.connect(queries.current_generation(quickstart_folder)) as connection:
+        sys.setswitchinterval(60)  # a thread that is not waited for gets no turn to end
+        try:
+            queries.execute(connection, "SELECT 1 AS one")
+            assert set(threading.enumerate()) == before
+        finally:
+            sys.setswitchinterval(interval)
 
 
 def test_a_strangers_objective_is_refused(tmp_path: Path) -> None:
