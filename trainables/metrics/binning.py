@@ -316,11 +316,19 @@ def consistency_bars(confidence: ArrayLike, samples: ArrayLike, level: float = 0
         >>> low.tolist(), high.tolist()
         ([0.4], [0.6])
     """
-    from scipy.stats import binom  # slow to import, and not needed for labels
-
     n = np.maximum(np.floor(samples), 1)
-    low, high = (binom.ppf((1 + side * level) / 2, n, np.minimum(confidence, 1.0)) / n for side in (-1, 1))
+    low, high = (_binomial_quantile((1 + side * level) / 2, n, np.minimum(confidence, 1.0)) / n for side in (-1, 1))
     return low, high
+
+
+def _binomial_quantile(q: float, n: Floats, p: Floats) -> Floats:
+    """Return the smallest k [B] with a probability of at least `q` that Binomial(n, p) is at most k."""
+    from scipy.special import bdtr, bdtrik  # `scipy.stats.binom` takes a second to import
+
+    k = bdtrik(q, n, p)
+    k = np.ceil(np.where(np.isnan(k), np.round(p) * n, k))  # not a number where p is next to 0 or 1
+    below = np.maximum(k - 1, 0)
+    return np.where(bdtr(below, n, p) >= q, below, k)
 
 
 def _grouped(ascending: Floats) -> tuple[Floats, Integers, Floats]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
+from scipy.stats import binom
 
 from trainables.metrics import reliability_bins
 from trainables.metrics.binning import consistency_band, consistency_bars, decomposition, isotonic_levels
@@ -122,3 +123,14 @@ def test_bars_are_the_quantiles_of_resampled_bins() -> None:
     drawn = (rng.random((20_000, 150)) < p).mean(1)
     low, high = consistency_bars([p.mean()], [150])
     np.testing.assert_allclose([low[0], high[0]], np.quantile(drawn, [0.025, 0.975]), atol=1.5 / 150)
+
+
+@pytest.mark.parametrize("level", [0.5, 0.9, 0.95, 0.99])
+def test_bars_are_scipys_quantiles(level: float) -> None:
+    rng = np.random.default_rng(6)
+    n = np.concatenate([rng.integers(1, 20, 3000), rng.integers(1, 5000, 3000)]).astype(float)
+    p = np.where(rng.random(6000) < 0.5, rng.random(6000), 10 ** -rng.uniform(0, 15, 6000))
+    p = np.where(rng.random(6000) < 0.5, p, 1 - p)
+    p[::10] = rng.integers(0, 11, 600) / 10
+    for bar, q in zip(consistency_bars(p, n, level), ((1 - level) / 2, (1 + level) / 2), strict=True):
+        np.testing.assert_array_equal(bar, binom.ppf(q, n, p) / n)
