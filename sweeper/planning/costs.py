@@ -55,7 +55,7 @@ MEASURED_OPERATIONS = 1e12
 IMBALANCED = 1.25
 
 #: Measured training time per architecture. It covers several epochs of a small network, so that their mean is stable.
-MEASURED_SECONDS = 0.5
+MEASURED_SECONDS = 0.25
 
 
 def measured_plan(spec: SweepSpec, workers: int | Callable[[Mapping[str, Cost]], int] | None = None) -> Plan:
