@@ -40,6 +40,7 @@ from trainables.curvature.failures import CurvatureUnavailable, as_unavailable, 
 from trainables.curvature.hessian import Chunk, HessianOperator, flatten, split_like
 from trainables.curvature.lanczos import Lanczos, LanczosRun, Product, complete_run, gradient_start, lanczos_run
 from trainables.curvature.trace import EXACT_CLASSES, TraceEstimate, hutchinson, mean_and_error, random_signs
+from trainables.extensions.libraries import vector_jacobian
 
 
 @dataclass(frozen=True)
@@ -90,18 +91,16 @@ class GaussNewtonOperator:
         # Two backward passes compute J v as the derivative of Jᵀu by u. Some operations do not support forward mode.
         kept = [(r, v) for r, v in zip(rows, split_like(vector, parameters), strict=True) if r is not None]
         outputs, along = zip(*kept, strict=True)
-        (tangent,) = torch.autograd.grad(outputs, cotangent, along, retain_graph=True)
-        (curved,) = torch.autograd.grad(slope, free, tangent, retain_graph=True)
-        back = torch.autograd.grad(logits, parameters, curved, retain_graph=True, allow_unused=True)
+        (tangent,) = vector_jacobian(outputs, cotangent, along, retain_graph=True)
+        (curved,) = vector_jacobian(slope, free, tangent, retain_graph=True)
+        back = vector_jacobian(logits, parameters, curved, retain_graph=True, allow_unused=True)
         return flatten(back, parameters).double()
 
     def _linearised(self, chunk: Chunk, logits: Tensor) -> tuple[Tensor, list[Tensor | None], Tensor, Tensor]:
         """Return u, Jᵀu per parameter with its graph, detached logits, and the loss's gradient by the logits."""
         # Jᵀu is linear in u, so its derivative does not depend on the value of u; u = 0 is enough.
         cotangent = torch.zeros_like(logits, requires_grad=True)
-        rows = torch.autograd.grad(
-            logits, self._surface.parameters, cotangent, create_graph=True, retain_graph=True, allow_unused=True
-        )
+        rows = vector_jacobian(logits, self._surface.parameters, cotangent, create_graph=True, allow_unused=True)
         free = logits.detach().requires_grad_()
         (slope,) = torch.autograd.grad(
             self._surface.mean_loss(self._operator.loss, free, chunk.targets), free, create_graph=True
@@ -217,7 +216,7 @@ def _squared_norm(operator: HessianOperator, roots: list[Tensor], generator: tor
     def add(chunk: Chunk, root: Tensor) -> None:
         ways = root @ random_signs((len(root), root.shape[2], 1), root, generator)
         logits, parameters = surface.logits(chunk), surface.parameters
-        total.add_(flatten(torch.autograd.grad(logits, parameters, ways[:, :, 0], retain_graph=True), parameters))
+        total.add_(flatten(vector_jacobian(logits, parameters, ways[:, :, 0], retain_graph=True), parameters))
 
     for chunk, root in zip(surface.chunks, roots, strict=True):
         add(chunk, root)

@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import Node
 
 from trainables.curvature.failures import graph_uses, short_name
+from trainables.extensions.libraries import vector_jacobian
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
@@ -269,10 +270,14 @@ def logit_hessian(value: Tensor, logits: Tensor) -> Tensor | None:
 
 def _images(gradient: Tensor, logits: Tensor, vectors: Tensor) -> Tensor:
     """Return products [m, n, K] of the Hessian by logits with `vectors` [m, n, K], in one traversal if possible."""
+
+    def product(vector: Tensor) -> Tensor:
+        return vector_jacobian(gradient, logits, vector, retain_graph=True)[0]
+
     try:
-        return torch.autograd.grad(gradient, logits, vectors, retain_graph=True, is_grads_batched=True)[0]
+        return torch.func.vmap(product)(vectors)
     except RuntimeError:  # a user's own autograd function may have no batching rule
-        return torch.stack([torch.autograd.grad(gradient, logits, row, retain_graph=True)[0] for row in vectors])
+        return torch.stack([product(row) for row in vectors])
 
 
 #: A layer and its contribution to J_i J_iᵀ [n, K, K].
@@ -316,7 +321,7 @@ def gram_holds(network: nn.Module, folded: Folded, inputs: Tensor) -> bool:
     for sample in inputs.split(1):
         logits = network(sample)
         way = torch.linspace(1.0, 2.0, logits.shape[1], dtype=logits.dtype, device=logits.device)[None]
-        rows = torch.autograd.grad(logits, parameters, way, allow_unused=True)
+        rows = vector_jacobian(logits, parameters, way, allow_unused=True)
         plain = sum(float(row.double().square().sum()) for row in rows if row is not None)
         gram = float(logit_gram(network, folded, sample, way[:, :, None]))
         # `not <=` also refuses NaN.
@@ -332,7 +337,7 @@ def _slice_gram(
     for norm in folded.values():
         layers.pop(norm, None)
     outputs = [output for _, output in layers.values()]
-    passes = [torch.autograd.grad(logits, outputs, way, retain_graph=True) for way in directions.unbind(2)]
+    passes = [vector_jacobian(logits, outputs, way, retain_graph=True) for way in directions.unbind(2)]
     count = directions.shape[2]
     gram = logits.new_zeros(len(inputs), count, count)
     with torch.no_grad():

@@ -30,6 +30,7 @@ from trainables.curvature.gauss_newton import (
     logit_hessian,
 )
 from trainables.curvature.loss_of_logits import LossFunction, loss_of_logits
+from trainables.extensions.libraries import vector_jacobian
 from trainables.registry import set_within
 
 # Memory of a graph for second derivatives relative to the forward pass. Autograd keeps 1.6 times as much for resnet8
@@ -313,9 +314,7 @@ def hessian_vector_product(
         return [None] * len(parameters)
     outputs, cotangents = zip(*kept, strict=True)
     return [
-        *torch.autograd.grad(
-            outputs, parameters, cotangents, retain_graph=True, create_graph=training, allow_unused=True
-        )
+        *vector_jacobian(outputs, parameters, cotangents, retain_graph=True, create_graph=training, allow_unused=True)
     ]
 
 

@@ -1,4 +1,5 @@
-"""Preparations for other packages: torchvision beside a CPU build of PyTorch, transformers, and torch's optimisers.
+"""Preparations for other packages: torchvision beside a CPU build of PyTorch, transformers, and torch without its
+compiler.
 
 Package indexes serve torchvision as a CUDA build only. Its compiled operators do not load with a CPU build of PyTorch,
 and `import torchvision` (timm imports it too) then fails with "operator torchvision::nms does not exist". No network or
@@ -11,12 +12,14 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.autograd.graph import _engine_run_backward
 
 #: The operators that torchvision 0.28 registers shapes for when it is imported.
 SCHEMAS = (
@@ -74,6 +77,40 @@ def without_compiler(kind: type[torch.optim.Optimizer]) -> Callable[..., torch.o
     methods = {name: inspect.unwrap(getattr(kind, name)) for name in wrapped}
     methods["step"] = torch.no_grad()(inspect.unwrap(kind.step))
     return type(kind.__name__, (kind,), methods)
+
+
+def vector_jacobian(
+    outputs: Tensor | Sequence[Tensor],
+    inputs: Tensor | Sequence[Tensor],
+    vectors: Tensor | Sequence[Tensor],
+    *,
+    retain_graph: bool = False,
+    create_graph: bool = False,
+    allow_unused: bool = False,
+) -> tuple[Tensor, ...]:
+    """Return vᵀJ per input as `torch.autograd.grad` does, without importing sympy.
+
+    torch 2.13 compares the shapes of `outputs` and `vectors` by functions for symbolic shapes. To import them takes a
+    second of processor time in each process. The engine that it calls then compares the shapes again.
+
+    Args:
+        outputs: tensors that kept their graph.
+        inputs: tensors to differentiate by.
+        vectors: v, shaped like the outputs.
+        retain_graph: keep the graph of the outputs.
+        create_graph: also keep the graph of the result.
+        allow_unused: return `None` for inputs on which the outputs do not depend, instead of raising RuntimeError.
+
+    Example:
+        >>> w = torch.tensor([1.0, 2.0], requires_grad=True)
+        >>> vector_jacobian(w**2, w, torch.tensor([1.0, 3.0]))
+        (tensor([ 2., 12.]),)
+    """
+    of, by, along = ((one,) if isinstance(one, Tensor) else tuple(one) for one in (outputs, inputs, vectors))
+    products: tuple[Tensor, ...] = _engine_run_backward(
+        of, along, retain_graph or create_graph, create_graph, by, allow_unused, accumulate_grad=False
+    )
+    return products
 
 
 REMEDY = "pip install 'calibration-sweeper[transformers]'"

@@ -22,6 +22,7 @@ from torch.func import functional_call, vmap
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from trainables.extensions.libraries import vector_jacobian
 from trainables.losses.hessian_trace import ComposedNormalisation
 from trainables.training.acceleration import BFLOAT16, CannotCompileError, TrainingSettings, training_forward
 
@@ -381,7 +382,7 @@ class MappedNetworks:
         # The leaves share memory with the store, so they are made once and always have the current values.
         leaves = self._weights
         logits = self._training_forward({**leaves, **self._store.fixed}, inputs, True)
-        gradients = torch.autograd.grad(logits, list(leaves.values()), slopes(logits.detach()), allow_unused=True)
+        gradients = vector_jacobian(logits, list(leaves.values()), slopes(logits.detach()), allow_unused=True)
         self._store.take_gradients(gradients)
 
     @torch.no_grad()
