@@ -1,14 +1,14 @@
 """The same sweep through this tool and its peers: wall time, time to a target, epochs, and what a SIGKILL leaves.
 
-Configurations of `search_spaces/quickstart.yaml`, one replicate, no curvature, halving at 3/9/27, in two processes of
-one torch thread each: Ray Tune's ASHA (function API; class API with reused actors), Optuna's successive halving (two
-processes, one SQLite study), Syne Tune's ASHA on its local backend, and `sweeper run`. All train the same
-configurations from the same seeds with `Replicate` (the epochs that several trained are compared, to the bit) and write
-what a user of theirs has by default: Ray its three loggers, Optuna each epoch's value in the study, Syne Tune its
-CSV, this tool everything, evaluations at rungs, MLflow and report included. Each tool stops trials as it does.
+Configurations of `search_spaces/quickstart.yaml` with resnet8 at its whole width, one replicate, no curvature, halving
+at 3/9/27, in two processes of one torch thread each: Ray Tune's ASHA (function API; class API with reused actors),
+Optuna's successive halving (two processes, one SQLite study), Syne Tune's ASHA on its local backend, and `sweeper run`.
+All train the same configurations from the same seeds with `Replicate` (the epochs that several trained are compared, to
+the bit) and write what a user of theirs has by default: Ray its three loggers, Optuna each epoch's value in the study,
+Syne Tune its CSV, this tool everything, evaluations at rungs, MLflow and report included. Each tool stops trials as it
+does.
 
-Each contender is a process in an environment of its own, `build/peers/NAME`: its own packages before those of this
-environment, and a home of its own. After two configurations each to warm up, contenders take turns, run after run.
+After two configurations each to warm up, contenders take turns, run after run.
 Epochs are counted, and their time taken, by the same probe for all (`peers/probe.py`), so a value counts towards the
 target when it is computed, before it is reported. The target is what the best quarter of the configurations that this
 tool's first run trained to the end reach.
@@ -45,6 +45,7 @@ from tests.benchmarks.peers.plan import WORKERS, Kept, Plan
 
 ROOT = Path(__file__).resolve().parents[2]
 SPACE = "quickstart"
+WHOLE_WIDTH = ("space.architecture={choice: [mlp, resnet8]}", "training.memory_format=contiguous")
 ONE_POOL = "{name: asha, max_epochs: 27, grace_epochs: 3, reduction_factor: 3}"
 """All trials compete, as in the other tools; the file's own scheduler compares within strata."""
 LIMIT = 3600.0
@@ -218,6 +219,7 @@ def make_environment(contender: Contender, environments: Path) -> None:
 def plan_of(samples: int) -> Plan:
     """Draw the configurations."""
     settings = [f"samples={samples}", "replicates=1", "which=[]", "evaluation.curvature=false", f"scheduler={ONE_POOL}"]
+    settings += WHOLE_WIDTH
     spec = load_spec(SPACE, settings)
     chosen = [
         {"values": values, "seed": spec.replicate_seeds.of(index)[0]}

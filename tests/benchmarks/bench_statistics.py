@@ -7,9 +7,9 @@
 Draws come from models that the methods do not assume: spreads that are equal, log-normal, or one configuration's six
 times the others'; values with heavy tails (Student's t of 3 degrees of freedom), skewed (log-normal), with one long
 tail (gamma, skewness 6), or quantised to 1/360 with ties; one seed in five in a bad optimum; seeds separate or common;
-survivors of two rungs, picked by the same seeds' earlier values; and real seeds: the quickstart's finalists, trained on
-32 seeds each (`quickstart_seeds.csv`), drawn again and again. What is asked is the program's own code, not a copy of
-its formulas, after seeds that ended far from the others are left out (`outliers`).
+survivors of two rungs, picked by the same seeds' earlier values; and real seeds: the quickstart's finalists (resnet8 at
+its whole width), trained on 32 seeds each (`quickstart_seeds.csv`), drawn again and again. What is asked is the
+program's own code, not a copy of its formulas, after seeds that ended far from the others are left out (`outliers`).
 
 Every row has its number of draws; a rate has a simulation error of √(rate (1 − rate) / draws). Power comes from a
 second simulation in which three quarters of the configurations are worse by three spreads of a seed.

@@ -2,7 +2,8 @@
 
     python -m tests.benchmarks.bench_timings [--runs 5] [--executor auto] [--full] [--against FOLDER]
 
-48 configurations of the quickstart's space, one replicate, no curvature, as `bench_peers`; `--full`: as it ships.
+48 configurations of the quickstart's space with resnet8 at its whole width, one replicate, no curvature, as
+`bench_peers`; `--full`: the quickstart as it ships.
 `--against` names another checkout: both take turns, and what that one does not print is left out. Everything is on:
 tables, report, MLflow. Fixed cost is what passes before the first report and after the last.
 
@@ -27,9 +28,10 @@ from sweeper.storage.metadata import hardware
 
 ROOT = Path(__file__).resolve().parents[2]
 ONE_POOL = "scheduler={name: asha, max_epochs: 27, grace_epochs: 3, reduction_factor: 3}"
+WHOLE_WIDTH = ("space.architecture={choice: [mlp, resnet8]}", "training.memory_format=contiguous")
 LIGHT = tuple(
     word
-    for setting in ("samples=48", "replicates=1", "which=[]", "evaluation.curvature=false", ONE_POOL)
+    for setting in ("samples=48", "replicates=1", "which=[]", "evaluation.curvature=false", ONE_POOL, *WHOLE_WIDTH)
     for word in ("--set", setting)
 )
 LINE = re.compile(r"^ (?P<phase>\S.*?)\s+(?P<took>[\d.]+)\s+(?P<at>[\d.]+)\s*$")
