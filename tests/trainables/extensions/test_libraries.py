@@ -74,3 +74,27 @@ def test_an_optimiser_without_compiler_takes_the_same_steps(kind, options):
     assert len(ends[0]) > 2 or not options
     for one, other in zip(*ends, strict=True):
         assert torch.equal(torch.as_tensor(one), torch.as_tensor(other))
+
+
+def test_products_with_the_jacobian_are_those_of_torch():
+    torch.manual_seed(0)
+    parameters = [torch.randn(3, 4, requires_grad=True), torch.randn(4, requires_grad=True)]
+    unused = torch.zeros(2, requires_grad=True)
+    outputs = [torch.tanh(torch.randn(5, 3) @ parameters[0]) * parameters[1], parameters[1].sin()]
+    vectors = [torch.randn(5, 4), torch.randn(4)]
+    expected = torch.autograd.grad(outputs, parameters, vectors, create_graph=True)
+    found = libraries.vector_jacobian(outputs, [*parameters, unused], vectors, create_graph=True, allow_unused=True)
+    assert found[2] is None
+    assert all(map(torch.equal, found[:2], expected))
+    twice = [
+        torch.autograd.grad(first.square().sum(), parameters[1], retain_graph=True)[0]
+        for first in (found[0], expected[0])
+    ]
+    assert torch.equal(*twice)
+    # Unlike torch's own, torch.func's batches of vectors need no argument.
+    batch = torch.randn(6, 4)
+    many = torch.func.vmap(lambda row: libraries.vector_jacobian(outputs[1], parameters[1], row, retain_graph=True)[0])
+    (rows,) = torch.autograd.grad(outputs[1], parameters[1], batch, retain_graph=True, is_grads_batched=True)
+    assert torch.equal(many(batch), rows)
+    with pytest.raises(RuntimeError, match="shape"):
+        libraries.vector_jacobian(outputs[1], parameters[1], torch.ones(3))
