@@ -288,7 +288,7 @@ def execute(connection: duckdb.DuckDBPyConnection, query: str, most: int | None 
         raise QueryError(first_line(error), f"tables: {', '.join(VIEWS)}") from error
     finally:
         alarm.cancel()
-        # A thread that still ends while the interpreter exits keeps the connection, and DuckDB 2.0 reports it as leaked.
+        # A thread that is still ending when the interpreter exits holds the connection, which DuckDB 2.0 calls leaked.
         alarm.join()
 
 
