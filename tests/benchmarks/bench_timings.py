@@ -37,8 +37,14 @@ LIGHT = tuple(
 LINE = re.compile(r"^ (?P<phase>\S.*?)\s+(?P<took>[\d.]+)\s+(?P<at>[\d.]+)\s*$")
 PHASES = ("first report", "last report")
 
-PROCESSES = {"trainables.worker.fork_server": "trials", "sweeper.tracking.sync": "MLflow", "sweeper run": "driver"}
-"""What is in a process's command, the innermost process first, and its name in the table."""
+PROCESSES = {
+    "trainables.worker.fork_server": "trials",
+    "sweeper.tracking.sync": "MLflow",
+    "write_report": "driver",
+    "sweeper run": "driver",
+    '""': "driver",
+}
+"""What is in a process's command, and its name in the table; py-spy 0.4 can read the first one before it is set."""
 
 PARTS = {
     "MLflow: store": ("Projection.prepare ",),
