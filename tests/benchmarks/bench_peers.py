@@ -46,6 +46,7 @@ from tests.benchmarks.peers.plan import WORKERS, Kept, Plan
 ROOT = Path(__file__).resolve().parents[2]
 SPACE = "quickstart"
 WHOLE_WIDTH = ("space.architecture={choice: [mlp, resnet8]}", "training.memory_format=contiguous")
+"""Settings of the quickstart's space with which docs/guides/measured.md compares tools and releases."""
 ONE_POOL = "{name: asha, max_epochs: 27, grace_epochs: 3, reduction_factor: 3}"
 """All trials compete, as in the other tools; the file's own scheduler compares within strata."""
 LIMIT = 3600.0

@@ -25,10 +25,10 @@ import time
 from pathlib import Path
 
 from sweeper.storage.metadata import hardware
+from tests.benchmarks.bench_peers import WHOLE_WIDTH
 
 ROOT = Path(__file__).resolve().parents[2]
 ONE_POOL = "scheduler={name: asha, max_epochs: 27, grace_epochs: 3, reduction_factor: 3}"
-WHOLE_WIDTH = ("space.architecture={choice: [mlp, resnet8]}", "training.memory_format=contiguous")
 LIGHT = tuple(
     word
     for setting in ("samples=48", "replicates=1", "which=[]", "evaluation.curvature=false", ONE_POOL, *WHOLE_WIDTH)

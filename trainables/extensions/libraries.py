@@ -1,5 +1,4 @@
-"""Preparations for other packages: torchvision beside a CPU build of PyTorch, transformers, and torch without its
-compiler.
+"""Preparations for other packages: torchvision beside a CPU build, transformers, and torch without slow imports.
 
 Package indexes serve torchvision as a CUDA build only. Its compiled operators do not load with a CPU build of PyTorch,
 and `import torchvision` (timm imports it too) then fails with "operator torchvision::nms does not exist". No network or
@@ -88,10 +87,10 @@ def vector_jacobian(
     create_graph: bool = False,
     allow_unused: bool = False,
 ) -> tuple[Tensor, ...]:
-    """Return vᵀJ per input as `torch.autograd.grad` does, without importing sympy.
+    """Return vᵀJ per input, shaped like the input, as `torch.autograd.grad` does, without importing sympy.
 
-    torch 2.13 compares the shapes of `outputs` and `vectors` by functions for symbolic shapes. To import them takes a
-    second of processor time in each process. The engine that it calls then compares the shapes again.
+    torch 2.13 compares shapes by functions that import sympy, a second of processor time in each process. The engine,
+    which this function calls directly, compares them again.
 
     Args:
         outputs: tensors that kept their graph.
@@ -99,7 +98,10 @@ def vector_jacobian(
         vectors: v, shaped like the outputs.
         retain_graph: keep the graph of the outputs.
         create_graph: also keep the graph of the result.
-        allow_unused: return `None` for inputs on which the outputs do not depend, instead of raising RuntimeError.
+        allow_unused: return `None` for inputs on which the outputs do not depend.
+
+    Raises:
+        RuntimeError: shapes differ, the outputs have no graph, or they do not depend on an input.
 
     Example:
         >>> w = torch.tensor([1.0, 2.0], requires_grad=True)

@@ -319,7 +319,7 @@ def test_a_query_leaves_no_thread(quickstart_folder: Path) -> None:
         sys.setswitchinterval(60)  # a thread that is not waited for gets no turn to end
         try:
             queries.execute(connection, "SELECT 1 AS one")
-            assert set(threading.enumerate()) == before
+            assert set(threading.enumerate()) <= before
         finally:
             sys.setswitchinterval(interval)
 

@@ -91,7 +91,7 @@ def test_products_with_the_jacobian_are_those_of_torch():
         for first in (found[0], expected[0])
     ]
     assert torch.equal(*twice)
-    # Unlike torch's own, torch.func's batches of vectors need no argument.
+    # torch maps a batch of vectors by an argument of `grad`; this function is mapped by torch.func.
     batch = torch.randn(6, 4)
     many = torch.func.vmap(lambda row: libraries.vector_jacobian(outputs[1], parameters[1], row, retain_graph=True)[0])
     (rows,) = torch.autograd.grad(outputs[1], parameters[1], batch, retain_graph=True, is_grads_batched=True)
