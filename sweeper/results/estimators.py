@@ -83,7 +83,9 @@ def _ece(bins: int) -> Callable[[Scored], float]:
 #: Estimator → function of the scores; smaller is better for all.
 ESTIMATORS: Mapping[str, Callable[[Scored], float]] = {
     **{f"ECE, {bins} bins": _ece(bins) for bins in (10, 15, 20)},
-    "equal-mass ECE, 15 bins": lambda of: confidence_metrics(of.confidence, of.correct.astype(bool), 15)["ada_ece"],
+    "equal-mass ECE, 15 bins": lambda of: float(
+        confidence_metrics(of.confidence, of.correct.astype(bool), 15)["ada_ece"]
+    ),
     "smooth ECE": lambda of: smooth_calibration_error(of.confidence, of.correct),
     "NLL": lambda of: float(of.nll.mean()),
     "Brier": lambda of: float(of.brier.mean()),

@@ -27,7 +27,7 @@ from typing import Annotated, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from trainables.metrics.base import METRICS, Floats, Integers, top_confidence
+from trainables.metrics.base import METRICS, Booleans, Floats, Integers, top_confidence
 from trainables.registry import Hyperparameter
 
 Bins = Annotated[int, Hyperparameter(range="[1, inf)", source="Guo et al. 2017, section 5")]
@@ -93,12 +93,13 @@ def equal_mass_starts(samples: int, bins: int) -> Integers:
 
 
 def bin_of_each(confidence: Floats, bins: int, scheme: Scheme = "equal_width", closed: Closed = "right") -> Integers:
-    """Return the bin of each confidence [N]; `closed` applies to equal width only."""
+    """Return the bin of each confidence [..., N]; `closed` applies to equal width only."""
     if scheme == "equal_width":
         return equal_width_bin(confidence, bins, closed)
-    index = np.empty(len(confidence), dtype=np.int64)
-    sizes = np.diff(equal_mass_starts(len(confidence), bins), append=len(confidence))
-    index[stable_order(confidence)] = np.repeat(np.arange(bins), sizes)
+    samples = confidence.shape[-1]
+    groups = np.repeat(np.arange(bins), np.diff(equal_mass_starts(samples, bins), append=samples))
+    index = np.empty(confidence.shape, dtype=np.int64)
+    np.put_along_axis(index, stable_order(confidence), np.broadcast_to(groups, confidence.shape), axis=-1)
     return index
 
 
@@ -150,38 +151,39 @@ def norm_of_gaps(gap_sums: Floats, counts: Floats | Integers, norm: Norm) -> Flo
 
 def classwise_calibration_error(
     probabilities: Floats, targets: Integers, bins: int = 15, scheme: Scheme = "equal_width", closed: Closed = "right"
-) -> float:
+) -> Floats:
     """Return the class-wise ECE, (1/K) Σ_k Σ_b n_bk/n |freq_bk − conf_bk|: the ECE of p_k against 1[y = k], averaged.
 
-    Each class is binned over all n samples (selective §5; Kull et al. 2019). `probabilities` [N, K], `targets` [N].
+    Each class is binned over all n samples (selective §5; Kull et al. 2019). `probabilities` [..., N, K], `targets`
+    [N]; the result is [...].
 
     Example:
-        >>> round(classwise_calibration_error(np.array([[0.8, 0.2], [0.6, 0.4]]), np.array([0, 0]), bins=1), 4)
+        >>> float(classwise_calibration_error(np.array([[0.8, 0.2], [0.6, 0.4]]), np.array([0, 0]), bins=1).round(4))
         0.3
     """
-    samples, classes = probabilities.shape
     # classes first: the searches and sorts below then run over contiguous rows
-    of_class = np.ascontiguousarray(probabilities.T)
-    gaps = of_class.copy()
-    gaps[targets, np.arange(samples)] -= 1.0
+    of_class = np.ascontiguousarray(probabilities.swapaxes(-1, -2))
+    classes, samples = of_class.shape[-2:]
+    gaps = of_class - (targets == np.arange(classes)[:, None])
     if scheme == "equal_width":
-        index = equal_width_bin(of_class, bins, closed)
-        # bins of different classes get different numbers, so one `bincount` sums all
-        index += np.arange(classes)[:, None] * bins
-        sums = sums_by_bin(index.ravel(), gaps.ravel(), classes * bins)
+        sums = sums_by_bin(equal_width_bin(of_class, bins, closed), gaps, bins)
     else:
-        sums = group_sums(np.take_along_axis(gaps, stable_order(of_class), axis=1), bins, axis=1)
-    return float(np.abs(sums).sum() / (samples * classes))
+        sums = group_sums(np.take_along_axis(gaps, stable_order(of_class), axis=-1), bins)
+    return np.asarray(np.abs(sums).reshape(*sums.shape[:-2], -1).sum(axis=-1) / (samples * classes))
 
 
-def sums_by_bin(index: Integers, values: Floats, bins: int) -> Floats:
-    """Return the sum of `values` [N] in each of `bins` bins; `index` [N] is the bin of each value."""
-    return np.asarray(np.bincount(index, weights=values, minlength=bins), dtype=np.float64)
+def sums_by_bin(index: Integers, values: Floats | Booleans, bins: int) -> Floats:
+    """Return the sum of `values` [..., N] in each of `bins` bins; `index` [..., N] is the bin of each value."""
+    rows = index.reshape(-1, index.shape[-1])
+    # bins of different rows get different numbers, so one `bincount` sums all
+    cells = (rows + bins * np.arange(len(rows))[:, None]).ravel()
+    sums = np.bincount(cells, weights=values.ravel(), minlength=len(rows) * bins)
+    return sums.reshape(*index.shape[:-1], bins).astype(np.float64, copy=False)
 
 
-def group_sums(values: Floats, bins: int, axis: int = 0) -> Floats:
-    """Return the sums of the `bins` equal-mass groups of sorted `values` along `axis`, of length `bins` or more."""
-    return np.asarray(np.add.reduceat(values, equal_mass_starts(values.shape[axis], bins), axis=axis))
+def group_sums(values: Floats, bins: int) -> Floats:
+    """Return the sums [..., bins] of the equal-mass groups of sorted `values` [..., N], where N is at least `bins`."""
+    return np.asarray(np.add.reduceat(values, equal_mass_starts(values.shape[-1], bins), axis=-1))
 
 
 @METRICS.add("calibration_error", range=(0, 1))

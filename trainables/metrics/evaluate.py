@@ -83,46 +83,73 @@ def evaluate_probabilities(
     """
     values: Floats = np.asarray(probabilities, dtype=np.float64)
     require_probabilities(values, targets, bins)
-    labels: Integers = np.asarray(targets, dtype=np.int64)
+    scores = None if logits is None else np.asarray(logits)[None]
+    (row,) = evaluate_networks(values[None], np.asarray(targets, dtype=np.int64), bins, names, scores)
+    return row
+
+
+def evaluate_networks(
+    values: Floats, labels: Integers, bins: int, names: Sequence[str] | None = None, logits: ArrayLike | None = None
+) -> list[dict[str, float]]:
+    """Return per network what `evaluate_probabilities` returns, from one pass over all networks.
+
+    A network's values do not depend on the others, to the last bit.
+
+    Args:
+        values: probabilities [L, N, K] of L networks for the same samples, checked by `require_probabilities`.
+        labels: class indices [N].
+        bins: number of bins.
+        names: names of metrics, `None` for all.
+        logits: logits [L, N, K], as in `evaluate_probabilities`.
+    """
     names = always_measured() if names is None else names
-    prediction = values.argmax(axis=1)
-    rows = np.arange(len(labels))
-    confidence = values[rows, prediction]
+    prediction = values.argmax(axis=-1)
+    confidence = np.take_along_axis(values, prediction[..., None], axis=-1)[..., 0]
     correct = prediction == labels
     metrics = means_of_samples(correct, *likelihoods(values, labels, logits))
     metrics |= confidence_metrics(confidence, correct, bins)
     metrics["cw_ece"] = classwise_calibration_error(values, labels, bins)
     if "cw_ada_ece" in names:
         metrics["cw_ada_ece"] = classwise_calibration_error(values, labels, bins, "equal_mass")
-    sizes = np.bincount(labels, minlength=values.shape[1])
-    hits = np.bincount(labels[correct], minlength=values.shape[1])
+    classes = values.shape[-1]
+    sizes = np.bincount(labels, minlength=classes)
+    hits = np.stack([np.bincount(labels[own], minlength=classes) for own in correct])
     # classes that do not occur have no accuracy
-    metrics["balanced_accuracy"] = float((hits[sizes > 0] / sizes[sizes > 0]).mean())
-    metrics["majority_share"] = float(sizes.max() / len(labels))
-    return {name: metrics[name] if name in metrics else METRICS[name].build(values, labels) for name in names}
+    metrics["balanced_accuracy"] = (hits / np.maximum(sizes, 1)).sum(axis=-1) / (sizes > 0).sum()
+    metrics["majority_share"] = np.full(len(values), sizes.max() / len(labels))
+    for name in names:
+        if name not in metrics:
+            metrics[name] = np.array([METRICS[name].build(own, labels) for own in values])
+    columns = [metrics[name].tolist() for name in names]
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def likelihoods(values: Floats, labels: Integers, logits: ArrayLike | None) -> tuple[Integers, Floats, Floats, Floats]:
-    """Return per sample [N] what `means_of_samples` takes: classes ahead of the true one, NLL, Brier score, entropy."""
-    of_target = np.take_along_axis(values, labels[:, None], axis=1)
-    nll = -np.log(np.maximum(of_target[:, 0], SMALLEST_PROBABILITY))
+    """Return per sample [..., N] what `means_of_samples` takes: classes ahead of the true one, NLL, Brier, entropy.
+
+    `values` and `logits` are [..., N, K], `labels` [N].
+    """
+    of_target = np.take_along_axis(values, labels.reshape((1,) * (values.ndim - 2) + (-1, 1)), axis=-1)
+    own = of_target[..., 0]
+    nll = -np.log(np.maximum(own, SMALLEST_PROBABILITY))
     # only underflowed rows are computed from logits: a second log softmax of all rows would cost as much as the rest
-    lost = np.flatnonzero(of_target[:, 0] < SMALLEST_PROBABILITY)
-    if logits is not None and len(lost):
-        nll[lost] = -log_softmax64(finite_logits(np.asarray(logits)[lost]))[np.arange(len(lost)), labels[lost]]
+    lost = np.nonzero(own < SMALLEST_PROBABILITY)
+    if logits is not None and len(lost[-1]):
+        rows = log_softmax64(finite_logits(np.asarray(logits)[lost]))
+        nll[lost] = -rows[np.arange(len(rows)), labels[lost[-1]]]
     # a tied class counts as ahead if its index is smaller: as `argmax`, which takes the first
     ahead = values > of_target
-    ahead |= (values == of_target) & (np.arange(values.shape[1]) < labels[:, None])
-    entropy = -np.einsum("nk,nk->n", values, np.log(np.maximum(values, SMALLEST_PROBABILITY)))
+    ahead |= (values == of_target) & (np.arange(values.shape[-1]) < labels[:, None])
+    entropy = -np.einsum("...k,...k->...", values, np.log(np.maximum(values, SMALLEST_PROBABILITY)))
     # Σ_k (p_k − 1[k=y])² = Σ_k p_k² − 2p_y + 1, without a one-hot matrix
-    brier = np.einsum("nk,nk->n", values, values) - 2.0 * of_target[:, 0] + 1.0
-    return ahead.sum(axis=1), nll, brier, entropy
+    brier = np.einsum("...k,...k->...", values, values) - 2.0 * own + 1.0
+    return ahead.sum(axis=-1), nll, brier, entropy
 
 
 def means_of_samples(
     correct: Booleans, ahead: Integers, nll: Floats, brier: Floats, entropy: Floats
-) -> dict[str, float]:
-    """Return the metrics that are means of values per sample [N].
+) -> dict[str, Floats]:
+    """Return the metrics [...] that are means of values per sample [..., N].
 
     Args:
         correct: whether the prediction is right.
@@ -132,38 +159,42 @@ def means_of_samples(
         entropy: entropy of the probability vector, nats.
     """
     return {
-        "top5": float((ahead < 5).mean()),
-        "nll": float(nll.mean()),
-        "nll_correct": _mean(nll[correct]),
-        "nll_wrong": _mean(nll[~correct]),
-        "brier": float(brier.mean()),
-        "entropy_correct": _mean(entropy[correct]),
-        "entropy_wrong": _mean(entropy[~correct]),
+        "top5": np.asarray((ahead < 5).mean(axis=-1)),
+        "nll": np.asarray(nll.mean(axis=-1)),
+        "nll_correct": _mean_where(correct, nll),
+        "nll_wrong": _mean_where(~correct, nll),
+        "brier": np.asarray(brier.mean(axis=-1)),
+        "entropy_correct": _mean_where(correct, entropy),
+        "entropy_wrong": _mean_where(~correct, entropy),
     }
 
 
-def confidence_metrics(confidence: Floats, correct: Booleans, bins: int) -> dict[str, float]:
-    """Return the metrics that depend on the top confidence [N] and its correctness [N] alone, sharing one sort."""
-    samples = len(confidence)
-    right = correct.astype(np.float64)
+def confidence_metrics(confidence: Floats, correct: Booleans, bins: int) -> dict[str, Floats]:
+    """Return the metrics [...] of the top confidence [..., N] and its correctness [..., N] alone, sharing one sort."""
+    samples = confidence.shape[-1]
     # stable: tied confidences fall into equal-mass bins in the order of the samples in every version of numpy
     order = stable_order(confidence)
-    ascending, wrong = confidence[order], ~correct[order]
-    aurc = float(tied_rank_weights(ascending) @ wrong / samples)
+    ascending = np.take_along_axis(confidence, order, axis=-1)
+    wrong = ~np.take_along_axis(correct, order, axis=-1)
+    rows, missed = ascending.reshape(-1, samples), wrong.reshape(-1, samples)
+    risks = [tied_rank_weights(row) @ errors / samples for row, errors in zip(rows, missed, strict=True)]
+    best = [optimal_area_under_risk_coverage(int(errors.sum()), samples) for errors in missed]
+    aurc, least = (np.reshape(values, confidence.shape[:-1]) for values in (risks, best))
     sure = confidence > 0.99
     index = equal_width_bin(confidence, bins)
-    gaps, counts = sums_by_bin(index, confidence - right, bins), np.bincount(index, minlength=bins)
+    gaps = sums_by_bin(index, confidence - correct, bins)
+    counts = sums_by_bin(index, np.ones_like(confidence), bins)
     return {
-        "accuracy": float(correct.mean()),
-        "s99": float(sure.mean()),
-        "s99_accuracy": _mean(correct[sure]),
-        "confidence": float(confidence.mean()),
-        "confidence_wrong": _mean(confidence[~correct]),
-        "ece": float(norm_of_gaps(gaps, counts, "mean")),
-        "mce": float(norm_of_gaps(gaps, counts, "maximum")),
-        "ada_ece": float(np.abs(group_sums(ascending - ~wrong, bins)).sum() / samples),
+        "accuracy": np.asarray(correct.mean(axis=-1)),
+        "s99": np.asarray(sure.mean(axis=-1)),
+        "s99_accuracy": _mean_where(sure, correct),
+        "confidence": np.asarray(confidence.mean(axis=-1)),
+        "confidence_wrong": _mean_where(~correct, confidence),
+        "ece": norm_of_gaps(gaps, counts, "mean"),
+        "mce": norm_of_gaps(gaps, counts, "maximum"),
+        "ada_ece": np.asarray(np.abs(group_sums(ascending - ~wrong, bins)).sum(axis=-1) / samples),
         "aurc": aurc,
-        "e_aurc": aurc - optimal_area_under_risk_coverage(int(wrong.sum()), samples),
+        "e_aurc": aurc - least,
     }
 
 
@@ -200,8 +231,11 @@ def reliability_bins(
     ]
 
 
-def _mean(values: Floats | Booleans) -> float:
-    return float(values.mean()) if values.size else float("nan")
+def _mean_where(kept: Booleans, values: Floats | Booleans) -> Floats:
+    """Return the mean [...] of the `kept` values [..., N], NaN without any."""
+    counts = kept.sum(axis=-1)
+    total = np.where(kept, values, 0.0).sum(axis=-1)
+    return np.asarray(np.divide(total, counts, out=np.full(total.shape, np.nan), where=counts > 0))
 
 
 def _alone(name: str, probabilities: Floats, targets: Integers) -> float:
@@ -313,31 +347,42 @@ def bootstrap_standard_error(
     # drawn once for all metrics: their differences then have no resampling noise of their own
     draws = np.random.default_rng(seed).integers(0, len(labels), size=(repetitions, len(labels)))
     repeats: dict[str, Floats] = {}
-    if any(name in BINNED for name in names):
-        counts = np.stack([np.bincount(draw, minlength=len(labels)) for draw in draws], axis=1).astype(np.float64)
-        repeats = {name: _resampled(name, values, labels, counts, bins) for name in names if name in BINNED}
+    if binned := [name for name in names if name in BINNED]:
+        cells = draws + len(labels) * np.arange(repetitions)[:, None]
+        counts = np.bincount(cells.ravel(), minlength=draws.size).reshape(draws.shape)
+        repeats = _resampled(binned, values, labels, np.ascontiguousarray(counts.T, dtype=np.float64), bins)
     if others := [name for name in names if name not in BINNED]:
         rows = [evaluate_probabilities(values[draw], labels[draw], bins, others) for draw in draws]
         repeats |= {name: np.array([row[name] for row in rows]) for name in others}
     return {f"{name}_se": float(repeats[name].std(ddof=1)) for name in names}
 
 
-def _resampled(name: str, values: Floats, labels: Integers, counts: Floats, bins: int) -> Floats:
-    """Return a binned error [R] on resamples; `counts` [N, R] says how often each resample holds a sample."""
-    samples, classes = values.shape
-    if not name.startswith("cw_"):
-        confidence = values.max(axis=1)
-        gaps = confidence - (values.argmax(axis=1) == labels)
-        index = bin_of_each(confidence, bins, BINNED[name])[None]
-        sums = _sums(index, gaps[None], counts, bins)
-        sizes = _sums(index, np.ones_like(index, dtype=np.float64), counts, bins)
-        return norm_of_gaps(sums.T, sizes.T, "maximum" if name == "mce" else "mean")
+def _resampled(
+    names: Sequence[str], values: Floats, labels: Integers, counts: Floats, bins: int
+) -> dict[str, Floats]:
+    """Return name → binned error [R] on resamples; `counts` [N, R] says how often each resample holds a sample."""
+    confidence, correct = top_confidence(values, labels)
+    gaps = (confidence - correct)[None]
+    schemes = {BINNED[name] for name in names if not name.startswith("cw_")}
+    index = {scheme: bin_of_each(confidence[None], bins, scheme) for scheme in schemes}
+    sums = {scheme: _sums(own, gaps, counts, bins).T for scheme, own in index.items()}
+    found: dict[str, Floats] = {}
+    for name in names:
+        scheme = BINNED[name]
+        if name.startswith("cw_"):
+            found[name] = _resampled_by_class(values, labels, counts, bins, scheme)
+            continue
+        sizes = _sums(index[scheme], np.ones_like(gaps), counts, bins).T if name == "mce" else counts.T
+        found[name] = norm_of_gaps(sums[scheme], sizes, "maximum" if name == "mce" else "mean")
+    return found
+
+
+def _resampled_by_class(values: Floats, labels: Integers, counts: Floats, bins: int, scheme: Scheme) -> Floats:
     total: Floats = np.zeros(counts.shape[1])
     for first, of_class in _blocks(values):
-        index = np.stack([bin_of_each(column, bins, BINNED[name]) for column in of_class])
         gaps = of_class - (labels == np.arange(first, first + len(of_class))[:, None])
-        total += np.abs(_sums(index, gaps, counts, bins)).sum(axis=0)
-    return np.asarray(total / (samples * classes))
+        total += np.abs(_sums(bin_of_each(of_class, bins, scheme), gaps, counts, bins)).sum(axis=0)
+    return total / values.size
 
 
 def _blocks(values: Floats) -> Iterator[tuple[int, Floats]]:
@@ -350,11 +395,9 @@ def _blocks(values: Floats) -> Iterator[tuple[int, Floats]]:
 
 def _sums(index: Integers, gaps: Floats, counts: Floats, bins: int) -> Floats:
     """Return Σ gap [k·bins, R] in each bin of each class, for bins `index` and `gaps` [k, N] and `counts` [N, R]."""
-    from scipy.sparse import csr_array  # slow to import, and not needed for labels
+    from scipy.sparse import csc_array  # slow to import, and not needed for labels
 
     classes, samples = index.shape
-    place = (index + bins * np.arange(classes)[:, None]).ravel()
-    order = np.argsort(place, kind="stable")
-    ends = np.cumsum(np.bincount(place, minlength=classes * bins))
-    rows = csr_array((gaps.ravel()[order], order % samples, np.append(0, ends)), shape=(classes * bins, samples))
-    return np.asarray(rows @ counts)
+    place = (index + bins * np.arange(classes)[:, None]).T.ravel()
+    ends = classes * np.arange(samples + 1)
+    return np.asarray(csc_array((gaps.T.ravel(), place, ends), shape=(classes * bins, samples)) @ counts)

@@ -216,11 +216,8 @@ def epoch_metrics_of_lanes(logits: Tensor, targets: Tensor, bins: int) -> list[d
     of_label = np.take_along_axis(log_probabilities, labels[None, :, None], axis=2)[:, :, 0]
     confidence = np.exp(np.take_along_axis(log_probabilities, prediction[:, :, None], axis=2)[:, :, 0])
     correct = (prediction == labels).astype(np.float64)
-    # All lanes are binned in one pass: each lane has its own range of bin numbers.
-    index = equal_width_bin(confidence, bins) + bins * np.arange(len(arrays))[:, None]
-    places, size = index.ravel(), bins * len(arrays)
-    sums = sums_by_bin(places, (confidence - correct).ravel(), size).reshape(-1, bins)
-    counts = np.bincount(places, minlength=size).reshape(-1, bins)
+    index = equal_width_bin(confidence, bins)
+    sums, counts = (sums_by_bin(index, values, bins) for values in (confidence - correct, np.ones_like(confidence)))
     columns = (-of_label.mean(axis=1), correct.mean(axis=1), norm_of_gaps(sums, counts, "mean"))
     finite = np.isfinite(arrays.sum(axis=(1, 2)))
     rows = np.where(finite[:, None], np.stack(columns, axis=1), math.nan).tolist()

@@ -122,7 +122,8 @@ def token_metrics(tokens: TokenStatistics, temperature: float = 1.0, bins: int =
     entropy = np.log(sums[:, 0]) - sums[:, 2] / (temperature * sums[:, 0])
     brier = sums[:, 1] / sums[:, 0] ** 2 - 2 * of_target + 1
     metrics = confidence_metrics(tokens.confidence(temperature), correct, bins)
-    return metrics | means_of_samples(correct, tokens.ahead, nll, brier, entropy)
+    metrics |= means_of_samples(correct, tokens.ahead, nll, brier, entropy)
+    return {name: float(value) for name, value in metrics.items()}
 
 
 def token_ece(tokens: TokenStatistics, temperature: float, bins: int = 15) -> float:
