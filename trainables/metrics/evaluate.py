@@ -357,9 +357,7 @@ def bootstrap_standard_error(
     return {f"{name}_se": float(repeats[name].std(ddof=1)) for name in names}
 
 
-def _resampled(
-    names: Sequence[str], values: Floats, labels: Integers, counts: Floats, bins: int
-) -> dict[str, Floats]:
+def _resampled(names: Sequence[str], values: Floats, labels: Integers, counts: Floats, bins: int) -> dict[str, Floats]:
     """Return name → binned error [R] on resamples; `counts` [N, R] says how often each resample holds a sample."""
     confidence, correct = top_confidence(values, labels)
     gaps = (confidence - correct)[None]

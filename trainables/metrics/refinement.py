@@ -63,6 +63,9 @@ TRUSTED = 1e-3
 #: An expansion about the mean of the roots is not tried if its expected error exceeds this multiple of `TRUSTED`.
 HOPELESS = 1.2
 
+#: Number of logits from which expansions are tried: each set of a small sample is as quickly searched.
+WORTH_EXPANDING = 2**13
+
 #: Relative step of β after which Newton's method stops: it squares the error, so the next step would be 1e-12.
 SMALL_STEP = 1e-6
 
@@ -130,44 +133,70 @@ def refinement(logits: ArrayLike, targets: ArrayLike) -> Refinement:
         >>> round(refined.nll, 2), round(refined.temperatures[0], 1)
         (0.56, 3.6)
     """
+    (found,) = refinements(np.asarray(logits)[None], targets)
+    return found
+
+
+def refinements(logits: ArrayLike, targets: ArrayLike) -> list[Refinement]:
+    """Return the `refinement` of each network from logits [L, N, K] for the same samples.
+
+    A network's result does not depend on the others, to the last bit.
+    """
     given, labels = finite_logits(logits), np.asarray(targets, dtype=np.int64)
-    if len(labels) < FOLDS:
-        return Refinement(float("nan"), float("nan"), ())
-    precision = np.float32 if given.size >= SINGLE_PRECISION else np.float64
+    networks, samples, classes = given.shape
+    if samples < FOLDS:
+        return [Refinement(float("nan"), float("nan"), ())] * networks
+    precision = np.float32 if samples * classes >= SINGLE_PRECISION else np.float64
     values: Logits = np.array(given, precision, order="C")
-    values -= values.max(axis=1, keepdims=True)
-    own = values[np.arange(len(labels)), labels].astype(np.float64)
+    values -= values.max(axis=-1, keepdims=True)
+    own = np.take_along_axis(values, labels[None, :, None], axis=-1)[..., 0].astype(np.float64)
     fold = folds_of(labels)
-    inverse = _inverse_temperatures(values, own, fold)
-    scaled = _weights(values, inverse[fold].astype(values.dtype)[:, None])
+    kept = (fold != np.arange(FOLDS)[:, None]).astype(np.float64)
+    inverse = _inverse_temperatures(values, own, kept)
+    beta = np.take(inverse, fold, axis=1)
+    scaled = _weights(values, beta.astype(values.dtype)[..., None])
     total = _sums(scaled)
-    squares = np.einsum("nk,nk->n", scaled, scaled).astype(np.float64) / total**2
-    # the mixture's probability of the target and its Σ p², from sums over rows: no second [N, K] array
-    fitted_on = len(labels) - np.bincount(fold, minlength=FOLDS)
+    squares = np.einsum("...k,...k->...", scaled, scaled).astype(np.float64) / total**2
+    # the mixture's probability of the target and its Σ p², from sums over rows: no second [L, N, K] array
+    fitted_on = samples - np.bincount(fold, minlength=FOLDS)
     uniform = (1.0 / (fitted_on + 1.0))[fold]
-    classes = values.shape[1]
-    kept = 1.0 - uniform
-    of_target = kept * np.exp(inverse[fold] * own) / total + uniform / classes
-    second_moment = kept**2 * squares + (2.0 * kept + uniform) * uniform / classes
-    nll, brier = -np.log(of_target).mean(), (second_moment - 2.0 * of_target + 1.0).mean()
-    return Refinement(float(nll), float(brier), tuple((1.0 / inverse).tolist()))
+    remaining = 1.0 - uniform
+    of_target = remaining * np.exp(beta * own) / total + uniform / classes
+    second_moment = remaining**2 * squares + (2.0 * remaining + uniform) * uniform / classes
+    nll, brier = -np.log(of_target).mean(axis=-1), (second_moment - 2.0 * of_target + 1.0).mean(axis=-1)
+    temperatures = (1.0 / inverse).tolist()
+    return [Refinement(*row) for row in zip(nll.tolist(), brier.tolist(), map(tuple, temperatures), strict=True)]
 
 
-def _inverse_temperatures(values: Logits, own: Floats, fold: Integers) -> Floats:
-    """Return β = 1/T with the smallest NLL on the other folds, for each fold [FOLDS].
+def _inverse_temperatures(values: Logits, own: Floats, kept: Floats) -> Floats:
+    """Return β = 1/T with the smallest NLL on the samples of each set [L, FOLDS].
 
-    A common β is searched on a few samples. The slope Σ_k p_k z_k of each sample is expanded about it to third order,
-    and the β of a fold is the root of the sum of the other folds' expansions. If a root is too far from the common β,
-    as with few samples, each fold is searched separately.
+    Each network's search begins at the β of a few samples, of all sets together.
 
     Args:
-        values: logits minus the maximum of their row [N, K].
-        own: values of the target classes [N].
-        fold: fold of each sample [N].
+        values: logits minus the maximum of their row [L, N, K].
+        own: values of the target classes [L, N].
+        kept: 1 if a sample is in a set, which is all other folds, else 0 [FOLDS, N].
     """
-    step = max(1, len(values) // SAMPLED)
-    beta = _search(values[::step], own[::step], tolerance=1e-3)
-    kept = (fold != np.arange(FOLDS)[:, None]).astype(np.float64)
+    step = max(1, values.shape[1] // SAMPLED)
+    few = np.ascontiguousarray(values[:, ::step].swapaxes(1, 2), dtype=np.float64)
+    spread = np.sqrt(np.square(few).mean(axis=(1, 2)))
+    start = 1.0 / np.where(spread > 0, spread, 1.0)
+    of_few = own[:, ::step]
+    common = _search(few, of_few, np.ones((1, of_few.shape[1])), start[:, None], tolerance=1e-3)
+    if values[0].size < WORTH_EXPANDING:
+        exact = np.ascontiguousarray(values.swapaxes(1, 2), dtype=np.float64)
+        return _search(exact, own, kept, np.repeat(common, FOLDS, axis=1))
+    found = [_from_expansion(*of_one, kept, beta) for *of_one, beta in zip(values, own, common[:, 0], strict=True)]
+    return np.stack(found)
+
+
+def _from_expansion(values: Logits, own: Floats, kept: Floats, beta: float) -> Floats:
+    """Return the result of `_inverse_temperatures` for one network [FOLDS], from a `beta` near it.
+
+    The slope Σ_k p_k z_k of each sample is expanded about `beta` to third order, and the β of a set is the root of the
+    sum of its samples' expansions. If a root is too far from `beta`, each set is searched separately.
+    """
     rooted = kept @ own < 0  # if all samples are right, the NLL falls for every β and has no root
     moved = np.full(FOLDS, beta)
     for _ in range(3):
@@ -186,7 +215,7 @@ def _inverse_temperatures(values: Logits, own: Floats, fold: Integers) -> Floats
     # a root of a poor expansion is still the better start, if it is close
     near = rooted & (moved > beta / 2) & (moved < beta * 2)
     exact = np.ascontiguousarray(values.T, dtype=np.float64)
-    return _search_each(exact, own, kept, np.where(near, moved, beta))
+    return _search(exact[None], own[None], kept, np.where(near, moved, beta)[None])[0]
 
 
 def _expanded(values: Logits, own: Floats, kept: Floats, beta: float) -> tuple[Floats, float]:
@@ -229,78 +258,53 @@ def _moment(weights: Logits, values: Logits, total: Floats) -> Floats:
     return _sums(weights) / total
 
 
-def _search(values: Logits, own: Floats, tolerance: float, start: float | None = None) -> float:
-    """Return the β between e^−16 and e^16 with the smallest mean NLL, by Newton's method within a shrinking bracket.
+def _search(values: Floats, own: Floats, kept: Floats, start: Floats, tolerance: float = SMALL_STEP) -> Floats:
+    """Return the β between e^−16 and e^16 with the smallest mean NLL on each set of samples of each network [L, F].
 
-    The NLL is convex in β, so its slope Σ_k p_k z_k − z_y rises. If the slope does not change sign, the bound is
-    returned.
-
-    Args:
-        values: logits minus the maximum of their row [N, K].
-        own: values of the target classes [N].
-        tolerance: relative tolerance of β.
-        start: first β; `None` for one over the root mean square of `values`.
-    """
-    low, high = math.exp(-LOG_BOUND), math.exp(LOG_BOUND)
-    target = float(own.mean())
-    spread = math.sqrt(float(np.mean(np.square(values, dtype=np.float64))))
-    suggested = 1.0 / spread if spread > 0 else 1.0
-    beta = min(max(suggested if start is None else start, low), high)
-    for _ in range(100):
-        weights = np.exp(values * values.dtype.type(beta))
-        total = _sums(weights)
-        mean, second = _moment(weights, values, total), _moment(weights, values, total)
-        slope, curvature = float(mean.mean()) - target, float((second - mean**2).mean())
-        low, high = (low, beta) if slope > 0 else (beta, high)
-        following = beta - slope / curvature if curvature > 0 else math.inf
-        # a Newton step out of the bracket: halve it on the logarithmic scale instead
-        if not low < following < high:
-            following = math.sqrt(low * high)
-        if abs(following / beta - 1.0) < tolerance or high / low - 1.0 < tolerance:
-            return following
-        beta = following
-    return beta
-
-
-def _search_each(values: Floats, own: Floats, kept: Floats, start: Floats) -> Floats:
-    """Return the result of `_search` for each of F sets of samples [F], computed together.
+    The NLL is convex in β, so its slope Σ_k p_k z_k − z_y rises. Newton's method searches its root within a shrinking
+    bracket, which is halved on the logarithmic scale if a step would leave it. If the slope does not change sign, the
+    bound is returned.
 
     Args:
-        values: logits, classes first [K, N].
-        own: values of the target classes [N].
-        kept: 1 if a sample is in the set, else 0 [F, N].
-        start: first β of each set [F].
+        values: logits, classes first [L, K, N].
+        own: values of the target classes [L, N].
+        kept: 1 if a sample is in a set, else 0 [F, N].
+        start: first β of each set [L, F].
+        tolerance: relative step of β after which Newton's method stops.
     """
-    low, high = (np.full(len(kept), math.exp(side)) for side in (-LOG_BOUND, LOG_BOUND))
-    shares = kept / kept.sum(axis=1)[:, None]
-    target = shares @ own
-    betas = np.clip(start, low, high)
-    left = np.arange(len(kept))  # the sets whose search goes on
+    networks, sets = start.shape
+    network = np.repeat(np.arange(networks), sets)
+    shares = np.tile(kept / kept.sum(axis=1)[:, None], (networks, 1))
+    target = np.einsum("sn,sn->s", shares, own[network])
+    low, high = (np.full(len(network), math.exp(side)) for side in (-LOG_BOUND, LOG_BOUND))
+    # where all samples are right, the NLL falls for every β, and Newton's steps towards the bound would be tiny
+    betas = np.where(target < 0, np.clip(start.ravel(), low, high), high)
+    left = np.arange(len(network))  # the sets whose search goes on
     for _ in range(100):
         beta = betas[left]
-        slope, curvature = _slopes(values, shares[left], beta)
+        slope, curvature = _slopes(values[network[left]], shares[left], beta)
         slope -= target[left]
         low[left], high[left] = np.where(slope > 0, low[left], beta), np.where(slope > 0, beta, high[left])
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             following = beta - slope / curvature
         inside = (curvature > 0) & (low[left] < following) & (following < high[left])
         following = np.where(inside, following, np.sqrt(low[left] * high[left]))
         betas[left] = following
         moved = np.abs(following / beta - 1.0)
-        done = (moved < np.where(inside, SMALL_STEP, ROUNDING)) | (high[left] / low[left] - 1.0 < ROUNDING)
+        done = (moved < np.where(inside, tolerance, ROUNDING)) | (high[left] / low[left] - 1.0 < ROUNDING)
         left = left[~done]
         if not len(left):
             break
-    return betas
+    return betas.reshape(start.shape)
 
 
 def _slopes(values: Floats, shares: Floats, beta: Floats) -> tuple[Floats, Floats]:
-    """Return Σ_k p_k z_k under softmax(β·logits) and its derivative in β, summed with weights `shares`, both [F].
+    """Return Σ_k p_k z_k under softmax(β·logits) and its derivative in β, summed with weights `shares`, both [S].
 
     Args:
-        values: logits, classes first [K, N].
-        shares: weights of the samples in each sum [F, N].
-        beta: β of each sum [F].
+        values: logits, classes first [S, K, N].
+        shares: weights of the samples in each sum [S, N].
+        beta: β of each sum [S].
     """
     weights = values * beta[:, None, None]
     np.exp(weights, out=weights)
@@ -310,7 +314,7 @@ def _slopes(values: Floats, shares: Floats, beta: Floats) -> tuple[Floats, Float
     weights *= values
     second = weights.sum(axis=1) / total
     second -= mean * mean
-    return np.einsum("fn,fn->f", shares, mean), np.einsum("fn,fn->f", shares, second)
+    return np.einsum("sn,sn->s", shares, mean), np.einsum("sn,sn->s", shares, second)
 
 
 def _weights(values: Logits, beta: Logits | np.floating[Any]) -> Logits:
@@ -322,6 +326,6 @@ def _weights(values: Logits, beta: Logits | np.floating[Any]) -> Logits:
 
 
 def _sums(weights: Logits) -> Floats:
-    """Return the sum of each row [N] in float64."""
-    total: Floats = np.einsum("nk->n", weights).astype(np.float64, copy=False)
+    """Return the sum of each row [..., N] in float64."""
+    total: Floats = np.einsum("...k->...", weights).astype(np.float64, copy=False)
     return total

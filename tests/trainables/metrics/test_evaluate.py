@@ -8,6 +8,7 @@ from tests.trainables import reference_metrics as reference
 from trainables.metrics import METRIC_NAMES, evaluate_probabilities, reliability_bins, softmax64
 from trainables.metrics.base import UnusablePredictions, log_softmax64
 from trainables.metrics.binning import MANY, equal_width_bin, stable_order
+from trainables.metrics.evaluate import evaluate_networks
 from trainables.metrics.out_of_distribution import rank_weights, tied_rank_weights
 
 
@@ -18,6 +19,19 @@ def test_every_metric_agrees_with_its_plain_definition(seed):
     found = evaluate_probabilities(probabilities, targets, bins)
     assert tuple(found) == METRIC_NAMES
     assert found == pytest.approx(reference.evaluate(probabilities, targets, bins), abs=1e-12, nan_ok=True)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_networks_together_are_each_one_alone_to_the_last_bit(seed):
+    random = np.random.default_rng(seed)
+    networks, samples, classes = random.integers(1, 7), random.integers(15, MANY + 200), random.integers(2, 12)
+    scale = random.choice([0.1, 1, 30, 2000], size=(networks, 1, 1))  # the last one underflows
+    logits = random.normal(size=(networks, samples, classes)) * scale
+    logits = np.round(logits) if seed % 2 else logits
+    targets = random.integers(0, classes, samples)
+    together = evaluate_networks(softmax64(logits), targets, 15, logits=logits)
+    alone = [evaluate_probabilities(softmax64(own), targets, 15, logits=own) for own in logits]
+    assert repr(together) == repr(alone)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -8,10 +8,18 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
+from scipy.optimize import brentq
 
 from tests.trainables.predictions import drawn_predictions
 from trainables.metrics import evaluate_probabilities, refinement as module, softmax64
-from trainables.metrics.refinement import FOLDS, REFINEMENT_COLUMNS, folds_of, refinement, refinement_columns
+from trainables.metrics.refinement import (
+    FOLDS,
+    REFINEMENT_COLUMNS,
+    folds_of,
+    refinement,
+    refinement_columns,
+    refinements,
+)
 from trainables.posthoc import fit
 
 PROBMETRICS = {(360, 10, 5.0): (1.252702722, 0.581025501), (100, 3, 2.0): (0.945921043, 0.578750053)}
@@ -42,15 +50,21 @@ def test_equals_a_plain_loop(samples, classes, scale, seed):
     assert (found.nll, found.brier) == pytest.approx(expected, abs=2e-7)
 
 
-def search_one_by_one(values, own, kept, start):
-    """Search the temperature of each set of samples by itself, to ten digits."""
-    rows = values.T
-    return np.array(
-        [
-            module._search(rows[chosen], own[chosen], 1e-10, start=float(begin))
-            for chosen, begin in zip(kept > 0, start, strict=True)
-        ]
-    )
+def search_one_by_one(values, own, kept, start, tolerance=None):
+    """Search the root of each slope by scipy's method of Brent; the bound if the slope does not change sign."""
+    bounds = np.array([-module.LOG_BOUND, module.LOG_BOUND])
+    found = np.empty(start.shape)
+    for network, chosen in np.ndindex(*start.shape):
+        rows, picked = values[network].T[kept[chosen] > 0], own[network][kept[chosen] > 0]
+
+        def slope(log_beta, rows=rows, picked=picked):
+            return ((softmax64(rows * np.exp(log_beta)) * rows).sum(axis=1) - picked).mean()
+
+        low, high = (slope(bound) for bound in bounds)
+        bound = bounds[0] if low > 0 else bounds[1]  # the slope underflows to 0 where all samples are right
+        root = bound if low > 0 or high <= 0 else brentq(slope, *bounds, xtol=1e-13)
+        found[network, chosen] = math.exp(root)
+    return found
 
 
 def drawn_case(kind: str, seed: int, samples: int, classes: int, scale: float) -> tuple[np.ndarray, np.ndarray]:
@@ -79,10 +93,19 @@ def drawn_case(kind: str, seed: int, samples: int, classes: int, scale: float) -
 def test_folds_searched_at_once_are_those_searched_one_by_one(monkeypatch, kind, samples, classes, scale, seed):
     logits, targets = drawn_case(kind, seed, samples, classes, scale)
     found = refinement(logits, targets)
-    monkeypatch.setattr(module, "_search_each", search_one_by_one)
+    monkeypatch.setattr(module, "_search", search_one_by_one)
     monkeypatch.setattr(module, "HOPELESS", math.inf)
     expected = refinement(logits, targets)
     assert (found.nll, found.brier) == pytest.approx((expected.nll, expected.brier), abs=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("samples", "classes"), [(20, 2), (300, 10), (2500, 4), (8000, 12)])
+def test_networks_together_are_each_one_alone_to_the_last_bit(samples, classes, seed):
+    kinds = [("random", 1), ("all right", 5), ("random", 50), ("all wrong", 3), ("tied", 4), ("equal logits", 1)]
+    drawn = [drawn_case(kind, seed + own, samples, classes, scale) for own, (kind, scale) in enumerate(kinds)]
+    logits, targets = np.stack([scores for scores, _ in drawn]), drawn[seed][1]
+    assert refinements(logits, targets) == [refinement(own, targets) for own in logits]
 
 
 @pytest.mark.parametrize(("samples", "classes", "scale"), PROBMETRICS)
