@@ -25,7 +25,7 @@ from trainables.curvature.lanes import measure_lanes
 from trainables.models import build_model
 from trainables.training.acceleration import PLAIN, prepare_arithmetic
 from trainables.training.evaluation import EvaluationSettings
-from trainables.training.lanes.cohort import Cohort, curvature_together
+from trainables.training.lanes.cohort import Cohort, measured_together
 from trainables.training.loop import Replicate
 
 __all__ = ["double"]
@@ -171,7 +171,7 @@ def test_lanes_are_evaluated_on_the_card_as_on_the_processor(double):
             replicate.model.load_state_dict(
                 {name: torch.randn(tensor.shape).to(tensor) for name, tensor in replicate.model.state_dict().items()}
             )
-        with curvature_together([(replicate, "rung") for replicate in built], settings):
+        with measured_together([(replicate, "rung") for replicate in built], settings):
             measured.append([row for replicate in built for row in replicate.evaluate(settings, "rung").rows])
     for on_cpu, on_card in zip(*measured, strict=True):
         assert on_cpu.keys() == on_card.keys() and len(on_cpu) > 20

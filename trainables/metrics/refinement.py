@@ -96,16 +96,12 @@ def folds_of(targets: ArrayLike, folds: int = FOLDS) -> Integers:
     return fold
 
 
-def refinement_columns(logits: ArrayLike, targets: ArrayLike, scores: Mapping[str, float]) -> dict[str, float]:
+def refinement_columns(refined: Refinement, scores: Mapping[str, float]) -> dict[str, float]:
     """Return the columns of `REFINEMENT_COLUMNS`, all NaN with fewer samples than folds.
 
-    Args:
-        logits: [N, K].
-        targets: [N] class indices.
-        scores: `nll` (nats) and `brier` (Σ_k (p_k − 1[k=y])²) of the softmax; each pair of columns adds up to one of
-            them.
+    `scores` are `nll` (nats) and `brier` (Σ_k (p_k − 1[k=y])²) of the softmax; each pair of columns adds up to one of
+    them.
     """
-    refined = refinement(logits, targets)
     values = (refined.nll, refined.brier, scores["nll"] - refined.nll, scores["brier"] - refined.brier)
     return dict(zip(REFINEMENT_COLUMNS, values, strict=True))
 
@@ -187,8 +183,8 @@ def _inverse_temperatures(values: Logits, own: Floats, kept: Floats) -> Floats:
     if values[0].size < WORTH_EXPANDING:
         exact = np.ascontiguousarray(values.swapaxes(1, 2), dtype=np.float64)
         return _search(exact, own, kept, np.repeat(common, FOLDS, axis=1))
-    found = [_from_expansion(*of_one, kept, beta) for *of_one, beta in zip(values, own, common[:, 0], strict=True)]
-    return np.stack(found)
+    networks = zip(values, own, common[:, 0].tolist(), strict=True)
+    return np.stack([_from_expansion(scores, of_target, kept, beta) for scores, of_target, beta in networks])
 
 
 def _from_expansion(values: Logits, own: Floats, kept: Floats, beta: float) -> Floats:
@@ -215,7 +211,8 @@ def _from_expansion(values: Logits, own: Floats, kept: Floats, beta: float) -> F
     # a root of a poor expansion is still the better start, if it is close
     near = rooted & (moved > beta / 2) & (moved < beta * 2)
     exact = np.ascontiguousarray(values.T, dtype=np.float64)
-    return _search(exact[None], own[None], kept, np.where(near, moved, beta)[None])[0]
+    (found,) = _search(exact[None], own[None], kept, np.where(near, moved, beta)[None])
+    return np.asarray(found)
 
 
 def _expanded(values: Logits, own: Floats, kept: Floats, beta: float) -> tuple[Floats, float]:

@@ -7,7 +7,7 @@ columns stay empty and a text column holds the reason. The trial continues.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -27,11 +27,11 @@ from trainables.curvature.statistics.base import TEMPERED, temperature_labels
 from trainables.datasets.base import DataSet, Split
 from trainables.losses import Loss, build_loss
 from trainables.metrics import BOOTSTRAPPED, RECALIBRATED, evaluate_probabilities, reliability_bins, softmax64
-from trainables.metrics.base import Metrics, further_metric_columns
-from trainables.metrics.evaluate import bootstrap_standard_error
+from trainables.metrics.base import Metrics, UnusablePredictions, further_metric_columns, require_probabilities
+from trainables.metrics.evaluate import bootstrap_standard_error, evaluate_networks
 from trainables.metrics.known_posterior import posterior_metrics
 from trainables.metrics.out_of_distribution import ood_columns, other_splits
-from trainables.metrics.refinement import refinement_columns
+from trainables.metrics.refinement import refinement_columns, refinements
 from trainables.metrics.weighted import weighted_metrics
 from trainables.posthoc import PosthocUnavailable, fit
 from trainables.posthoc.base import cross_fitted
@@ -134,6 +134,114 @@ class Evaluation:
     curvature: dict[str, list[Row]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Predictions:
+    """A network's predictions on the splits of a data set.
+
+    Attributes:
+        logits: split → float32 [N, K].
+        targets: split → class indices [N].
+        norms: split → norms, see `logits_and_norms`.
+    """
+
+    logits: Mapping[str, np.ndarray]
+    targets: Mapping[str, np.ndarray]
+    norms: Mapping[str, Mapping[str, float]]
+
+
+def predictions_of(
+    models: Sequence[nn.Module], dataset: DataSet, settings: EvaluationSettings, predicting: Predicting
+) -> list[Predictions]:
+    """Return the predictions of each network on the splits in `settings`."""
+    splits = {name: dataset.splits[name] for name in settings.splits}
+    found = [{name: predicting(model, split) for name, split in splits.items()} for model in models]
+    # One transfer for all networks and splits: every transfer waits for the GPU to finish.
+    scores = [own[name][0] for own in found for name in splits]
+    fetched = iter(on_host(*scores, *(split.targets for split in splits.values())))
+    logits = [{name: next(fetched).numpy() for name in splits} for _ in models]
+    targets = {name: next(fetched).numpy() for name in splits}
+    norms = [{name: norms for name, (_, norms) in own.items()} for own in found]
+    return [Predictions(own, targets, of_own) for own, of_own in zip(logits, norms, strict=True)]
+
+
+def metrics_of_networks(
+    logits: np.ndarray, probabilities: np.ndarray, targets: np.ndarray, bins: int
+) -> list[dict[str, float]]:
+    """Return the metrics of each network that need no further settings.
+
+    Args:
+        logits: [L, N, K].
+        probabilities: their softmax, checked by `require_probabilities`.
+        targets: class indices [N].
+        bins: number of bins.
+    """
+    measured = evaluate_networks(probabilities, targets, bins, logits=logits)
+    refined = refinements(logits, targets)
+    return [{**row, **refinement_columns(own, row)} for row, own in zip(measured, refined, strict=True)]
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What was measured of a network together with others, and need not be measured again.
+
+    Attributes:
+        curvature: result of `measure_lanes`; `None` if there is none.
+        predicted: predictions; `None` if there are none.
+        metrics: split → `metrics_of_networks`.
+    """
+
+    curvature: Curvature | None = None
+    predicted: Predictions | None = None
+    metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+
+_shared: ContextVar[Mapping[int, Shared] | None] = ContextVar("shared", default=None)
+
+
+def measured_before(shared: Mapping[int, Shared]) -> AbstractContextManager[None]:
+    """Within this context, evaluations use what is in `shared` for networks with these ids."""
+    return set_within(_shared, shared)
+
+
+#: Number of logits of a split above which networks are evaluated one by one: calls no longer cost more than sums.
+SMALL_SPLIT = 2**16
+
+#: Number of logits that are measured together, which bounds the memory.
+MEASURED_TOGETHER = 2**20
+
+
+def evaluated_together(
+    models: Sequence[nn.Module], dataset: DataSet, settings: EvaluationSettings
+) -> list[tuple[Predictions | None, Mapping[str, Mapping[str, float]]]]:
+    """Return per network its predictions and split → metrics, equal to the last bit to those of `evaluate`.
+
+    The predictions are `None` if splits are large, and metrics are missing if they cannot be computed.
+    """
+    if any(len(dataset.splits[name]) * dataset.classes > SMALL_SPLIT for name in settings.splits):
+        return [(None, {})] * len(models)
+    predicted = predictions_of(models, dataset, settings, logits_and_norms)
+    metrics: list[dict[str, Mapping[str, float]]] = [{} for _ in models]
+    for name in settings.splits:
+        targets = predicted[0].targets[name]
+        at_once = max(1, MEASURED_TOGETHER // predicted[0].logits[name].size)
+        sound = [lane for lane, own in enumerate(predicted) if _are_sound(own.logits[name], targets, settings.bins)]
+        for start in range(0, len(sound), at_once):
+            lanes = sound[start : start + at_once]
+            logits = np.stack([predicted[lane].logits[name] for lane in lanes])
+            rows = metrics_of_networks(logits, softmax64(logits), targets, settings.bins)
+            for lane, row in zip(lanes, rows, strict=True):
+                metrics[lane][name] = row
+    return [*zip(predicted, metrics, strict=True)]
+
+
+def _are_sound(logits: np.ndarray, targets: np.ndarray, bins: int) -> bool:
+    try:
+        require_probabilities(softmax64(logits), targets, bins)
+    except UnusablePredictions:
+        return False
+    return True
+
+
 #: Stage of the last evaluation.
 END = "end"
 
@@ -169,18 +277,17 @@ def evaluate(
         ['val', 'test']
     """
     was_training = model.training
-    splits = {name: dataset.splits[name] for name in settings.splits}
-    predicted = {name: predicting(model, split) for name, split in splits.items()}
-    # One transfer for all splits: every transfer waits for the GPU to finish.
-    fetched = on_host(*(scores for scores, _ in predicted.values()), *(split.targets for split in splits.values()))
-    logits = {name: values.numpy() for name, values in zip(splits, fetched, strict=False)}
-    targets = {name: values.numpy() for name, values in zip(splits, fetched[len(splits) :], strict=True)}
+    shared = (_shared.get() or {}).get(id(model), Shared())
+    (predicted,) = [shared.predicted] if shared.predicted else predictions_of([model], dataset, settings, predicting)
+    logits, targets = {**predicted.logits}, {**predicted.targets}
+    splits = [*logits]
     measuring = _Measuring(dataset, settings, {"name": loss.name, "gamma": getattr(loss, "gamma", None)}, seed)
     rows: dict[str, Row] = {}
     reliability: list[Row] = []
     for name in splits:
         probabilities = softmax64(logits[name])
-        rows[name] = measuring.metrics_row(logits[name], probabilities, targets[name], settings.bootstrap)
+        together = shared.metrics.get(name)
+        rows[name] = measuring.metrics_row(logits[name], probabilities, targets[name], settings.bootstrap, together)
         rows[name].update(region_columns(probabilities, measuring.trained_with))
         rows[name].update(posterior_metrics(_posterior(dataset, name), probabilities))
         own = (_weights(dataset, name), probabilities, targets[name], settings.bins, logits[name])
@@ -197,9 +304,10 @@ def evaluate(
     recalibrated = measuring.posthoc_columns({**measured, **comparable}, known)
     held_out = measuring.cross_fitted_columns(*measured[FITTED_ON])
     for name in splits:
-        rows[name].update(split=name, stage=stage, **predicted[name][1], **recalibrated[name])
+        rows[name].update(split=name, stage=stage, **predicted.norms[name], **recalibrated[name])
     temperatures = temperatures_of(recalibrated[FITTED_ON], settings)
-    curvature, tables = curvature_columns(model, loss, dataset, settings.curvature, seed, temperatures)
+    wanted = settings.curvature
+    curvature, tables = curvature_columns(model, loss, dataset, wanted, seed, temperatures, shared.curvature)
     rows[FITTED_ON].update(**held_out, **curvature)
     for name, (scores, classes, shift) in shifted.items():
         rows[name] = {"split": name, "stage": stage, **recalibrated.get(name, {})}
@@ -277,10 +385,22 @@ class _Measuring:
     trained_with: Mapping[str, Any]
     seed: int
 
-    def metrics_row(self, logits: np.ndarray, probabilities: np.ndarray, targets: np.ndarray, bootstrap: int) -> Row:
-        """Return the metrics of a split, with standard errors from `bootstrap` repetitions if above 0."""
-        measured = evaluate_probabilities(probabilities, targets, self.settings.bins, logits=logits)
-        row: Row = {**measured, **refinement_columns(logits, targets, measured)}
+    def metrics_row(
+        self,
+        logits: np.ndarray,
+        probabilities: np.ndarray,
+        targets: np.ndarray,
+        bootstrap: int,
+        known: Mapping[str, float] | None = None,
+    ) -> Row:
+        """Return the metrics of a split, with standard errors from `bootstrap` repetitions if above 0.
+
+        `known` are the network's `metrics_of_networks`, if they are measured already.
+        """
+        if known is None:
+            require_probabilities(probabilities, targets, self.settings.bins)
+            (known,) = metrics_of_networks(logits[None], probabilities[None], targets, self.settings.bins)
+        row: Row = {**known}
         if bootstrap:
             repeated = (self.settings.bins, bootstrap, self.seed)
             row.update(bootstrap_standard_error(BOOTSTRAPPED, probabilities, targets, *repeated))
@@ -358,14 +478,6 @@ def curvature_losses(loss: Loss, settings: CurvatureSettings) -> dict[str, Loss]
     return {label: value for label, value in available.items() if label in settings.losses}
 
 
-_known: ContextVar[Mapping[int, Curvature] | None] = ContextVar("known", default=None)
-
-
-def known_curvature(measured: Mapping[int, Curvature]) -> AbstractContextManager[None]:
-    """Within this context, evaluations use the curvature in `measured` for networks with these ids."""
-    return set_within(_known, measured)
-
-
 def curvature_columns(
     model: nn.Module,
     loss: Loss,
@@ -373,6 +485,7 @@ def curvature_columns(
     settings: CurvatureSettings | None,
     seed: int,
     temperatures: Mapping[str, float],
+    known: Curvature | None = None,
 ) -> tuple[Row, dict[str, list[Row]]]:
     """Return the Hessian's columns and the rows of `spectra` and `blocks` if requested.
 
@@ -387,6 +500,7 @@ def curvature_columns(
         settings: settings for curvature; `None` returns nothing.
         seed: seed for probes.
         temperatures: label → T of the fitted temperature scalings.
+        known: result of `measure_lanes`, if there is one.
     """
     if settings is None:
         return {}, {}
@@ -403,8 +517,6 @@ def curvature_columns(
     try:
         with as_unavailable("grouping the network's parameters by layer"):
             blocks = block_names(layer_numbers(model)) if settings.blocks else None
-        # Lanes that were measured together have put their results into this context.
-        known = (_known.get() or {}).get(id(model))
         measured = known or measure_by_block(*given, settings=settings, seed=seed, blocks=blocks)
         for label, (values, rows) in measured.items():
             columns |= {f"hessian_{label}_{name}": value for name, value in values.items()}

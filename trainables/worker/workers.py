@@ -24,7 +24,7 @@ from trainables.curvature.hessian import no_graphs_kept
 from trainables.datasets.base import DataSet
 from trainables.files.container import usable_cores
 from trainables.files.stores.base import StoreError
-from trainables.training.lanes.cohort import Cohort, curvature_together
+from trainables.training.lanes.cohort import Cohort, measured_together
 from trainables.training.lanes.packing import chosen_width, cohort_key
 from trainables.training.own_loop import LoopError
 from trainables.worker.hang_watchdog import Watchdog
@@ -264,7 +264,7 @@ class CohortWorker(Worker):
         curved = [slot.trial for slot in due if slot.trial.evaluates and not slot.trial.assignment.final]
         together = [(network, trial.stage) for trial in curved for network in trial.networks]
         started = time.monotonic()
-        with curvature_together(together, self.settings.evaluation), ThreadPoolExecutor(WRITERS) as writers:
+        with measured_together(together, self.settings.evaluation), ThreadPoolExecutor(WRITERS) as writers:
             share = (time.monotonic() - started) / len(due)
             for slot in due:
                 slot.spent += share

@@ -137,7 +137,7 @@ def test_equals_probmetrics(samples, classes, scale, seed):
 def test_refinement_and_calibration_add_up_to_the_score(seed, samples, classes, scale):
     logits, targets = drawn_predictions(seed, samples, classes, scale)
     scores = evaluate_probabilities(softmax64(logits), targets)
-    found = refinement_columns(logits, targets, scores)
+    found = refinement_columns(refinement(logits, targets), scores)
     assert tuple(found) == REFINEMENT_COLUMNS
     for score in ("nll", "brier"):
         assert found[f"refinement_{score}"] + found[f"calibration_{score}"] == pytest.approx(scores[score], abs=1e-12)
@@ -162,7 +162,7 @@ def test_logits_without_information_are_worth_the_uniform_distribution():
 
 
 def test_too_few_samples_give_no_number():
-    found = refinement_columns(np.zeros((4, 2)), [0, 1, 0, 1], {"nll": 0.7, "brier": 0.5})
+    found = refinement_columns(refinement(np.zeros((4, 2)), [0, 1, 0, 1]), {"nll": 0.7, "brier": 0.5})
     assert all(math.isnan(value) for value in found.values())
 
 

@@ -16,7 +16,7 @@ from trainables.datasets import load_dataset
 from trainables.datasets.image_stream import CropAndFlip
 from trainables.training import evaluation
 from trainables.training.evaluation import EvaluationSettings
-from trainables.training.lanes.cohort import Cohort, Lanes, curvature_together
+from trainables.training.lanes.cohort import Cohort, Lanes, measured_together
 from trainables.training.loop import Replicate
 
 SMALL_MLP, SMALL_RESNET = {"name": "mlp", "width": 20}, {"name": "resnet8", "width": 0.25}
@@ -158,7 +158,7 @@ def test_evaluations_of_lanes_share_their_curvature(double, monkeypatch):
     curvature = {"samples": 40, "lanczos_steps": 3, "trace_probes": 2}
     settings = EvaluationSettings.from_mapping({"bootstrap": 0, "posthoc": [], "curvature": curvature})
     expected = [replicate.evaluate(settings, "rung").rows for replicate in held]
-    with curvature_together([(replicate, "rung") for replicate in held], settings):
+    with measured_together([(replicate, "rung") for replicate in held], settings):
         found = [replicate.evaluate(settings, "rung").rows for replicate in held]
         monkeypatch.setattr(evaluation, "measure_by_block", None)
         held[0].evaluate(settings, "rung")
