@@ -30,6 +30,7 @@ from sweeper.api.arguments import readable
 from sweeper.api.printing import BAD_INPUT, DONE, HANDED, discard_output, display
 from sweeper.core.display import FORMATS, SafeConsole
 from sweeper.core.errors import SweeperError
+from sweeper.core.processes import collect_garbage_rarely
 from trainables.files.stores.base import StoreError
 
 
@@ -146,6 +147,7 @@ def main() -> None:
 
     The same holds for errors of the operating system: a read-only folder, too few file descriptors, too little memory.
     """
+    collect_garbage_rarely()
     open_missing_streams()
     print_what_can_be_printed()
     refuse_what_would_hang()

@@ -24,6 +24,7 @@ from sweeper.core.display import redact
 from sweeper.core.errors import SweeperError, writing_to
 from sweeper.core.ids import SweepPaths
 from sweeper.core.labels import in_order
+from sweeper.core.processes import collect_garbage_rarely
 from sweeper.journal.journal import JournalTail
 from sweeper.journal.records import Ended
 from sweeper.journal.segments import last_sequence
@@ -307,6 +308,7 @@ def follow(root: Path, uri: str) -> bool:
 
 def main() -> int:
     """Follow the sweep in the folder given as argument; the environment has the tracker's address."""
+    collect_garbage_rarely()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     try:
         return 0 if follow(Path(sys.argv[1]), os.environ[ADDRESS_VARIABLE]) else 1

@@ -10,6 +10,7 @@ server ends, and the kernel ends its children with it (`PR_SET_PDEATHSIG`).
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import signal
@@ -40,8 +41,12 @@ def serve(control: Connection) -> None:
     A request 0 comes with a descriptor and is answered by the id of a new trial process that uses it. Any other request
     is a process id and is answered by that process's exit code once it has ended.
     """
+    gc.disable()
     for module in PRELOADED:
         importlib.import_module(module)
+    # Trial processes need not look through what all of them share, nor copy its pages.
+    gc.freeze()
+    gc.enable()
     while True:
         try:
             pid = control.recv()
