@@ -57,6 +57,9 @@ IMBALANCED = 1.25
 #: Measured training time per architecture. It covers several epochs of a small network, so that their mean is stable.
 MEASURED_SECONDS = 0.25
 
+#: An evaluation that took longer is not repeated.
+QUICK_SECONDS = 0.5
+
 
 def measured_plan(spec: SweepSpec, workers: int | Callable[[Mapping[str, Cost]], int] | None = None) -> Plan:
     """Plan a sweep with costs measured on this machine.
@@ -178,18 +181,16 @@ def _measure(configuration: Configuration, spec: SweepSpec, dataset: DataSet, sh
     lanes = lanes_here(spec, configuration, build, device)
     if lanes:
         epoch_seconds = lane_seconds(build, lanes)
-    evaluation_seconds, settings = 0.0, spec.evaluation.model_dump()
+    settings = spec.evaluation.model_dump()
     if not math.isfinite(row["val_nll"]):
         replicate = build()  # it diverged; evaluating untrained weights costs the same
-    for _ in range(2):  # a quick evaluation is repeated, because the first one also imports packages
-        evaluation_seconds = _evaluating(replicate, settings)
-        if evaluation_seconds > MEASURED_SECONDS:
-            break
-    curvature_seconds = shifted_seconds = 0.0
     plain = {**settings, "curvature": False}
+    evaluation_seconds = _evaluating(replicate, plain)
+    curvature_seconds = shifted_seconds = 0.0
     # Measured as a difference, because the other measurements need the same forward passes.
     if spec.evaluation.curvature is not False:
-        curvature_seconds = max(0.0, evaluation_seconds - _evaluating(replicate, plain))
+        plain_seconds, evaluation_seconds = evaluation_seconds, _evaluating(replicate, settings)
+        curvature_seconds = max(0.0, evaluation_seconds - plain_seconds)
     # Scaled from the time of the data set's own splits, because making shifted data would take too long.
     if spec.evaluation.shifts:
         seconds = _evaluating(replicate, {**plain, "bootstrap": 0})
@@ -237,9 +238,14 @@ def lane_seconds(build: Callable[[int], Replicate], lanes: int) -> float:
 
 def _evaluating(replicate: Replicate, settings: dict[str, Any]) -> float:
     """Measure the seconds of one evaluation at a rung."""
-    started = time.perf_counter()
-    replicate.evaluate(EvaluationSettings.from_mapping(settings), "rung")
-    return time.perf_counter() - started
+    seconds = 0.0
+    for _ in range(2):  # a quick one is repeated: the first one also imports packages, for up to a second
+        started = time.perf_counter()
+        replicate.evaluate(EvaluationSettings.from_mapping(settings), "rung")
+        seconds = time.perf_counter() - started
+        if seconds > QUICK_SECONDS:
+            break
+    return seconds
 
 
 def _cut(dataset: DataSet, share: float) -> DataSet:

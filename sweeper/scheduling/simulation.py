@@ -137,8 +137,8 @@ def simulate_strata(
     if len(scheduler.rungs) == 1:
         counted = np.bincount(rows, minlength=len(names)).astype(np.float64)
         return names, counted[None, :, None] * np.float64(scale)
-    # About 50,000 simulated trials take one to two seconds. Small sweeps vary most, so they get the most repetitions.
-    repetitions = repetitions or max(40, min(1000, 50_000 // size))
+    # About 20,000 simulated trials take half a second. Small sweeps vary most, so they get the most repetitions.
+    repetitions = repetitions or max(40, min(400, 20_000 // size))
     random = np.random.default_rng(seed)
     counts = np.zeros((repetitions, len(names), len(scheduler.rungs)))
     for counted in counts:
