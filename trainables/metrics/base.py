@@ -194,14 +194,16 @@ def _label_faults(labels: Integers, classes: int) -> list[str]:
 
 
 def top_confidence(probabilities: Floats, targets: Integers) -> tuple[Floats, Floats]:
-    """Return the largest probability of each sample [N], and 1 if its class (the first of tied ones) is right, else 0.
+    """Return the largest probability of each sample, and 1 if its class (the first of tied ones) is right, else 0.
+
+    `probabilities` are [..., N, K], `targets` [N], the results [..., N].
 
     Example:
         >>> confidence, correct = top_confidence(np.array([[0.7, 0.3], [0.4, 0.6]]), np.array([0, 0]))
         >>> confidence.tolist(), correct.tolist()
         ([0.7, 0.6], [1.0, 0.0])
     """
-    return probabilities.max(axis=1), (probabilities.argmax(axis=1) == targets).astype(np.float64)
+    return probabilities.max(axis=-1), (probabilities.argmax(axis=-1) == targets).astype(np.float64)
 
 
 def of_each_class(error: Callable[[Floats, Floats], float], probabilities: Floats, targets: Integers) -> list[float]:

@@ -13,10 +13,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from trainables.metrics.base import (
     METRICS,
@@ -344,6 +344,25 @@ def bootstrap_standard_error(
     unknown = [name for name in names if name not in known]
     if unknown:
         raise ValueError(f"unknown metric {', '.join(unknown)}; known: {', '.join(known)}")
+    (row,) = bootstrap_standard_errors(names, values[None], labels, bins, repetitions, seed)
+    return row
+
+
+def bootstrap_standard_errors(
+    names: Sequence[str], values: Floats, labels: Integers, bins: int, repetitions: int = 100, seed: int = 0
+) -> list[dict[str, float]]:
+    """Return per network what `bootstrap_standard_error` returns, from the same resamples.
+
+    A network's values do not depend on the others, to the last bit.
+
+    Args:
+        names: names of metrics.
+        values: probabilities [L, N, K] of L networks for the same samples, checked by `require_probabilities`.
+        labels: class indices [N].
+        bins: number of bins.
+        repetitions: number of resamples, at least 2.
+        seed: seed of the resampling.
+    """
     # drawn once for all metrics: their differences then have no resampling noise of their own
     draws = np.random.default_rng(seed).integers(0, len(labels), size=(repetitions, len(labels)))
     repeats: dict[str, Floats] = {}
@@ -352,50 +371,54 @@ def bootstrap_standard_error(
         counts = np.bincount(cells.ravel(), minlength=draws.size).reshape(draws.shape)
         repeats = _resampled(binned, values, labels, np.ascontiguousarray(counts.T, dtype=np.float64), bins)
     if others := [name for name in names if name not in BINNED]:
-        rows = [evaluate_probabilities(values[draw], labels[draw], bins, others) for draw in draws]
-        repeats |= {name: np.array([row[name] for row in rows]) for name in others}
-    return {f"{name}_se": float(repeats[name].std(ddof=1)) for name in names}
+        rows = [evaluate_networks(values[:, draw], labels[draw], bins, others) for draw in draws]
+        repeats |= {name: np.array([[row[name] for row in own] for own in zip(*rows, strict=True)]) for name in others}
+    spreads = [repeats[name].std(axis=-1, ddof=1).tolist() for name in names]
+    return [{f"{name}_se": se for name, se in zip(names, own, strict=True)} for own in zip(*spreads, strict=True)]
 
 
 def _resampled(names: Sequence[str], values: Floats, labels: Integers, counts: Floats, bins: int) -> dict[str, Floats]:
-    """Return name → binned error [R] on resamples; `counts` [N, R] says how often each resample holds a sample."""
+    """Return name → binned error [L, R] on resamples; `counts` [N, R] says how often each resample holds a sample."""
+    networks, samples, classes = values.shape
     confidence, correct = top_confidence(values, labels)
-    gaps = (confidence - correct)[None]
-    schemes = {BINNED[name] for name in names if not name.startswith("cw_")}
-    index = {scheme: bin_of_each(confidence[None], bins, scheme) for scheme in schemes}
-    sums = {scheme: _sums(own, gaps, counts, bins).T for scheme, own in index.items()}
+    of_class = values.swapaxes(1, 2).reshape(networks * classes, samples)
+    is_class = np.tile(labels == np.arange(classes)[:, None], (networks, 1))
     found: dict[str, Floats] = {}
     for name in names:
         scheme = BINNED[name]
         if name.startswith("cw_"):
-            found[name] = _resampled_by_class(values, labels, counts, bins, scheme)
+            sums = np.concatenate(
+                [
+                    np.abs(_sums(bin_of_each(own, bins, scheme), own - hit, counts, bins)).sum(axis=1)
+                    for own, hit in zip(_blocks(of_class), _blocks(is_class), strict=True)
+                ]
+            )
+            found[name] = sums.reshape(networks, classes, -1).sum(axis=1) / (samples * classes)
             continue
-        sizes = _sums(index[scheme], np.ones_like(gaps), counts, bins).T if name == "mce" else counts.T
-        found[name] = norm_of_gaps(sums[scheme], sizes, "maximum" if name == "mce" else "mean")
+        index = bin_of_each(confidence, bins, scheme)
+        gaps = np.abs(_sums(index, confidence - correct, counts, bins))
+        if name == "mce":
+            sizes = _sums(index, np.ones_like(confidence), counts, bins)
+            found[name] = (gaps / np.maximum(sizes, 1)).max(axis=1)
+        else:
+            found[name] = gaps.sum(axis=1) / samples
     return found
 
 
-def _resampled_by_class(values: Floats, labels: Integers, counts: Floats, bins: int, scheme: Scheme) -> Floats:
-    total: Floats = np.zeros(counts.shape[1])
-    for first, of_class in _blocks(values):
-        gaps = of_class - (labels == np.arange(first, first + len(of_class))[:, None])
-        total += np.abs(_sums(bin_of_each(of_class, bins, scheme), gaps, counts, bins)).sum(axis=0)
-    return total / values.size
-
-
-def _blocks(values: Floats) -> Iterator[tuple[int, Floats]]:
-    """Yield the first class of each block of classes, and the probabilities of the block [k, N]."""
-    # at least one class; at most `_ELEMENTS` numbers, so 1,000 classes of 50,000 samples fit in memory
-    together = max(1, _ELEMENTS // len(values))
-    for first in range(0, values.shape[1], together):
-        yield first, np.ascontiguousarray(values[:, first : first + together].T)
+def _blocks(rows: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    """Yield blocks of rows [k, N]."""
+    # at least one row; at most `_ELEMENTS` numbers, so 1,000 classes of 50,000 samples fit in memory
+    together = max(1, _ELEMENTS // rows.shape[1])
+    for first in range(0, len(rows), together):
+        yield rows[first : first + together]
 
 
 def _sums(index: Integers, gaps: Floats, counts: Floats, bins: int) -> Floats:
-    """Return Σ gap [k·bins, R] in each bin of each class, for bins `index` and `gaps` [k, N] and `counts` [N, R]."""
+    """Return Σ gap [k, bins, R] in each bin of each row, for bins `index` and `gaps` [k, N] and `counts` [N, R]."""
     from scipy.sparse import csc_array  # slow to import, and not needed for labels
 
-    classes, samples = index.shape
-    place = (index + bins * np.arange(classes)[:, None]).T.ravel()
-    ends = classes * np.arange(samples + 1)
-    return np.asarray(csc_array((gaps.T.ravel(), place, ends), shape=(classes * bins, samples)) @ counts)
+    rows, samples = index.shape
+    place = (index + bins * np.arange(rows)[:, None]).T.ravel()
+    ends = rows * np.arange(samples + 1)
+    sums = csc_array((gaps.T.ravel(), place, ends), shape=(rows * bins, samples)) @ counts
+    return np.asarray(sums).reshape(rows, bins, -1)

@@ -28,7 +28,7 @@ from trainables.datasets.base import DataSet, Split
 from trainables.losses import Loss, build_loss
 from trainables.metrics import BOOTSTRAPPED, RECALIBRATED, evaluate_probabilities, reliability_bins, softmax64
 from trainables.metrics.base import Metrics, UnusablePredictions, further_metric_columns, require_probabilities
-from trainables.metrics.evaluate import bootstrap_standard_error, evaluate_networks
+from trainables.metrics.evaluate import bootstrap_standard_errors, evaluate_networks
 from trainables.metrics.known_posterior import posterior_metrics
 from trainables.metrics.out_of_distribution import ood_columns, other_splits
 from trainables.metrics.refinement import refinement_columns, refinements
@@ -144,9 +144,9 @@ class Predictions:
         norms: split → norms, see `logits_and_norms`.
     """
 
-    logits: Mapping[str, np.ndarray]
+    logits: dict[str, np.ndarray]
     targets: Mapping[str, np.ndarray]
-    norms: Mapping[str, Mapping[str, float]]
+    norms: dict[str, dict[str, float]]
 
 
 def predictions_of(
@@ -156,28 +156,35 @@ def predictions_of(
     splits = {name: dataset.splits[name] for name in settings.splits}
     found = [{name: predicting(model, split) for name, split in splits.items()} for model in models]
     # One transfer for all networks and splits: every transfer waits for the GPU to finish.
-    scores = [own[name][0] for own in found for name in splits]
-    fetched = iter(on_host(*scores, *(split.targets for split in splits.values())))
-    logits = [{name: next(fetched).numpy() for name in splits} for _ in models]
+    measured = [tensor for own in found for scores, norms in own.values() for tensor in (scores, *norms.values())]
+    fetched = iter(on_host(*(split.targets for split in splits.values()), *measured))
     targets = {name: next(fetched).numpy() for name in splits}
-    norms = [{name: norms for name, (_, norms) in own.items()} for own in found]
-    return [Predictions(own, targets, of_own) for own, of_own in zip(logits, norms, strict=True)]
+    predictions = [Predictions({}, targets, {}) for _ in models]
+    for predicted, own in zip(predictions, found, strict=True):
+        for name, (_, norms) in own.items():
+            predicted.logits[name] = next(fetched).numpy()
+            predicted.norms[name] = {norm: float(next(fetched)) for norm in norms}
+    return predictions
 
 
 def metrics_of_networks(
-    logits: np.ndarray, probabilities: np.ndarray, targets: np.ndarray, bins: int
+    logits: np.ndarray, probabilities: np.ndarray, targets: np.ndarray, bins: int, bootstrap: int
 ) -> list[dict[str, float]]:
-    """Return the metrics of each network that need no further settings.
+    """Return the metrics that every evaluation measures, per network.
 
     Args:
         logits: [L, N, K].
         probabilities: their softmax, checked by `require_probabilities`.
         targets: class indices [N].
         bins: number of bins.
+        bootstrap: number of resamples for standard errors; 0 for none.
     """
     measured = evaluate_networks(probabilities, targets, bins, logits=logits)
-    refined = refinements(logits, targets)
-    return [{**row, **refinement_columns(own, row)} for row, own in zip(measured, refined, strict=True)]
+    rows = [row | refinement_columns(own, row) for row, own in zip(measured, refinements(logits, targets), strict=True)]
+    if bootstrap:
+        errors = bootstrap_standard_errors(BOOTSTRAPPED, probabilities, targets, bins, bootstrap)
+        rows = [row | own for row, own in zip(rows, errors, strict=True)]
+    return rows
 
 
 @dataclass(frozen=True)
@@ -228,7 +235,7 @@ def evaluated_together(
         for start in range(0, len(sound), at_once):
             lanes = sound[start : start + at_once]
             logits = np.stack([predicted[lane].logits[name] for lane in lanes])
-            rows = metrics_of_networks(logits, softmax64(logits), targets, settings.bins)
+            rows = metrics_of_networks(logits, softmax64(logits), targets, settings.bins, settings.bootstrap)
             for lane, row in zip(lanes, rows, strict=True):
                 metrics[lane][name] = row
     return [*zip(predicted, metrics, strict=True)]
@@ -264,7 +271,7 @@ def evaluate(
         dataset: data set with the splits.
         settings: measurements to make.
         stage: `rung` or `end`, copied into the rows. Splits in `shifts` are measured only at stage `end`.
-        seed: seed for curvature probes and the bootstrap.
+        seed: seed for curvature probes and for methods that draw samples.
         predicting: function that returns logits and norms for a network and a split.
 
     Example:
@@ -377,7 +384,7 @@ class _Measuring:
         dataset: data set of the splits.
         settings: measurements to make.
         trained_with: name and γ of the training loss.
-        seed: seed for the bootstrap and for methods that draw samples.
+        seed: seed for methods that draw samples.
     """
 
     dataset: DataSet
@@ -399,13 +406,8 @@ class _Measuring:
         """
         if known is None:
             require_probabilities(probabilities, targets, self.settings.bins)
-            (known,) = metrics_of_networks(logits[None], probabilities[None], targets, self.settings.bins)
-        row: Row = {**known}
-        if bootstrap:
-            repeated = (self.settings.bins, bootstrap, self.seed)
-            row.update(bootstrap_standard_error(BOOTSTRAPPED, probabilities, targets, *repeated))
-        row.update(further_metric_columns(self.settings.metrics, probabilities, targets))
-        return row
+            (known,) = metrics_of_networks(logits[None], probabilities[None], targets, self.settings.bins, bootstrap)
+        return {**known, **further_metric_columns(self.settings.metrics, probabilities, targets)}
 
     def posthoc_columns(self, measured: Measured, known: Measured) -> dict[str, Row]:
         """Return split → columns of every post-hoc method, fitted on one of the `known` splits."""

@@ -149,10 +149,10 @@ def features_and_logits(
 
 
 #: Function from a network and a split to float32 logits [N, K] and norms, such as `logits_and_norms`.
-Predicting = Callable[[nn.Module, Split], tuple[Tensor, dict[str, float]]]
+Predicting = Callable[[nn.Module, Split], tuple[Tensor, dict[str, Tensor]]]
 
 
-def logits_and_norms(model: nn.Module, split: Split) -> tuple[Tensor, dict[str, float]]:
+def logits_and_norms(model: nn.Module, split: Split) -> tuple[Tensor, dict[str, Tensor]]:
     """Return a split's float32 logits [N, K] and, from the same pass, `last_layer_weight_norm` and `feature_norm`.
 
     The feature norm is the mean over the first `FEATURE_SAMPLES`. A network without a linear layer has no norms.
@@ -162,8 +162,8 @@ def logits_and_norms(model: nn.Module, split: Split) -> tuple[Tensor, dict[str, 
     for features, logits, _ in features_and_logits(model, layer, split, FEATURE_SAMPLES):
         parts.append(logits)
         if features is not None and norm is None:
-            norm = float(features.norm(dim=1).mean())
-    norms = {} if layer is None else {"last_layer_weight_norm": float(layer.weight.detach().norm())}
+            norm = features.norm(dim=1).mean()
+    norms = {} if layer is None else {"last_layer_weight_norm": layer.weight.detach().norm()}
     return torch.cat(parts).float(), norms if norm is None else {**norms, "feature_norm": norm}
 
 

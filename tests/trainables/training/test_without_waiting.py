@@ -18,9 +18,11 @@ from tests.trainables.small_data import small_digits
 from tests.trainables.training.lanes.comparison import configuration
 from tests.trainables.training.lanes.filling import of_every_loss
 from trainables.datasets.image_stream import CropAndFlip
+from trainables.training import evaluation
+from trainables.training.evaluation import EvaluationSettings, predictions_of
 from trainables.training.lanes.cohort import Cohort
 from trainables.training.loop import Replicate
-from trainables.training.prediction import joined, on_host, parted
+from trainables.training.prediction import joined, logits_and_norms, on_host, parted
 
 
 @pytest.fixture(autouse=True)
@@ -93,6 +95,21 @@ def test_a_wait_would_be_seen(wait):
 def test_no_loss_waits_in_an_epoch(train, architecture, every):
     for values in of_every_loss(architecture)[::every]:
         assert train(values).device.type == "meta", values["loss"]
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_predictions_of_several_networks_wait_once(monkeypatch, count):
+    fetched = []
+
+    def fetch(*tensors):
+        fetched.append(len(tensors))
+        return [torch.zeros(tensor.shape, dtype=tensor.dtype) for tensor in tensors]
+
+    monkeypatch.setattr(evaluation, "on_host", fetch)
+    held = replicates(configuration(), count)
+    models = [replicate.model for replicate in held]
+    found = predictions_of(models, held[0].dataset, EvaluationSettings(), logits_and_norms)
+    assert len(found) == count and fetched == [2 + count * 2 * 3], "of each split its targets, logits and two norms"
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "adamw", "adagrad"])
