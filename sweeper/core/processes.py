@@ -31,7 +31,7 @@ def collect_garbage_rarely() -> None:
     Importing PyTorch and planning makes a million lasting objects. Looking through them again and again took a tenth of
     `plan`'s processor time.
     """
-    gc.set_threshold(100_000, 20, 50)
+    gc.set_threshold(100_000, 5, 5)
 
 
 def set_niceness(process: int, level: int) -> None:

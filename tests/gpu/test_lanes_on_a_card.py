@@ -25,7 +25,8 @@ from trainables.curvature.lanes import measure_lanes
 from trainables.models import build_model
 from trainables.training.acceleration import PLAIN, prepare_arithmetic
 from trainables.training.evaluation import EvaluationSettings
-from trainables.training.lanes.cohort import Cohort, measured_together
+from trainables.training.lanes.cohort import Cohort
+from trainables.training.lanes.evaluation import measured_together
 from trainables.training.loop import Replicate
 
 __all__ = ["double"]

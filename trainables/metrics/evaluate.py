@@ -11,12 +11,12 @@ errors are biased upward at small n. A standard error does not show this bias, s
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from trainables.metrics.base import (
     METRICS,
@@ -379,21 +379,12 @@ def bootstrap_standard_errors(
 
 def _resampled(names: Sequence[str], values: Floats, labels: Integers, counts: Floats, bins: int) -> dict[str, Floats]:
     """Return name → binned error [L, R] on resamples; `counts` [N, R] says how often each resample holds a sample."""
-    networks, samples, classes = values.shape
     confidence, correct = top_confidence(values, labels)
-    of_class = values.swapaxes(1, 2).reshape(networks * classes, samples)
-    is_class = np.tile(labels == np.arange(classes)[:, None], (networks, 1))
     found: dict[str, Floats] = {}
     for name in names:
         scheme = BINNED[name]
         if name.startswith("cw_"):
-            sums = np.concatenate(
-                [
-                    np.abs(_sums(bin_of_each(own, bins, scheme), own - hit, counts, bins)).sum(axis=1)
-                    for own, hit in zip(_blocks(of_class), _blocks(is_class), strict=True)
-                ]
-            )
-            found[name] = sums.reshape(networks, classes, -1).sum(axis=1) / (samples * classes)
+            found[name] = _resampled_by_class(values, labels, counts, bins, scheme)
             continue
         index = bin_of_each(confidence, bins, scheme)
         gaps = np.abs(_sums(index, confidence - correct, counts, bins))
@@ -401,16 +392,22 @@ def _resampled(names: Sequence[str], values: Floats, labels: Integers, counts: F
             sizes = _sums(index, np.ones_like(confidence), counts, bins)
             found[name] = (gaps / np.maximum(sizes, 1)).max(axis=1)
         else:
-            found[name] = gaps.sum(axis=1) / samples
+            found[name] = gaps.sum(axis=1) / len(labels)
     return found
 
 
-def _blocks(rows: NDArray[Any]) -> Iterator[NDArray[Any]]:
-    """Yield blocks of rows [k, N]."""
-    # at least one row; at most `_ELEMENTS` numbers, so 1,000 classes of 50,000 samples fit in memory
-    together = max(1, _ELEMENTS // rows.shape[1])
-    for first in range(0, len(rows), together):
-        yield rows[first : first + together]
+def _resampled_by_class(values: Floats, labels: Integers, counts: Floats, bins: int, scheme: Scheme) -> Floats:
+    networks, samples, classes = values.shape
+    of_class = values.swapaxes(1, 2).reshape(-1, samples)
+    errors = np.empty((len(of_class), counts.shape[1]))
+    # at least one class; at most `_ELEMENTS` numbers, so 1,000 classes of 50,000 samples fit in memory
+    together = max(1, _ELEMENTS // samples)
+    for first in range(0, len(of_class), together):
+        rows = slice(first, first + together)
+        own = np.ascontiguousarray(of_class[rows])
+        gaps = own - (labels == (np.arange(first, first + len(own)) % classes)[:, None])
+        errors[rows] = np.abs(_sums(bin_of_each(own, bins, scheme), gaps, counts, bins)).sum(axis=1)
+    return np.asarray(errors.reshape(networks, classes, -1).sum(axis=1) / (samples * classes))
 
 
 def _sums(index: Integers, gaps: Floats, counts: Floats, bins: int) -> Floats:

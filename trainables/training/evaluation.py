@@ -27,7 +27,7 @@ from trainables.curvature.statistics.base import TEMPERED, temperature_labels
 from trainables.datasets.base import DataSet, Split
 from trainables.losses import Loss, build_loss
 from trainables.metrics import BOOTSTRAPPED, RECALIBRATED, evaluate_probabilities, reliability_bins, softmax64
-from trainables.metrics.base import Metrics, UnusablePredictions, further_metric_columns, require_probabilities
+from trainables.metrics.base import Metrics, further_metric_columns, require_probabilities
 from trainables.metrics.evaluate import bootstrap_standard_errors, evaluate_networks
 from trainables.metrics.known_posterior import posterior_metrics
 from trainables.metrics.out_of_distribution import ood_columns, other_splits
@@ -210,45 +210,6 @@ def measured_before(shared: Mapping[int, Shared]) -> AbstractContextManager[None
     return set_within(_shared, shared)
 
 
-#: Number of logits of a split above which networks are evaluated one by one: calls no longer cost more than sums.
-SMALL_SPLIT = 2**16
-
-#: Number of logits that are measured together, which bounds the memory.
-MEASURED_TOGETHER = 2**20
-
-
-def evaluated_together(
-    models: Sequence[nn.Module], dataset: DataSet, settings: EvaluationSettings
-) -> list[tuple[Predictions | None, Mapping[str, Mapping[str, float]]]]:
-    """Return per network its predictions and split → metrics, equal to the last bit to those of `evaluate`.
-
-    The predictions are `None` if splits are large, and metrics are missing if they cannot be computed.
-    """
-    if any(len(dataset.splits[name]) * dataset.classes > SMALL_SPLIT for name in settings.splits):
-        return [(None, {})] * len(models)
-    predicted = predictions_of(models, dataset, settings, logits_and_norms)
-    metrics: list[dict[str, Mapping[str, float]]] = [{} for _ in models]
-    for name in settings.splits:
-        targets = predicted[0].targets[name]
-        at_once = max(1, MEASURED_TOGETHER // predicted[0].logits[name].size)
-        sound = [lane for lane, own in enumerate(predicted) if _are_sound(own.logits[name], targets, settings.bins)]
-        for start in range(0, len(sound), at_once):
-            lanes = sound[start : start + at_once]
-            logits = np.stack([predicted[lane].logits[name] for lane in lanes])
-            rows = metrics_of_networks(logits, softmax64(logits), targets, settings.bins, settings.bootstrap)
-            for lane, row in zip(lanes, rows, strict=True):
-                metrics[lane][name] = row
-    return [*zip(predicted, metrics, strict=True)]
-
-
-def _are_sound(logits: np.ndarray, targets: np.ndarray, bins: int) -> bool:
-    try:
-        require_probabilities(softmax64(logits), targets, bins)
-    except UnusablePredictions:
-        return False
-    return True
-
-
 #: Stage of the last evaluation.
 END = "end"
 
@@ -271,7 +232,7 @@ def evaluate(
         dataset: data set with the splits.
         settings: measurements to make.
         stage: `rung` or `end`, copied into the rows. Splits in `shifts` are measured only at stage `end`.
-        seed: seed for curvature probes and for methods that draw samples.
+        seed: seed for curvature probes.
         predicting: function that returns logits and norms for a network and a split.
 
     Example:
@@ -288,7 +249,7 @@ def evaluate(
     (predicted,) = [shared.predicted] if shared.predicted else predictions_of([model], dataset, settings, predicting)
     logits, targets = {**predicted.logits}, {**predicted.targets}
     splits = [*logits]
-    measuring = _Measuring(dataset, settings, {"name": loss.name, "gamma": getattr(loss, "gamma", None)}, seed)
+    measuring = _Measuring(dataset, settings, {"name": loss.name, "gamma": getattr(loss, "gamma", None)})
     rows: dict[str, Row] = {}
     reliability: list[Row] = []
     for name in splits:
@@ -384,13 +345,11 @@ class _Measuring:
         dataset: data set of the splits.
         settings: measurements to make.
         trained_with: name and γ of the training loss.
-        seed: seed for methods that draw samples.
     """
 
     dataset: DataSet
     settings: EvaluationSettings
     trained_with: Mapping[str, Any]
-    seed: int
 
     def metrics_row(
         self,

@@ -24,7 +24,8 @@ from trainables.curvature.hessian import no_graphs_kept
 from trainables.datasets.base import DataSet
 from trainables.files.container import usable_cores
 from trainables.files.stores.base import StoreError
-from trainables.training.lanes.cohort import Cohort, measured_together
+from trainables.training.lanes.cohort import Cohort
+from trainables.training.lanes.evaluation import measured_together
 from trainables.training.lanes.packing import chosen_width, cohort_key
 from trainables.training.own_loop import LoopError
 from trainables.worker.hang_watchdog import Watchdog

@@ -13,28 +13,17 @@ import copy
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from trainables.curvature import CurvatureSettings
-from trainables.curvature.lanes import Curvature, Lane, measure_lanes
-from trainables.curvature.statistics.base import TEMPERED
 from trainables.datasets.base import WHOLE_COPY_BYTES, Split, evaluation_batches
 from trainables.losses.base import is_zero
 from trainables.losses.hessian_trace import HessianTrace
 from trainables.registry import Options
 from trainables.training.acceleration import training_arithmetic
-from trainables.training.evaluation import (
-    EvaluationSettings,
-    Shared,
-    curvature_losses,
-    curvature_subset,
-    evaluated_together,
-    measured_before,
-)
 from trainables.training.lanes.losses import LaneLosses, with_trace
 from trainables.training.lanes.networks import LaneStore, differentiable, networks_of
 from trainables.training.loop import Replicate
@@ -178,40 +167,6 @@ def rule_of(recipe: Options) -> tuple[str, bool]:
         ('sgd', True)
     """
     return recipe["name"], bool(recipe.get("nesterov", False))
-
-
-@contextmanager
-def measured_together(lanes: Sequence[tuple[Replicate, str]], settings: EvaluationSettings) -> Iterator[None]:
-    """Within this context, evaluations of replicates use what is measured here for all of them together.
-
-    This is their curvature (see `measure_lanes`) and, on small splits, their metrics (see `evaluated_together`).
-    All replicates have the same `cohort_key`. Whatever cannot be measured together, a replicate measures by itself.
-
-    Args:
-        lanes: replicates with the stage of their evaluation.
-        settings: settings of the evaluations.
-    """
-    if not lanes:
-        yield
-        return
-    models, dataset = [replicate.measured for replicate, _ in lanes], lanes[0][0].dataset
-    with ExitStack() as weights:
-        for replicate, stage in lanes:
-            weights.enter_context(replicate.weights_of(stage))
-        evaluated = evaluated_together(models, dataset, settings)
-        curvature = _curvature_together([replicate for replicate, _ in lanes], settings.curvature)
-    together = zip(models, curvature, evaluated, strict=True)
-    with measured_before({id(model): Shared(own, *numbers) for model, own, numbers in together}):
-        yield
-
-
-def _curvature_together(lanes: Sequence[Replicate], settings: CurvatureSettings | None) -> list[Curvature | None]:
-    # `tempered` needs each network's fitted temperature, which only its evaluation knows.
-    if settings is None or TEMPERED in settings.losses:
-        return [None] * len(lanes)
-    networks = [Lane(own.measured, curvature_losses(own.loss, settings), own.seed) for own in lanes]
-    data = curvature_subset(lanes[0].dataset.val, settings.samples)[:2]
-    return measure_lanes(networks, *data, settings=settings)
 
 
 PREDICTION_BATCH = 1024  # samples per pass over all lanes, as many as a single network predicts at a time

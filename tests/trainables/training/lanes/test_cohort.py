@@ -17,7 +17,9 @@ from trainables.datasets.image_stream import CropAndFlip
 from trainables.metrics.base import UnusablePredictions
 from trainables.training import evaluation
 from trainables.training.evaluation import EvaluationSettings
-from trainables.training.lanes.cohort import Cohort, Lanes, measured_together
+from trainables.training.lanes import evaluation as lanes_evaluation
+from trainables.training.lanes.cohort import Cohort, Lanes
+from trainables.training.lanes.evaluation import measured_together
 from trainables.training.loop import Replicate
 
 SMALL_MLP, SMALL_RESNET = {"name": "mlp", "width": 20}, {"name": "resnet8", "width": 0.25}
@@ -174,18 +176,18 @@ def test_evaluations_of_lanes_share_their_metrics_and_change_no_bit(monkeypatch)
     held = [replicate for replicate, _ in together(values, data, 1, width=7, seed=0)]
     settings = EvaluationSettings.from_mapping({"bootstrap": 5, "posthoc": ["temperature"]})
     expected = [replicate.evaluate(settings, "rung") for replicate in held]
-    measured = []
-    whole = evaluation.metrics_of_networks
-    monkeypatch.setattr(
-        evaluation, "metrics_of_networks", lambda *given: measured.append(len(given[0])) or whole(*given)
-    )
+    measured, whole = [], evaluation.metrics_of_networks
+    for module in (evaluation, lanes_evaluation):
+        monkeypatch.setattr(
+            module, "metrics_of_networks", lambda *given: measured.append(len(given[0])) or whole(*given)
+        )
     with measured_together([(replicate, "rung") for replicate in held], settings):
         found = [replicate.evaluate(settings, "rung") for replicate in held]
     assert measured == [len(held)] * 2, "once a split"
     assert [repr(own.rows) for own in found] == [repr(own.rows) for own in expected]
     for own, other in zip(found, expected, strict=True):
         assert all((own.logits[name] == other.logits[name]).all() for name in other.logits)
-    monkeypatch.setattr(evaluation, "SMALL_SPLIT", 0)
+    monkeypatch.setattr(lanes_evaluation, "SMALL_SPLIT", 0)
     measured.clear()
     with measured_together([(replicate, "rung") for replicate in held], settings):
         assert repr(held[0].evaluate(settings, "rung").rows) == repr(expected[0].rows)
