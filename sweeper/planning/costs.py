@@ -6,7 +6,6 @@ operations per second come from `hardware.yaml`, which distinguishes measured fr
 
 from __future__ import annotations
 
-import inspect
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -20,7 +19,6 @@ from typing import Any
 import torch
 import yaml
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
 
 from sweeper.core.domains import Configuration
 from sweeper.core.errors import InvalidSearchSpace, SweeperError
@@ -32,6 +30,7 @@ from sweeper.space.spec import SweepSpec
 from trainables.datasets import DataSet
 from trainables.datasets.base import DATASETS
 from trainables.datasets.splits import build_split
+from trainables.extensions.libraries import operation_counter
 from trainables.files.container import usable_cores
 from trainables.losses import LOSSES
 from trainables.models import ARCHITECTURES, build_model
@@ -385,14 +384,10 @@ def forward_operations(architecture: Options, size: DataSetSize) -> float:
         with torch.random.fork_rng(devices=[]):
             model = build()  # again, because a buffer's values can be indices
     model.eval()
-    counter = FlopCounterMode(display=False)
     with device, torch.no_grad():
         kind = torch.int32 if size.text else torch.float32
         inputs = _example_tree(size) if trees else torch.zeros((1, *size.input_shape), dtype=kind)
-        with counter:
-            # torch 2.13 wraps this method like those in `without_compiler`, and would import its compiler.
-            mode: Any = type(counter.mode)
-            mode.__torch_dispatch__ = inspect.unwrap(mode.__torch_dispatch__)
+        with operation_counter() as counter:
             model(inputs)
     return float(counter.get_total_flops())
 

@@ -217,9 +217,12 @@ def step_fault(dataset: DataSet, architecture: Mapping[str, HyperparameterValue]
         True
     """
     samples, name = len(dataset.train), str(architecture["name"])
+    device = "cpu" if ARCHITECTURES.is_own(name) else "meta"
+    passed: set[int] = set()
     with torch.random.fork_rng(devices=[]):
         for which, size in (("first", batch_size), ("last", samples % batch_size or batch_size)):
-            tried, device = min(size, MOST_TRIED), "cpu" if ARCHITECTURES.is_own(name) else "meta"
+            if (tried := min(size, MOST_TRIED)) in passed:
+                continue
             rule = _step_rule(dataset, architecture, tried, device)
             # the meta device lacks some operators: only a failure on the CPU counts
             if rule is not None and device == "meta":
@@ -227,6 +230,7 @@ def step_fault(dataset: DataSet, architecture: Mapping[str, HyperparameterValue]
             if rule is not None:
                 batch = f"{size} of {samples} samples at batch_size = {batch_size}"
                 return f"{name} cannot train on the {which} batch of an epoch, {batch}: {rule}"
+            passed.add(tried)
     return None
 
 

@@ -7,10 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 from torch.nn import functional
+from torch.nn.modules.module import register_module_forward_hook
 
 from trainables.datasets import DataSet, Split, load_dataset
 from trainables.datasets.base import batch_fault
 from trainables.models import ARCHITECTURES, build_for, build_model, fit_fault
+from trainables.models.base import step_fault
 from trainables.models.preresnet import PreActivationBlock
 
 
@@ -49,6 +51,17 @@ def test_what_does_not_fit_is_named(dataset, architecture, sentence):
     import re
 
     assert re.search(sentence, fit_fault(digits(dataset), architecture))
+
+
+@pytest.mark.parametrize(("batch_size", "tried"), [(128, [8]), (49, [8, 1])])  # of 1079 samples, 55 and 1 are left
+def test_a_training_step_is_tried_once_per_size(batch_size, tried):
+    sizes = []
+    hook = register_module_forward_hook(
+        lambda module, inputs, _: sizes.append(len(inputs[0])) if isinstance(module, torch.nn.Linear) else None
+    )
+    with hook:
+        assert step_fault(digits(), {"name": "mlp", "depth": 0}, batch_size) is None
+    assert sizes == tried
 
 
 def test_a_batch_larger_than_the_split_is_named():
