@@ -89,7 +89,7 @@ class Checkout:
 
     def run(self, *arguments: str) -> str:
         """Run this interpreter with the copy's packages, and return what it printed."""
-        environment = {**os.environ, "PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1"}
+        environment = {**os.environ, "PYTHONPATH": str(self.folder)}
         done = subprocess.run(
             [sys.executable, *arguments], cwd=self.folder, env=environment, capture_output=True, text=True, timeout=240
         )

@@ -87,17 +87,20 @@ def test_an_upload_that_fails_publishes_nothing(store: Store, tmp_path: Path) ->
 
     large = tmp_path / "large"
     large.write_bytes(bytes(64_000_000))
-    client = boto3.client("s3")
+    client, over = boto3.client("s3"), threading.Event()
 
     def interrupt() -> None:
-        while not client.list_multipart_uploads(Bucket=BUCKET).get("Uploads"):
+        while not over.is_set() and not client.list_multipart_uploads(Bucket=BUCKET).get("Uploads"):
             time.sleep(0.001)
-        _thread.interrupt_main()
+        if not over.is_set():
+            _thread.interrupt_main()
 
-    threading.Thread(target=interrupt, daemon=True).start()
+    watching = threading.Thread(target=interrupt, daemon=True)
+    watching.start()
     with contextlib.suppress(KeyboardInterrupt):
         store.put("checkpoint", large)
-        time.sleep(60)  # an interrupt that waits for the upload comes now
+        over.set()
+        watching.join()  # an interrupt that waits for the upload comes now
     assert len(store.get("checkpoint") or b"") in (5, 64_000_000)
     assert not client.list_multipart_uploads(Bucket=BUCKET).get("Uploads")
 

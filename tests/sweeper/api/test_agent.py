@@ -65,6 +65,7 @@ def test_an_agent_reads_and_is_refused_what_it_may_not(tmp_path):
 
 def test_an_agent_that_may_starts_a_sweep(tmp_path):
     settings = ["samples=4", "scheduler.max_epochs=3", "scheduler.grace_epochs=1", "evaluation.curvature=false"]
+    settings += ["replicates=1", "which=[]"]
 
     async def session() -> None:
         async with _client(tmp_path, "--allow-run") as client:

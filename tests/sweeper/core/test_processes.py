@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from sweeper.core.processes import OUR_ROOT, python_environment, python_module, search_path, set_niceness
+from tests.running import in_process
 
 SPACE = {
     "dataset": "digits",
@@ -69,7 +70,8 @@ def test_a_niceness_is_the_sessions_only_where_the_process_leads_one():
 @pytest.mark.integration
 def test_a_sweep_resumed_inside_its_own_folder_imports_nothing_from_there(tmp_path):
     (tmp_path / "space.yaml").write_text(yaml.safe_dump(SPACE))
-    _sweeper(tmp_path, "run", "space.yaml", "--name", "received", "--executor", "local", "--no-mlflow")
+    made = in_process("run", "space.yaml", "--name", "received", "--executor", "local", "--no-mlflow", cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
     received = tmp_path / "results" / "received"
     values = yaml.safe_load((received / "sweep.yaml").read_text())
     _plant(received)

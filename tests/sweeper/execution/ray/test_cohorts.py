@@ -13,7 +13,7 @@ from sweeper.results import load
 from sweeper.scheduling.asha import Halving
 from tests.faults.misbehaving import misbehave
 from tests.polling import KEYS
-from tests.running import sweeper, write_space
+from tests.running import in_process, sweeper, write_space
 from tests.sweeper.execution.test_cohort_loop import Alike
 from tests.sweeper.execution.test_cohorts import SPACE
 from tests.sweeper.fake_executor import FakeSweep
@@ -25,7 +25,9 @@ UNEQUAL = {"sweep", "seconds", "wall_seconds", "decided_at", "attempt"}
 
 def _tables(folder: Path, executor: str, cpus: int, *settings: str) -> dict[str, list[dict[str, str]]]:
     asked = ["--set", "samples=24", "--set", "replicates.count=2", *settings, "--name", executor, "--no-mlflow"]
-    done = sweeper("run", write_space(folder, SPACE), *asked, "--executor", executor, "--cpus", str(cpus), cwd=folder)
+    asked += ["--executor", executor, "--cpus", str(cpus)]
+    command = in_process if executor == "local" else sweeper
+    done = command("run", write_space(folder, SPACE), *asked, cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
     return _read(folder / "results" / executor)
 
