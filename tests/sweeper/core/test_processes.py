@@ -41,6 +41,22 @@ def _sweeper(folder: Path, *arguments: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+CYCLE = """
+from sweeper.core.processes import collect_garbage_rarely
+class Kept:
+    def __init__(self): self.own = self
+    def __del__(self): print("collected")
+%s
+Kept()
+"""
+
+
+@pytest.mark.parametrize(("call", "printed"), [("", "collected\n"), ("collect_garbage_rarely()", "")])
+def test_a_commands_end_does_not_look_for_garbage(call, printed):
+    done = subprocess.run([sys.executable, "-c", CYCLE % call], capture_output=True, text=True, check=True)
+    assert done.stdout == printed
+
+
 def test_started_processes_leave_the_working_directory_out(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", ["", str(tmp_path), *sys.path])
