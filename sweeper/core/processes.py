@@ -30,11 +30,17 @@ def collect_garbage_rarely() -> None:
     """Let Python look for unreachable cycles after 100,000 new objects, not after 700, and not at this process's end.
 
     Importing PyTorch and planning makes a million lasting objects. Looking through them again and again took a tenth of
-    `plan`'s processor time, and looking through them at the end of any command with PyTorch took .9 s.
+    `plan`'s processor time, and looking through them at its end .9 s.
     """
     gc.set_threshold(100_000, 5, 5)
-    atexit.unregister(gc.freeze)  # once, however many commands this process runs
-    atexit.register(gc.freeze)
+    atexit.unregister(_leave_garbage)  # once, however many commands this process runs
+    atexit.register(_leave_garbage)
+
+
+def _leave_garbage() -> None:
+    # DuckDB 2 prints a warning for each of its objects that is left at the end of a process.
+    if "duckdb" not in sys.modules:
+        gc.freeze()
 
 
 def set_niceness(process: int, level: int) -> None:
