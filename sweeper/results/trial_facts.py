@@ -19,6 +19,7 @@ from sweeper.core.labels import STATUS_WORDS, duration, label, number, plural
 from sweeper.core.statistics.basics import spread_text
 from sweeper.journal.reasons import row_text
 from sweeper.results.leaderboard import breaking_constraints, constraints_of, leaderboard, spread_sql
+from sweeper.results.posthoc import own_methods
 from sweeper.results.queries import literal
 from sweeper.results.results import stop_chances
 from trainables.curvature.statistics.base import headline_columns
@@ -191,18 +192,17 @@ def metrics(results: Results, trial: str) -> Grid | None:
 
 def posthoc(results: Results, trial: str) -> Grid | None:
     """Return ECE and NLL on test data after each post-hoc method, at the last evaluation."""
-    present = results.columns("evaluations")
-    methods = [re.sub(r"^posthoc_|_nll$", "", name) for name in present if re.fullmatch(r"posthoc_.*_nll", name)]
-    methods = [name for name in methods if f"posthoc_{name}_ece" in present]
-    if not methods:
+    present = {*results.columns("evaluations")}
+    prefixes = [prefix for _, _, prefix in own_methods(results) if {f"{prefix}ece", f"{prefix}nll"} <= present]
+    if not prefixes:
         return None
-    columns = ["ece", "nll", *(f"posthoc_{name}_{metric}" for name in methods for metric in ("ece", "nll"))]
+    columns = [f"{prefix}{metric}" for prefix in ("", *prefixes) for metric in ("ece", "nll")]
     selected = ", ".join(spread_sql(name, name) for name in columns)
     row = results.rows(f"SELECT {selected} FROM final WHERE trial = {literal(trial)} AND split = 'test'")[0]
     if row["nll"] is None:
         return None
-    named = {"uncalibrated": "", **{name.replace("_", " "): f"posthoc_{name}_" for name in methods}}
-    rows = [[words, value(row, f"{start}ece"), value(row, f"{start}nll")] for words, start in named.items()]
+    named = {"": "uncalibrated", **{prefix: prefix[len("posthoc_") : -1].replace("_", " ") for prefix in prefixes}}
+    rows = [[words, value(row, f"{prefix}ece"), value(row, f"{prefix}nll")] for prefix, words in named.items()]
     return Grid(("post-hoc, test data", "ECE", "NLL"), rows)
 
 

@@ -145,9 +145,9 @@ def line(workshop: Workshop, folder: Path) -> Made:
 
 @sweep
 def cohort(workshop: Workshop, folder: Path) -> Made:
-    """Trials that train together as lanes; one of them gets seeds on request."""
+    """Trials that train together as lanes; the best one gets another seed on request."""
     made = workshop.run(folder, DIGITS | {"replicates": {"count": 2, "packing": "cohort"}})
-    sweeper.resume(made.name, set={"replicates": 3}, trials="c00000", output=made.output, mlflow=False)
+    sweeper.resume(made.name, set={"replicates": 3}, trials="c00001", output=made.output, mlflow=False)
     return made
 
 
@@ -364,8 +364,8 @@ KINDS = {
     "stopped at its first rung": Kind("halving", lambda row: row["status"] == "early_stopped"),
     "added by a line": Kind("line", lambda row: row["trial"] > "c1"),
     "fresh seeds": Kind("line", lambda row: row["trial"] < "c1" and row["replicate"] == 2),
-    "more replicates": Kind("cohort", _named("c00000")),
-    "cohort": Kind("cohort", _named("c00001")),
+    "more replicates": Kind("cohort", _named("c00001")),
+    "cohort": Kind("cohort", _named("c00000")),
     "packing: trials": Kind("apart"),
     "class weights": Kind("apart", _named("c00001")),
     "shifts": Kind("apart", splits=("val", "test", "other_shifted")),

@@ -38,6 +38,12 @@ def test_a_finished_trial_on_one_screen(quickstart_folder: Path) -> None:
     assert "val, epoch 9" in text and "val, epoch 27" in text and "test, epoch 27" in text and "…" not in text
 
 
+def test_the_methods_of_the_sweep_are_listed_and_no_part_of_a_columns_name(quickstart_folder: Path) -> None:
+    assert "posthoc_temperature_weighted_nll" in Results(quickstart_folder).columns("evaluations")
+    grid = trial_facts(Results(quickstart_folder), None).posthoc
+    assert grid is not None and [row[0] for row in grid.rows] == ["uncalibrated", "temperature"]
+
+
 def test_a_failed_trial_says_why(quickstart_folder: Path) -> None:
     failed = frame(quickstart_folder, "trials").query("status == 'failed'").iloc[0]
     text = printed(quickstart_folder, failed["trial"])
