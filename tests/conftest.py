@@ -18,7 +18,7 @@ from tests.patience import patient
 from tests.seeds import DEFAULT, VARIABLE
 
 LONGEST = (
-    "remote/test_end_to_end", "faults/test_kills", "faults/test_interruptions", "sweeper/tracking/test_sync",
+    "matrix/test_matrix", "remote/test_end_to_end", "faults/test_kills", "faults/test_interruptions", "sweeper/tracking/test_sync",
     "faults/test_autoscaling", "faults/test_damage", "sweeper/test_end_to_end",
     "sweeper/execution/ray/test_card_probe", "sweeper/test_planted_secrets", "test_rehearsals", "remote/test_store",
     "deploy/test_drain_on_warning", "sweeper/execution/ray/test_session", "test_docstring_examples",

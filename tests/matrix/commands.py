@@ -336,7 +336,7 @@ def onnx(case: Case) -> None:
 
 def retrained(case: Case) -> Any:
     """Export the trial with `--retrain`, on the fork server that all tests share."""
-    with mock.patch("sweeper.exporting.chosen.ForkServer", lambda: contextlib.nullcontext(shared_server())):
+    with mock.patch("sweeper.exporting.retraining.ForkServer", lambda: contextlib.nullcontext(shared_server())):
         exported = case.ask(sweeper.export, case.file("again"), trial=case.trial.name, retrain=True)
     assert exported.again in (None, 0.0)
     return exported
