@@ -31,7 +31,7 @@ LONGEST = (
     "trainables/posthoc/test_base", "trainables/training/test_acceleration", "sweeper/api/test_commands",
     "sweeper/results/test_listing", "trainables/training/lanes/test_cohort", "search_spaces/test_shipped_files",
     "sweeper/planning/test_plan", "search_spaces/papers/test_recipes", "trainables/curvature/test_further",
-    "trainables/training/test_edge_of_stability", "sweeper/reporting/figures/test_on_paper",
+    "sweeper/reporting/figures/test_on_paper",
     "sweeper/reporting/figures/test_posthoc_temperature",
 )  # fmt: skip
 """Files whose tests take longest, the longest first; a list that is out of date costs time and nothing else."""
