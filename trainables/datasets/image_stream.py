@@ -242,10 +242,8 @@ class _Decode:
             except DataSetUnavailableError as error:
                 return error
             except (OSError, ValueError, SyntaxError) as error:
-                path, offset, _ = pool.place(row)
-                where = f"at byte {offset} " if offset else ""
-                rule = f"{where}cannot be decoded as an image ({error})"
-                return DataSetUnavailableError(path, rule, "replace it with an intact copy")
+                rule = f"cannot be decoded as an image ({error})"
+                return DataSetUnavailableError(pool.path(row), rule, "replace it with an intact copy")
         return pixels
 
 
