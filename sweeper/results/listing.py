@@ -25,7 +25,7 @@ from sweeper.core.errors import SweeperError
 from sweeper.core.labels import AFTER_METHODS, STATUS_WORDS, duration, label, plural, short
 from sweeper.core.schemas import REHEARSAL
 from sweeper.results.leaderboard import MARK, Leaderboard, leaderboard
-from sweeper.results.queries import FRAGILITY, VIEWS
+from sweeper.results.queries import VIEWS
 from trainables.curvature.statistics.base import statistic_of
 from trainables.metrics.base import metric_of
 from trainables.registry.names import nearest
@@ -249,8 +249,7 @@ def columns_table(results: Results) -> pa.Table:
         schema = results.sql(f"SELECT * FROM {table} LIMIT 0", trials=()).schema
         rows += [
             {"table": table, "column": field.name, "type": str(field.type), "meaning": meaning(field.name)}
-            # `fragility` is in no schema, because it is simulated when a query names it.
-            for field in [*schema, *([pa.field(FRAGILITY, pa.float64())] if table == "decisions" else [])]
+            for field in schema
         ]
     return pa.Table.from_pylist(rows)
 

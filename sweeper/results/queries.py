@@ -31,9 +31,6 @@ READ_TABLES = (*TABLES, RECALIBRATIONS)
 
 VIEWS = (*READ_TABLES, "final")
 
-#: The column of `decisions` with the fragility of stops. It is simulated when a query names it.
-FRAGILITY = "fragility"
-
 #: Tables with many rows per evaluation. A snapshot does not copy them, and reads only the rows that a query needs.
 LARGE_TABLES = frozenset({"reliability", "predictions", "spectra", "blocks"})
 

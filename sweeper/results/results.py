@@ -13,7 +13,6 @@ beginning to end, even if the link changes meanwhile.
 from __future__ import annotations
 
 import html
-import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,18 +23,13 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from sweeper.core.cells import Row, float_of, int_of, text_of
+from sweeper.core.cells import Row
 from sweeper.core.display import as_html
 from sweeper.core.domains import Values
-from sweeper.core.errors import SweeperError
-from sweeper.core.ids import SweepPaths, configuration_index, trial_name
+from sweeper.core.ids import SweepPaths
 from sweeper.core.labels import rehearsal_notice
 from sweeper.results import queries
-from sweeper.results.leaderboard import objective
-from sweeper.results.queries import FRAGILITY, VIEWS, QueryError
-from sweeper.scheduling import Scheduler
-from sweeper.scheduling.simulation import Chances, chances
-from sweeper.space.spec import SchedulerSettings
+from sweeper.results.queries import VIEWS, QueryError
 from sweeper.storage.lookup import find_sweep
 from sweeper.storage.metadata import read_manifest, read_specification
 from sweeper.storage.places import local_copy
@@ -103,13 +97,8 @@ class Results:
             # A snapshot checked the small tables when it copied them. The large tables are still read from their files.
             queries.require_sound_files(self.generation, queries.tables_of(query) & queries.LARGE_TABLES)
         if self.frozen is None:
-            if not NAMES_FRAGILITY.search(query):
-                return queries.read_one_generation(self.folder, query, most)
-            # The simulation and the query must see the same rows, even if the tables are replaced between them.
-            with self.snapshot() as held:
-                return held.sql(query, trials=trials, most=most)
-        named = NAMES_FRAGILITY.search(query)
-        table = with_fragility(self, query, most) if named else queries.execute(self.frozen, query, most)
+            return queries.read_one_generation(self.folder, query, most)
+        table = queries.execute(self.frozen, query, most)
         # Results from large tables are not cached, because the predictions that are present depend on `trials`.
         if table.nbytes <= MOST_KEPT and not queries.tables_of(query) & queries.LARGE_TABLES:
             self.answers[query, most] = table
@@ -198,77 +187,3 @@ def load(name_or_path: str | Path, output: str | Path = "results") -> Results:
     if is_store_address(name_or_path) or is_store_address(output):
         name_or_path, output = local_copy(str(name_or_path), output)
     return Results(find_sweep(name_or_path, output).root)
-
-
-#: Matches queries that read the column `fragility`. The simulation takes seconds, so it runs only for these.
-NAMES_FRAGILITY = re.compile(rf"\b{FRAGILITY}\b", re.IGNORECASE)
-
-#: Fragility is defined only for stops; after other decisions, the trial went on.
-_DECISIONS = (
-    "CREATE TEMP TABLE decisions AS SELECT written.*, CASE kind WHEN 'stop' THEN chance END AS fragility\n"
-    "FROM decisions AS written LEFT JOIN stop_chances USING (trial) ORDER BY trial, epoch, decided_at"
-)
-
-
-def with_fragility(results: Results, query: str, most: int | None = None) -> pa.Table:
-    """Return the rows of a query that names `decisions.fragility`. `results` is a snapshot. Raises QueryError.
-
-    The column is in no file; it is simulated from the stored values of all trials.
-    """
-    assert results.frozen is not None
-    chances_of_trials = stop_chances(results)
-    columns = {
-        "trial": pa.array(chances_of_trials, pa.string()),
-        "chance": pa.array([c.finishes for c in chances_of_trials.values()]),
-    }
-    connection = results.frozen
-    connection.register("stop_chances", pa.table(columns))
-    connection.execute(_DECISIONS)  # a temporary table hides the permanent one of the same name
-    try:
-        return queries.execute(connection, query, most)
-    finally:  # later queries of the snapshot must see the stored table again
-        connection.execute("DROP TABLE temp.main.decisions")
-        connection.unregister("stop_chances")
-
-
-def stop_chances(results: Results) -> dict[str, Chances]:
-    """Return trial name → chances to finish and to win with other seeds and in another order.
-
-    Empty if trials are not compared by one objective, or if the spread of seeds is unknown.
-    """
-    scheduler = _scheduler(results)
-    if scheduler is None:
-        return {}
-    try:
-        measured = queries.measured_sql(results, scheduler.metric)
-    except SweeperError:  # the objective is in no table, e.g. because another program wrote the sweep
-        return {}
-    # Failed trials are left out, because they have no comparable value. So are diverged replicates, which would make
-    # every simulated mean infinite.
-    rows = results.rows(
-        "SELECT trial, stratum, epoch, seed, value\nFROM decisions\n"
-        f"JOIN ({measured}) AS measured USING (trial, epoch)\n"
-        "JOIN (SELECT trial, replicate, seed FROM trials) USING (trial, replicate)\n"
-        "WHERE kind IN ('continue', 'stop', 'pause', 'complete') AND isfinite(value)\n"
-        f"AND epoch IN ({', '.join(map(str, scheduler.rungs))}) ORDER BY trial, epoch, replicate"
-    )
-    rungs: dict[int, dict[int, dict[int, float]]] = {rung: {} for rung in scheduler.rungs}
-    pools: dict[object, dict[int, None]] = {}
-    for row in rows:
-        trial = configuration_index(text_of(row, "trial"))
-        rungs[int_of(row, "epoch")].setdefault(trial, {})[int_of(row, "seed")] = float_of(row, "value")
-        pools.setdefault(row["stratum"], {})[trial] = None
-    chances_of_trials = chances([(scheduler, [*pool]) for pool in pools.values()], [*rungs.values()])
-    return {trial_name(trial): of_trial for trial, of_trial in chances_of_trials.items()}
-
-
-def _scheduler(results: Results) -> Scheduler | None:
-    """Return the scheduler of one stratum; None if it is unknown here or does not compare exactly one objective."""
-    written, goal = results.specification, objective(results)
-    if written.get("objectives") or written.get("constraints"):
-        return None
-    try:
-        scheduler = SchedulerSettings.model_validate(written.get("scheduler", {})).built(goal.metric, goal.mode)
-    except (SweeperError, ValueError):  # an extension's scheduler that is not installed here, or a damaged sweep.yaml
-        return None
-    return scheduler if scheduler.compares and len(scheduler.rungs) > 1 else None

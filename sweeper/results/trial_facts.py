@@ -20,7 +20,6 @@ from sweeper.core.statistics.basics import spread_text
 from sweeper.journal.reasons import row_text
 from sweeper.results.leaderboard import breaking_constraints, constraints_of, leaderboard, spread_sql
 from sweeper.results.queries import literal
-from sweeper.results.results import stop_chances
 from trainables.curvature.statistics.base import headline_columns
 from trainables.metrics import HEADLINES
 from trainables.registry.names import nearest
@@ -93,7 +92,7 @@ def trial_facts(results: Results, asked: str | None) -> TrialFacts:
     trial = chosen_name(results, asked)
     replicates = results.rows(f"SELECT * FROM trials WHERE trial = {literal(trial)} ORDER BY replicate")
     ended, remarks = state_of(replicates)
-    remarks += fragile(results, trial, replicates) + broken_constraints(results, trial)
+    remarks += broken_constraints(results, trial)
     decisions = results.rows(f"SELECT * FROM decisions WHERE trial = {literal(trial)} ORDER BY epoch, decided_at")
     tables = rungs(decisions), metrics(results, trial), posthoc(results, trial)
     folder = results.paths.checkpoints / trial
@@ -134,16 +133,6 @@ def broken_constraints(results: Results, trial: str) -> list[str]:
         return []
     guards = ", ".join(constraint.text for constraint in constraints_of(results))
     return [f"breaks a constraint, so it is not among the best: {guards}"]
-
-
-def fragile(results: Results, trial: str, replicates: Rows) -> list[str]:
-    """Return a sentence on how fragile the trial's stop was; nothing if it was not stopped or this is unknown."""
-    # This is checked first, because simulating the chances takes seconds.
-    stopped = any(row["status"] == "early_stopped" for row in replicates)
-    odds = stop_chances(results).get(trial) if stopped else None
-    if odds is None:
-        return []
-    return [f"by other seeds in another order: finished in {odds.finishes:.0%}, won in {odds.wins:.0%} of sweeps"]
 
 
 def configuration(row: Row) -> list[tuple[str, str]]:
