@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 from scipy.stats import binom
 
 from trainables.metrics import reliability_bins
-from trainables.metrics.isotonic import consistency_band, consistency_bars, decomposition, isotonic_levels
+from trainables.metrics.isotonic import consistency_band, consistency_bars, decomposition, interpolated, isotonic_levels
 
 
 def pooled(score: list[float], outcome: list[int]) -> dict[float, float]:
@@ -33,6 +35,24 @@ def test_levels_are_those_of_pooling_by_hand(pairs: list[tuple[int, int]]) -> No
     expected = pooled(score, outcome)
     found = np.interp(score, *isotonic_levels(np.array(score), np.array(outcome)))
     np.testing.assert_allclose(found, [expected[s] for s in score], atol=1e-12)
+
+
+#: Scores between which a slope overflows, and ordinary ones.
+SCORES = st.one_of(st.integers(0, 2**40).map(lambda k: k * 5e-324), st.floats(0, 1e-300), st.floats(0, 1))
+
+
+@given(st.lists(st.tuples(SCORES, st.integers(0, 1)), min_size=1, max_size=20), st.lists(SCORES, min_size=1))
+def test_the_curve_between_scores_is_the_exact_line(pairs: list[tuple[float, int]], at: list[float]) -> None:
+    score, outcome = (list(side) for side in zip(*pairs, strict=True))
+    level = pooled(score, outcome)
+    known, expected = sorted(level), []
+    for x in at:
+        left = max((s for s in known if s <= x), default=known[0])
+        right = min((s for s in known if s >= x), default=known[-1])
+        share = (Fraction(x) - Fraction(left)) / (Fraction(right) - Fraction(left)) if left < right else Fraction(0)
+        expected.append(float(Fraction(level[left]) * (1 - share) + Fraction(level[right]) * share))
+    found = interpolated(np.array(at), *isotonic_levels(np.array(score), np.array(outcome)))
+    np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
 def test_levels_pool_what_falls_and_keep_their_ends() -> None:
