@@ -10,8 +10,8 @@ file lists losses. The arguments of its constructor are its hyperparameters, see
             return (p - functional.one_hot(targets, logits.shape[-1])).square().sum(-1) / 4
 
 Attributes such as `batch_coupled` and `stateful`, and `lanes` of its `LossComponent`, declare how it can be trained.
-`tests/trainables/losses/test_every_loss.py` tests the properties that every loss has, with hyperparameters drawn from its
-signature. Users' own losses need no file here: this module adapts the functions and classes that their paths name.
+`tests/trainables/losses/test_every_loss.py` tests the properties that every loss has, with hyperparameters drawn from
+its signature. Users' own losses need no file here: this module adapts the functions and classes that their paths name.
 
 This module also holds the building blocks of losses: logarithms of probabilities that stay accurate at both ends,
 soft targets for label smoothing, and confidence scores. Each of these functions takes logits or log-probabilities [N,
