@@ -195,7 +195,8 @@ def test_a_method_gives_probabilities_or_a_reason(name, case):
             probabilities = calibrator(applied_to)
             exact = calibrator.underflowed(applied_to, probabilities)
             measured = evaluate_probabilities(probabilities, targets, 2, ("ece", "nll", "brier"), exact)
-            assert np.isfinite([*measured.values(), *calibrator.parameters.values()]).all()
+            assert np.isfinite([*calibrator.parameters.values()]).all()
+            assert not np.isnan([*measured.values()]).any()  # an NLL above 1.8e308 is infinite
     except PosthocUnavailable as error:
         assert str(error)
 
