@@ -231,7 +231,11 @@ def _fitted(chosen: Chosen, posthoc: str) -> tuple[Calibrator | None, Descriptio
 def _reference(chosen: Chosen, calibrator: Calibrator | None, part: str) -> tuple[Floats, dict[str, float]]:
     """Compute probabilities and their CARD_METRICS from the sweep's stored logits, without torch."""
     logits = joint_logits([trained.stored.logits[part] for trained in chosen.networks])
-    targets, probabilities = _targets(chosen, part), softmax64(logits) if calibrator is None else calibrator(logits)
+    targets = _targets(chosen, part)
+    try:
+        probabilities = softmax64(logits) if calibrator is None else calibrator(logits)
+    except PosthocUnavailable as error:
+        raise SweeperError(f"the post-hoc method cannot be applied to {chosen.trial}: {error}") from error
     # The NLL of a probability that underflows to 0 would be infinite. With these logits it is finite.
     exact = logits if calibrator is None else calibrator.underflowed(logits, probabilities)
     bins = chosen.sweep.spec.evaluation.bins

@@ -23,7 +23,7 @@ from sweeper.journal.best import Judging, best_trial, best_words
 from sweeper.journal.state import ENDED, SweepState
 from sweeper.tables.generations import recalibration_parts
 from sweeper.tracking.base import DIAGRAM
-from trainables.metrics.binning import consistency_bars
+from trainables.metrics.isotonic import consistency_bars
 from trainables.worker.trial_reports import Row
 from trainables.worker.trial_tables import write_parquet
 

@@ -17,9 +17,9 @@ from sweeper.reporting.tables import posthoc_tables
 from sweeper.results.posthoc import posthoc_measurements
 from tests.sweeper.execution.prediction_rows import CLASSES, SIZES, written
 from tests.trainables.predictions import drawn_predictions
-from trainables.metrics import evaluate_probabilities
+from trainables.metrics import evaluate_probabilities, softmax64
 from trainables.metrics.refinement import folds_of
-from trainables.posthoc import fit
+from trainables.posthoc import POSTHOC, fit
 
 DOCS = Path(search_spaces.__file__).parents[1] / "docs"
 
@@ -173,6 +173,24 @@ def test_probabilities_of_zero_are_measured_and_recalibrated(tmp_path):
     assert np.isfinite(row["posthoc_temperature_nll"])
     assert sweeper.recalibrate("p", method=["venn_abers"], output=tmp_path) is not None
     assert sweeper.conformal("p", output=tmp_path) is not None
+
+
+def test_half_precision_is_recalibrated_by_every_method_or_has_its_reason(tmp_path):
+    scores, arrays = {}, {}
+    for seed, split in enumerate(("val", "test")):
+        logits, arrays[f"{split}_labels"] = drawn_predictions(seed, 60, 3, 3)
+        scores[split] = softmax64(20 * logits).astype(np.float16)
+        arrays[f"{split}_probabilities"] = scores[split]
+    assert any((values == 0).any() for values in scores.values())
+    np.savez(tmp_path / "half.npz", **arrays)
+    methods = sorted({*POSTHOC} - {"focal_map"})  # without a γ of the loss there is nothing to map by
+    settings = {"evaluation.bootstrap": 0, "evaluation.posthoc": methods}
+    done = sweeper.import_(tmp_path / "half.npz", set=settings, output=tmp_path, mlflow=False)
+    assert done.complete
+    for row in done.results.sql("SELECT * FROM evaluations").to_pylist():
+        for method in methods:
+            nll, reason = row[f"posthoc_{method}_nll"], row[f"posthoc_{method}_unavailable"]
+            assert reason if nll is None else np.isfinite(nll), method
 
 
 def test_cross_fitting_measures_every_sample_after_fits_on_the_others(tmp_path):

@@ -10,7 +10,7 @@ from trainables.curvature import CURVATURE_FIELDS, CurvatureSettings
 from trainables.curvature.statistics.base import STATISTICS, Statistic, headline_columns, statistic_of
 
 
-def test_every_statistic_is_a_column_of_each_loss():
+def test_every_statistic_of_both_losses_is_a_column():
     columns = [name for name in evaluation_columns(()) if name.startswith("hessian_")]
     assert columns == [f"hessian_{loss}_{n}" for loss in ("cross_entropy", "training") for n in CURVATURE_FIELDS] + [
         "hessian_unavailable"
