@@ -49,7 +49,7 @@ class TensorBoardTracker(Tracker):
 
     def connect(self, sweep_id: str, generation: str) -> dict[int, int]:
         """Remove the event files of an earlier process, so that all runs lack everything."""
-        for file in self._folder.glob(f"c*/{FILE}"):
+        for file in self._folder.glob(f"*/{FILE}"):
             file.unlink()
             with contextlib.suppress(OSError):  # the folder has other files, which are the user's
                 file.parent.rmdir()
@@ -127,6 +127,8 @@ def _fault(address: str) -> tuple[str, str] | None:
     return None
 
 
-TRACKER = TrackerKind(
-    "TensorBoard", TensorBoardTracker, fault=_fault, beside_sweep=lambda address: address.endswith(":")
-)
+def _beside(address: str) -> str | None:
+    return "write tensorboard:/folder" if address.endswith(":") else None
+
+
+TRACKER = TrackerKind("TensorBoard", TensorBoardTracker, fault=_fault, beside_sweep=_beside)

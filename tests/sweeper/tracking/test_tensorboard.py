@@ -8,12 +8,12 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
-from sweeper.api.arguments import checked, tracking_address
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import trial_name
 from sweeper.journal.journal import read_journal
 from sweeper.journal.state import fold
 from sweeper.tracking.base import kind_of
+from sweeper.tracking.choice import checked, tracker_for
 from sweeper.tracking.follower import Follower
 from sweeper.tracking.sync import sync
 from sweeper.tracking.tensorboard import ENDED
@@ -86,8 +86,8 @@ def test_an_address_that_nobody_serves_is_refused(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(SweeperError, match=r"gopher:// is not an MLflow tracking store"):
         checked("gopher://x")
     with pytest.raises(SweeperError, match="beside the sweep, which is in a store"):
-        tracking_address("tensorboard:", "s3://bucket/sweeps")
-    assert tracking_address("tensorboard:/mnt/runs", "s3://bucket/sweeps") == "tensorboard:/mnt/runs"
+        tracker_for("s3://bucket/sweeps", "tensorboard:")
+    assert tracker_for("s3://bucket/sweeps", "tensorboard:/mnt/runs") == "tensorboard:/mnt/runs"
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     with pytest.raises(SweeperError, match="TensorBoard is not installed"):
         checked("tensorboard:")
