@@ -62,8 +62,9 @@ class WandbTracker(Tracker):
             ordered = sorted(update.points, key=attrgetter("step"))
             for step, points in itertools.groupby(ordered, key=attrgetter("step")):
                 run.log({point.key: point.value for point in points}, step=step)
-            # A finished offline run cannot be continued, so W&B ends those with this process.
-            if update.end_time is not None and not run.offline:
+            # W&B ends the others with this process: offline runs, which cannot be continued, and the sweep's own, whose
+            # answer follows at the step of its end.
+            if update.end_time is not None and not run.offline and update.place != SWEEP_RUN:
                 run.finish(exit_code=int(update.status == FAILED))
                 del self._runs[update.place]
 

@@ -22,6 +22,8 @@ from sweeper.core.ids import config_hash, trial_name
 from sweeper.journal.journal import read_journal, set_aside_damaged
 from sweeper.journal.reasons import decision_text
 from sweeper.journal.state import fold
+from sweeper.results import Results
+from sweeper.results.leaderboard import leaderboard
 from sweeper.tracking import sync as projection
 from sweeper.tracking.base import RunUpdate
 from sweeper.tracking.follower import Follower
@@ -171,6 +173,10 @@ def test_the_parent_carries_tables_report_and_diagram_and_each_diagram_comes_wit
     experiment = client.get_experiment_by_name(sweep.paths.name)
     (parent,) = client.search_runs([experiment.experiment_id], "tags.configuration = 'sweep'")
     assert parent.info.status == "FINISHED"
+    best = leaderboard(Results(sweep.root)).best
+    shown = {f"recommended/{name}": best[name] for name in ("test_ece",)} | {"recommended/val_nll": best["judged"]}
+    logged = {key: value for key, value in parent.data.metrics.items() if key.startswith("recommended/")}
+    assert logged == pytest.approx(shown)
     paths = {item.path for item in client.list_artifacts(parent.info.run_id)}
     assert paths == {"tables", "report.html", "sweep.yaml", "reliability_diagram.svg"}
     described = experiment.tags["mlflow.note.content"]

@@ -19,7 +19,7 @@ from sweeper.tracking.sync import sync
 from sweeper.tracking.tensorboard import ENDED
 from tests.mlflow_stores import by_column, expected_points
 from tests.patience import patient
-from tests.sweeper.tracking.test_sync import drive
+from tests.sweeper.tracking.test_sync import drive, with_tables
 
 
 def assert_complete(sweep: Any, folder: Path) -> None:
@@ -57,6 +57,18 @@ def test_event_files_equal_the_journal_after_every_sync(random_sweep: Any) -> No
         report = sync(sweep.root, "tensorboard:")
         assert_complete(sweep, sweep.root / "tensorboard")
     assert "TensorBoard is complete" in str(report)
+
+
+def test_the_sweeps_own_run_has_each_point_once_also_under_a_new_name(random_sweep: Any) -> None:
+    sweep = with_tables(random_sweep(1, name="named", count=2))
+    sync(sweep.root, "tensorboard:")
+    moved = sweep.root.rename(sweep.root.with_name("renamed"))
+    for _ in range(2):
+        sync(moved, "tensorboard:")
+    assert {folder.name for folder in (moved / "tensorboard").iterdir()} == {"c00000", "c00001", "renamed"}
+    run = EventAccumulator(str(moved / "tensorboard" / "renamed")).Reload()
+    assert {"trials_completed", "recommended/val_nll", "recommended/test_ece"} <= {*run.Tags()["scalars"]}
+    assert all(len(run.Scalars(key)) == 1 for key in run.Tags()["scalars"])
 
 
 @pytest.mark.integration
