@@ -190,9 +190,7 @@ def delete(
         ask(f"Delete {root} ({lookup.size_of(root) / 2**20:,.1f} MiB; {others})?")
     if runs:
         # Delete the runs before the folder: the folder's journal has the id that identifies them.
-        from sweeper.tracking.runs import sweep_id
-
-        count = delete_runs(mlflow_of(paths, tracking_uri), name, sweep_id(paths.journal))
+        count = delete_runs(mlflow_of(paths, tracking_uri), paths)
         notes.append(f"deleted {plural(count, 'MLflow run')}")
     size = lookup.delete(name, place)
     if scripts is not None:

@@ -8,10 +8,8 @@ are equal. So a point that is sent twice is the same point, and a changed value 
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from sweeper.core.domains import part_of
@@ -21,7 +19,7 @@ from sweeper.core.schemas import REHEARSAL
 from sweeper.journal.journal import generation
 from sweeper.journal.reasons import decision_text, reason_text
 from sweeper.journal.records import Ended, Record, Reported, Suggested, configuration_of
-from sweeper.journal.segments import contents
+from sweeper.journal.segments import sweep_id
 from sweeper.journal.state import COMPLETED, EARLY_STOPPED, ENDED, INTERRUPTED, RUNNING, WAITING, SweepState, TrialState
 from sweeper.tables.rows import FINAL, JournalRows
 from sweeper.tracking.base import DIAGRAM_TAG, SWEEP_RUN, Point, RunUpdate, TrackedSweep
@@ -230,12 +228,6 @@ def identity_of(paths: SweepPaths) -> dict[str, str]:
     quarantined = generation(paths.journal)
     own = {GENERATION_TAG: quarantined} if quarantined else {}
     return {"sweep": paths.name, "sweep_id": sweep_id(paths.journal), **own}
-
-
-def sweep_id(journal: Path) -> str:
-    """Return an id that separates a sweep from others of its name; its journal must have a record."""
-    # The first record contains host, process and time.
-    return hashlib.sha256(next(contents(journal)).data).hexdigest()[:16]
 
 
 def _sweep_tags(sweep: TrackedSweep) -> dict[str, str]:

@@ -27,8 +27,10 @@ import yaml
 
 from sweeper.core.display import redact
 from sweeper.core.errors import SweeperError
-from sweeper.core.ids import is_sweep_name
+from sweeper.core.ids import SweepPaths, is_sweep_name
 from sweeper.core.processes import OUR_ROOT, at_death, python_environment, python_module
+from sweeper.journal.segments import sweep_id
+from sweeper.tracking.mlflow.experiment import SWEEP_TAG, find_experiment, shared_experiment
 from trainables.registry.names import did_you_mean
 
 if TYPE_CHECKING:
@@ -169,7 +171,7 @@ MOST = 1000
 
 
 def experiments(uri: str, name: str | None = None) -> list[tuple[str, str]]:
-    """Return name and id of the sweeps' experiments in a store, newest first; with `name`, only that sweep's.
+    """Return name and id of the sweeps' experiments in a store, newest first; with `name`, only those of its sweeps.
 
     Raises:
         SweeperError: the store cannot be read, or has no such sweep.
@@ -177,10 +179,11 @@ def experiments(uri: str, name: str | None = None) -> list[tuple[str, str]]:
     refused = f"MLflow at {redact(uri)} cannot be read"
     with store(uri, refused, "correct --tracking-uri, or start the server") as client:
         stored = client.search_experiments(max_results=MOST, order_by=["creation_time DESC"])
-    sweeps = [(experiment.name, experiment.experiment_id) for experiment in stored if TAG in experiment.tags]
+    sweeps = [(experiment.name, experiment.experiment_id) for experiment in stored if SWEEP_TAG in experiment.tags]
     if name is None:
         return sweeps
-    named = [sweep for sweep in sweeps if sweep[0] == name]
+    # Sweeps of one name in several folders have experiments such as `quickstart (mine/results)`.
+    named = [sweep for sweep in sweeps if sweep[0].partition(" (")[0] == name]
     if not named and is_sweep_name(name):  # with `tracking.experiment` it has another name
         with store(uri, refused, "try again") as client:
             runs = client.search_runs([sweep[1] for sweep in sweeps], f"tags.sweep = '{name}'", max_results=1)
@@ -194,27 +197,26 @@ def experiments(uri: str, name: str | None = None) -> list[tuple[str, str]]:
     return named
 
 
-def delete_runs(uri: str, name: str, identity: str) -> int:
+def delete_runs(uri: str, paths: SweepPaths) -> int:
     """Mark a sweep's runs in MLflow as deleted, and return their number; `mlflow gc` removes them.
-
-    Args:
-        uri: address of the store.
-        name: name of the sweep.
-        identity: id that separates it from others of its name, see `sweep_id`.
 
     Raises:
         SweeperError: the store cannot be read, or has no such sweep.
     """
-    ((_, experiment),) = experiments(uri, name)
-    from mlflow.tracking import MlflowClient
-
-    client, count = MlflowClient(tracking_uri=uri), 0
-    while runs := client.search_runs([experiment], f"tags.sweep_id = '{identity}'", max_results=MOST):
-        for run in runs:
-            client.delete_run(run.info.run_id)
-        count += len(runs)
-    if not client.search_runs([experiment], max_results=1):
-        client.delete_experiment(experiment)
+    count, identity = 0, sweep_id(paths.journal)
+    with store(uri, f"MLflow at {redact(uri)} cannot be read", "correct --tracking-uri, or start the server") as client:
+        experiment = find_experiment(client, paths, shared_experiment(paths))
+        if experiment is None:
+            raise SweeperError(
+                f"MLflow at {redact(uri)} has no sweep {paths.name!r}", "delete without --runs, or name its store"
+            )
+        own = [experiment.experiment_id]
+        while runs := client.search_runs(own, f"tags.sweep_id = '{identity}'", max_results=MOST):
+            for run in runs:
+                client.delete_run(run.info.run_id)
+            count += len(runs)
+        if not client.search_runs(own, max_results=1):
+            client.delete_experiment(*own)
     return count
 
 

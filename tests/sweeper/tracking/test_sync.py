@@ -29,7 +29,6 @@ from sweeper.tracking.base import RunUpdate
 from sweeper.tracking.follower import Follower
 from sweeper.tracking.mlflow.client import RUN_STATUS, MlflowTracker
 from sweeper.tracking.mlflow.pages import TAG, delete_runs, experiments
-from sweeper.tracking.runs import sweep_id
 from tests.alive import wait_for_ends
 from tests.mlflow_stores import Server, by_column, expected_points, free_port, postgresql, rounded
 from tests.patience import patient
@@ -257,7 +256,7 @@ def test_sweeps_may_share_an_experiment_with_a_name_of_its_own(random_sweep: Any
     runs = MlflowClient(uri).search_runs([experiment.experiment_id], max_results=100)
     assert {run.data.tags["sweep"] for run in runs} == {sweep.paths.name for sweep in sweeps}
     assert [each[1] for each in experiments(uri, sweeps[0].paths.name)] == [experiment.experiment_id]
-    assert delete_runs(uri, sweeps[0].paths.name, sweep_id(sweeps[0].paths.journal)) == 3
+    assert delete_runs(uri, sweeps[0].paths) == 3
     left = MlflowClient(uri).search_runs([experiment.experiment_id], max_results=100)
     assert {run.data.tags["sweep"] for run in left} == {sweeps[1].paths.name}
 

@@ -17,12 +17,13 @@ from mlflow.tracking import MlflowClient
 
 from search_spaces import FOLDER
 from sweeper.core.errors import SweeperError
+from sweeper.core.ids import SweepPaths
 from sweeper.core.labels import in_order
+from sweeper.journal.segments import sweep_id
 from sweeper.space.configurations import varying_columns
 from sweeper.space.loading import load_spec
 from sweeper.tracking import sync as projection
 from sweeper.tracking.mlflow.pages import address, delete_runs, ended_with_this_process, experiments, serve, shared_view
-from sweeper.tracking.runs import sweep_id
 from tests.alive import running, wait_for_ends
 from tests.faults.processes import below
 from tests.mlflow_stores import free_port
@@ -81,10 +82,12 @@ def test_sweeps_are_listed_and_found_by_name_and_nothing_else_is(random_sweep, t
     assert experiments(uri, "first-1") == [("first-1", ids["first-1"])]
     with pytest.raises(SweeperError, match=r"has no sweep 'frist-1'; did you mean 'first-1'\?"):
         experiments(uri, "frist-1")
-    journal = tmp_path / "first-1" / "journal"
-    count = len(client.search_runs([ids["first-1"]]))
-    assert delete_runs(uri, "first-1", "another") == 0 and len(client.search_runs([ids["first-1"]])) == count > 0
-    assert delete_runs(uri, "first-1", sweep_id(journal)) == count
+    first = SweepPaths(tmp_path / "first-1")
+    runs = client.search_runs([ids["first-1"]])
+    assert {run.data.tags["sweep_id"] for run in runs} == {sweep_id(first.journal)}
+    assert delete_runs(uri, first) == len(runs) > 0
+    with pytest.raises(SweeperError, match="has no sweep"):
+        delete_runs(f"sqlite:///{tmp_path / 'other.db'}", first)
     assert dict(experiments(uri)) == {"second-1": ids["second-1"]} and client.search_runs([ids["second-1"]])
 
 
