@@ -219,7 +219,7 @@ def ui(
 ) -> CommandResult[None]:
     """Browse sweeps in MLflow.
 
-    Each sweep opens in a view with all its trials.
+    Prints the addresses of the experiments, and search filters for them.
 
     Args:
         name: Sweep to open. (default: the newest)

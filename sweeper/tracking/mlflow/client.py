@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from sweeper.space.configurations import named_components
 from sweeper.tracking.base import DIAGRAM, DIAGRAM_TAG, SWEEP_RUN, RunUpdate, TrackedSweep, Tracker
 from sweeper.tracking.mlflow.experiment import ACTIVE, make_experiment
-from sweeper.tracking.mlflow.pages import TAG, address, as_markdown, questions, read_data, shared_view
+from sweeper.tracking.mlflow.pages import as_markdown, questions, read_data
 from sweeper.tracking.runs import GENERATION_TAG
 
 if TYPE_CHECKING:
@@ -63,8 +63,6 @@ class MlflowTracker(Tracker):
         for key, value in _NAMES["environment"].items():
             os.environ.setdefault(key, value)
         self._uri, self._sweep = uri, sweep
-        goal = sweep.spec.objective
-        self._experiment_tags = {TAG: shared_view(goal.metric, goal.mode, sweep.varying, len(sweep.configurations))}
         self._unfinished: set[int] = set()
         self._monitor: SystemMetricsMonitor | None = None
         self._sweep_id = ""
@@ -77,7 +75,7 @@ class MlflowTracker(Tracker):
         self._client.search_experiments(max_results=1)
 
     def _create_experiment(self, name: str, tags: Mapping[str, str]) -> str:
-        tags = {DESCRIPTION_TAG: self._questions(), **EXPERIMENT_TAGS, **self._experiment_tags, **tags}
+        tags = {DESCRIPTION_TAG: self._questions(), **EXPERIMENT_TAGS, **tags}
         return str(self._client.create_experiment(name, self._artifact_location(), tags))
 
     @cached_property
@@ -153,8 +151,7 @@ class MlflowTracker(Tracker):
 
     def describe(self, answer: str) -> None:
         """Put the sweep's answer first in the experiment's description."""
-        runs = f"[All trials]({address('', self._experiment_id).lstrip('/')})"
-        text = f"{runs} · {answer}\n\n{self._questions()}"
+        text = f"{answer}\n\n{self._questions()}"
         self._client.set_experiment_tag(self._experiment_id, DESCRIPTION_TAG, text)
         note = self._sent[SWEEP_RUN].get(DESCRIPTION_TAG, "").rpartition(answer)[2].lstrip()
         self._client.set_tag(self._run_ids[SWEEP_RUN], DESCRIPTION_TAG, f"{answer}\n\n{note}")

@@ -1,22 +1,13 @@
-"""MLflow's pages of a sweep: the view of its experiment, questions that it answers, and a server to browse them.
-
-MLflow stores a shared view as a tag of the experiment and opens it by a link with the tag's key. A page unfolds a tree
-of runs only if they are not sorted by start time. So this view sorts them by the objective of trials that ran to the
-end. Trials that stopped early lack that objective and come last. The server is MLflow's own, by default on the loopback
-address.
-"""
+"""MLflow's pages of sweeps: addresses, questions that they answer, and MLflow's own server, by default on loopback."""
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import json
 import os
 import shlex
 import signal
 import socket
 import subprocess
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -36,46 +27,8 @@ from trainables.registry.names import did_you_mean
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
-KEY = "sweep"
-#: MLflow's own tag for shared views, and our key in it.
-TAG = f"mlflow.sharedViewState.{KEY}"
-
-#: With more runs than this, charts at first show only the best twenty, because MLflow fetches every shown run's points.
-MOST_SHOWN_RUNS = 100
-
-GAMMA = "config_loss_gamma"
-
 #: Part of the address that opens the page for model training, not the page for generative AI.
 MODEL_TRAINING = "workflowType=machine_learning"
-
-
-def shared_view(metric: str, mode: str, varying: Sequence[str], trials: int) -> str:
-    """Return the value of the tag `TAG`.
-
-    Args:
-        metric: the objective.
-        mode: `min` or `max`.
-        varying: columns of varying hyperparameters, the most important ones first.
-        trials: number of trials.
-    """
-    fixed = read_data("shared_view.yaml")
-    state = {
-        **fixed["view"],
-        "orderByKey": f"metrics.`finished/{metric}`",
-        "orderByAsc": mode == "min",
-        "selectedColumns": [
-            *(f"metrics.`{key}`" for key in dict.fromkeys((f"finished/{metric}", metric, *fixed["metrics"]))),
-            *(f"params.`{key}`" for key in varying[:6]),
-            *fixed["attributes"],
-        ],
-        "runsHiddenMode": "SHOW_ALL" if trials <= MOST_SHOWN_RUNS else "FIRST_20_RUNS",
-        "compareRunCharts": [
-            {"uuid": f"sweep-{number}", "metricSectionId": "sweep", "deleted": False, "isGenerated": False, **chart}
-            for number, chart in enumerate(_charts(metric, varying, trials))
-        ],
-    }
-    packed = zlib.compress(json.dumps(state, separators=(",", ":")).encode())
-    return f"deflate;{base64.b64encode(packed).decode()}"
 
 
 def read_data(name: str) -> Any:
@@ -83,32 +36,9 @@ def read_data(name: str) -> Any:
     return yaml.safe_load(resources.files("sweeper.tracking.mlflow").joinpath(name).read_text("utf-8"))
 
 
-def _charts(metric: str, varying: Sequence[str], trials: int) -> list[dict[str, Any]]:
-    def scatter(x: str, y: str, kind: str = "METRIC") -> dict[str, Any]:
-        axes = {"xaxis": {"key": x, "type": kind}, "yaxis": {"key": y, "type": "METRIC"}}
-        return {"type": "SCATTER", "runsCountToCompare": max(100, trials), **axes}
-
-    numbers = [column for column in varying if not column.endswith("_name")]
-    # MLflow omits runs that lack one of the params, and hides the chart if no run has all.
-    everywhere = [column for column in varying if column.endswith("_name") or column.startswith("config_optimizer_")]
-    return [
-        {
-            "type": "PARALLEL",
-            "runsCountToCompare": max(100, trials),
-            "selectedParams": everywhere[:5],
-            "selectedMetrics": [metric, "test_ece"],
-            "showAllRuns": False,
-        },
-        scatter("test_accuracy", "test_ece"),
-        *([scatter(GAMMA if GAMMA in varying else numbers[0], "test_ece", "PARAM")] if numbers else []),
-        {"type": "LINE", "metricKey": "val_nll", "selectedMetricKeys": ["val_nll"], "runsCountToCompare": 20},
-    ]
-
-
 def address(server: str, experiment_id: str) -> str:
-    """Return the link that opens the view on an MLflow server."""
-    view = f"viewStateShareKey={KEY}&compareRunsMode=CHART&{MODEL_TRAINING}"
-    return f"{server.rstrip('/')}/#/experiments/{experiment_id}/runs?{view}"
+    """Return the address of an experiment's runs on an MLflow server."""
+    return f"{server.rstrip('/')}/#/experiments/{experiment_id}/runs?{MODEL_TRAINING}"
 
 
 @dataclass(frozen=True)
