@@ -201,7 +201,7 @@ def delete(
 def rename(name: arguments.Name, new: str, *, output: arguments.Output = None) -> CommandResult[Path]:
     """Rename a sweep.
 
-    MLflow keeps the old name until `sweeper manage sync` logs it under the new one.
+    MLflow keeps the old name until `sweeper manage sync` renames its experiment and runs.
 
     Args:
         new: New name.
