@@ -9,7 +9,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from sweeper.core.errors import SweeperError
-from sweeper.core.ids import trial_name
+from sweeper.core.ids import SweepPaths, trial_name
 from sweeper.journal.journal import read_journal
 from sweeper.journal.state import fold
 from sweeper.tracking.base import kind_of
@@ -71,13 +71,28 @@ def test_the_sweeps_own_run_has_each_point_once_also_under_a_new_name(random_swe
     assert all(len(run.Scalars(key)) == 1 for key in run.Tags()["scalars"])
 
 
+def test_a_folder_elsewhere_has_each_sweep_once_whatever_its_name(random_sweep: Any, tmp_path: Path) -> None:
+    sweeps = [random_sweep(number, name=f"{place}/same", count=2) for number, place in ((1, "a"), (1, "b"))]
+    for sweep in sweeps:
+        drive(sweep)
+        sync(sweep.root, f"tensorboard:{tmp_path / 'runs'}")
+    before = {folder.name for folder in (tmp_path / "runs").iterdir()}
+    assert len(before) == 2
+    sweeps[0].paths = SweepPaths(sweeps[0].root.rename(tmp_path / "a" / "renamed"))
+    sync(sweeps[0].paths.root, f"tensorboard:{tmp_path / 'runs'}")
+    (new,) = {folder.name for folder in (tmp_path / "runs").iterdir()} - before
+    assert new.startswith("renamed-") and len([*(tmp_path / "runs").iterdir()]) == 2
+    assert_complete(sweeps[0], tmp_path / "runs" / new)
+
+
 @pytest.mark.integration
 def test_the_follower_fills_a_folder_elsewhere(random_sweep: Any, tmp_path: Path) -> None:
     sweep = random_sweep(2, name="elsewhere", count=3)
     with Follower(sweep.paths, f"tensorboard:{tmp_path / 'runs'}") as follower:
         drive(sweep)
         assert follower.wait(patient(60)) == []
-    assert_complete(sweep, tmp_path / "runs" / sweep.paths.name)
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert_complete(sweep, folder)
 
 
 @pytest.mark.parametrize(
