@@ -45,6 +45,8 @@ hypothesis.settings.load_profile("drawn" if os.environ.get(VARIABLE) == "random"
 def pytest_configure(config: pytest.Config) -> None:
     # pytest-xdist would start with the files of most tests; those of fewest take longest, and one core would wait.
     config.option.loadscopereorder = False
+    for variable in ("MLFLOW_TRACKING_URI", "SWEEPER_OUTPUT"):  # no test writes to the caller's stores
+        os.environ.pop(variable, None)
     torch.set_num_threads(1)
 
 

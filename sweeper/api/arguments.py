@@ -21,13 +21,10 @@ from cyclopts.validators import Number
 
 from search_spaces import packaged_files
 from sweeper.core.domains import Values
-from sweeper.core.errors import SweeperError
 from sweeper.reporting.live import NotebookProgress, Progress, in_notebook
 from sweeper.space.catalogue import keys_of, values_of
 from sweeper.storage.lookup import sweep_names
-from sweeper.storage.places import DRIVING, local_copy, place_of
-from sweeper.tracking.base import kind_of
-from sweeper.tracking.mlflow import default_address
+from sweeper.storage.places import local_copy
 from trainables.files.stores.base import is_store_address
 
 if TYPE_CHECKING:
@@ -135,7 +132,7 @@ Tracking = Annotated[
     str | None,
     Parameter(
         help="MLflow tracking store; tensorboard: for event files in the sweep's folder; or wandb:project.",
-        show_default="a local SQLite file", env_var="MLFLOW_TRACKING_URI",
+        show_default="the sweep's own; for a new one MLFLOW_TRACKING_URI, else a local SQLite file",
     ),
 ]  # fmt: skip
 Mlflow = Annotated[bool, Parameter(negative="--no-mlflow", help="Write MLflow runs besides Parquet tables.")]
@@ -237,30 +234,3 @@ def opened(name: str, output: str | Path | None, address: str | None = None) -> 
     from sweeper.results import load
 
     return load(*local_copy(*remote_output(name, output_folder(output), address)))
-
-
-def checked(address: str | None) -> str | None:
-    """Return a tracker's address. Raises SweeperError if it is not valid."""
-    fault = kind_of(address).fault(address) if address is not None else None
-    if fault is not None:
-        raise SweeperError(*fault)
-    return address
-
-
-def local_tracking(address: str | None, folder: Path) -> str:
-    """Return the given tracker, or the default tracker of the sweeps in `folder`."""
-    return checked(address) or default_address(folder)
-
-
-def tracking_address(address: str | None, output: str, name: str | None = None) -> str | None:
-    """Return a sweep's tracker: `address`, else MLFLOW_TRACKING_URI, else the default of its folder.
-
-    A sweep in a store has no default tracker.
-    """
-    address = address or os.environ.get("MLFLOW_TRACKING_URI")
-    place = place_of(output, DRIVING)
-    if place.store is not None and address is not None and kind_of(address).beside_sweep(address):
-        raise SweeperError(f"{address} means a folder beside the sweep, which is in a store", f"write {address}/folder")
-    if address is not None or place.store is not None:
-        return checked(address)
-    return default_address(place.find(name).root.parent if name is not None else place.folder)

@@ -39,10 +39,10 @@ from sweeper.reporting.status import (
     watch,
 )
 from sweeper.space.loading import load_spec
-from sweeper.storage.lookup import entries, find_sweep
-from sweeper.storage.metadata import UNTRACKED, read_manifest
+from sweeper.storage.lookup import entries
 from sweeper.storage.places import ask_to_stop, local_copies, local_copy, split_name
-from trainables.files.stores.base import StoreError, is_store_address
+from sweeper.tracking import choice
+from trainables.files.stores.base import StoreError
 
 if TYPE_CHECKING:
     from sweeper.api.finished import Submitted
@@ -112,7 +112,7 @@ def run(
             place,
             address,
             cpus,
-            arguments.tracking_address(tracking_uri, place) if mlflow else None,
+            choice.tracker_for(place, tracking_uri) if mlflow else None,
             rehearse=rehearse,
             wait_for_nodes=60 * wait_for_nodes,
             progress=arguments.progress_view(),
@@ -173,8 +173,7 @@ def resume(
         return resume_remotely(name, address, failed, settings, wait_for_nodes, trust)
 
     name, place = split_name(name, output_folder(output))
-    tracked = mlflow and (tracking_uri is not None or not _untracked(name, place))
-    uri = arguments.tracking_address(tracking_uri, place, name) if tracked else None
+    uri = choice.KEPT if tracking_uri is None else choice.tracker_for(place, tracking_uri)
     with early_server(executor, address) as server:
         from sweeper.execution.runner import resume_sweep
 
@@ -182,7 +181,7 @@ def resume(
             place,
             address,
             cpus,
-            uri,
+            uri if mlflow else None,
             failed_too=failed,
             discard_damaged=discard_damaged,
             settings=settings,
@@ -193,13 +192,6 @@ def resume(
         )
         done = resume_sweep(name, options, server)
         return FinishedRun(done, place, options.timings, show_timings=timings)
-
-
-def _untracked(name: str, place: str) -> bool:
-    """Return whether a sweep in a folder was started with --no-mlflow."""
-    if is_store_address(place):
-        return False
-    return UNTRACKED in read_manifest(find_sweep(name, place).manifest, unknown_if_damaged=True)
 
 
 def import_(
@@ -237,7 +229,7 @@ def import_(
     from sweeper.execution.importing import import_predictions
 
     place = output_folder(output)
-    uri = arguments.tracking_address(tracking_uri, place) if mlflow else None
+    uri = choice.tracker_for(place, tracking_uri) if mlflow else None
     options = RunOptions(place, tracker=uri, progress=arguments.progress_view())
     targets = None if labels is None else Path(labels)
     done = import_predictions(Path(file), overrides(set), name, options, targets, cross_fit=cross_fit)

@@ -11,13 +11,14 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from sweeper.api import analyses, arguments, commands
-from sweeper.api.arguments import local_tracking, opened, output_folder, remote_output
+from sweeper.api.arguments import opened, output_folder, remote_output
 from sweeper.api.finished import DrawnFigure, ReportPage
 from sweeper.core.display import CommandResult, format_table
 from sweeper.core.errors import SweeperError, writing_to
 from sweeper.core.labels import plural
-from sweeper.storage.lookup import find_sweep
+from sweeper.storage.lookup import find_sweep, is_sweep
 from sweeper.storage.places import READING, local_copy, place_of, publish, split_name
+from sweeper.tracking.choice import mlflow_of, tracker_beside, tracker_of
 from sweeper.tracking.mlflow import pages
 from trainables.files.atomic import write_text
 
@@ -204,7 +205,7 @@ def sync(
     from sweeper.tracking.sync import sync as synchronise
 
     paths = find_sweep(*local_copy(name, output_folder(output)))
-    return CommandResult(None, notes=[str(synchronise(paths.root, local_tracking(tracking_uri, paths.root.parent)))])
+    return CommandResult(None, notes=[str(synchronise(paths.root, tracker_of(paths, tracking_uri)))])
 
 
 def ui(
@@ -218,7 +219,7 @@ def ui(
 ) -> CommandResult[None]:
     """Browse sweeps in MLflow.
 
-    Each sweep opens in a view with all its trials.
+    Prints the addresses of the experiments, and search filters for them.
 
     Args:
         name: Sweep to open. (default: the newest)
@@ -235,7 +236,9 @@ def ui(
     say("search filters for an MLflow experiment:")
     for line in pages.as_lines(pages.questions()):
         say(f"  {line}")
-    uri = local_tracking(tracking_uri, place_of(output_folder(output), READING).folder)
+    place = place_of(output_folder(output), READING)
+    known = name is not None and place.store is None and is_sweep(place.folder / name)
+    uri = mlflow_of(place.find(str(name)), tracking_uri) if known else tracker_beside(place.folder, tracking_uri)
     # A remote MLflow server shows its own pages; a local store is served from this machine.
     server = uri if uri.startswith("http") else f"http://{host}:{port}"
     experiments = pages.experiments(uri, name)
@@ -383,7 +386,7 @@ def export(
         say=say,
     )
     if mlflow or register is not None:
-        uri = local_tracking(tracking_uri, local[1])
+        uri = mlflow_of(find_sweep(*local), tracking_uri)
         done = replace(done, logged=log_model(done.folder, *local, uri, register))
     return done
 

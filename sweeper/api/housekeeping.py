@@ -20,7 +20,7 @@ from rich.console import Group
 
 from search_spaces import FOLDER
 from sweeper.api import arguments
-from sweeper.api.arguments import HANDED, AtLeastOne, local_tracking, output_folder, overrides
+from sweeper.api.arguments import HANDED, AtLeastOne, output_folder, overrides
 from sweeper.core.display import CommandResult
 from sweeper.core.errors import InvalidSearchSpace, SweeperError, writing_to
 from sweeper.core.labels import plural, short
@@ -29,6 +29,7 @@ from sweeper.space.configurations import configurations, varying_columns
 from sweeper.space.loading import load_spec
 from sweeper.space.schema import FILE, FIRST_LINE, json_schema
 from sweeper.storage import lookup
+from sweeper.tracking.choice import mlflow_of
 from sweeper.tracking.mlflow.pages import delete_runs
 from trainables.extensions.targets import NAME, entry_points
 from trainables.files.atomic import write_text
@@ -189,9 +190,7 @@ def delete(
         ask(f"Delete {root} ({lookup.size_of(root) / 2**20:,.1f} MiB; {others})?")
     if runs:
         # Delete the runs before the folder: the folder's journal has the id that identifies them.
-        from sweeper.tracking.runs import sweep_id
-
-        count = delete_runs(local_tracking(tracking_uri, root.parent), name, sweep_id(paths.journal))
+        count = delete_runs(mlflow_of(paths, tracking_uri), paths)
         notes.append(f"deleted {plural(count, 'MLflow run')}")
     size = lookup.delete(name, place)
     if scripts is not None:
@@ -202,7 +201,7 @@ def delete(
 def rename(name: arguments.Name, new: str, *, output: arguments.Output = None) -> CommandResult[Path]:
     """Rename a sweep.
 
-    MLflow keeps the old name until `sweeper manage sync` logs it under the new one.
+    MLflow keeps the old name until `sweeper manage sync` renames its experiment and runs.
 
     Args:
         new: New name.

@@ -30,6 +30,7 @@ from sweeper.space.loading import load_spec
 from sweeper.storage.metadata import build_manifest
 from sweeper.storage.places import DRIVING, place_of
 from sweeper.storage.sweeps import create_sweep
+from sweeper.tracking.choice import manifest_entry
 from trainables.metrics.base import bin_faults, finite_logits
 from trainables.registry import IMPORTED
 from trainables.training.evaluation import END
@@ -135,6 +136,7 @@ def import_predictions(
     facts = predictions.facts()
     manifest = {
         **build_manifest(spec, facts),
+        **manifest_entry(options.tracker, place_of(options.output, DRIVING).folder),
         MANIFEST_KEY: {"columns": []},
         "imported": {"file": file.name, "sha256": hashlib.sha256(file.read_bytes()).hexdigest()},
     }

@@ -32,10 +32,11 @@ from sweeper.space.spec import MOST_SEEDS, Resources, SweepSpec
 from sweeper.space.user_code import code_of, keep, manifest_entry, take_up_kept
 from sweeper.storage.lease import holder
 from sweeper.storage.lookup import refuse_odd_files
-from sweeper.storage.metadata import UNTRACKED, build_manifest, read_manifest, read_specification
+from sweeper.storage.metadata import build_manifest, read_manifest, read_specification
 from sweeper.storage.mirror import mirror_of
 from sweeper.storage.places import DRIVING, Place, place_of, split_name
 from sweeper.storage.sweeps import Sweep, amended, create_sweep, open_sweep
+from sweeper.tracking import choice
 from trainables.datasets.base import DataSet
 from trainables.datasets.sharing import node_copy
 from trainables.files.stores.base import StoreError
@@ -101,7 +102,7 @@ def _run_spec(server: ForkServer | None, spec: SweepSpec, stem: str, name: str |
         **manifest_entry(own),
         **looped,
         "executor": executor.name,
-        **({} if options.tracker is not None else {UNTRACKED: True}),
+        **choice.manifest_entry(options.tracker, place.folder),
     }
     options.timings.note("search space checked")
     sweep = create_sweep(spec, stem, name, place.folder, manifest, place.has, functools.partial(keep, own))
@@ -161,6 +162,8 @@ def resume_sweep(name: str, options: RunOptions, server: ForkServer | None = Non
         refuse_lost_journal(sweep.paths)
         check_unchanged(sweep, unreadable=options.discard_damaged)
         options = with_seeds(options)
+        if options.tracker == choice.KEPT:
+            options = replace(options, tracker=choice.kept_tracker(sweep.paths))
         sweep = amended(sweep, options.settings) if options.settings else sweep
         executor = chosen_executor(options, sweep.spec.resources, running)
         take_up_kept(sweep.paths, sweep.spec, read_manifest(sweep.paths.manifest), trust=options.trust)

@@ -78,9 +78,8 @@ def sweep_fault(folder: Path) -> str | None:
 def refuse_odd_files(paths: SweepPaths) -> None:
     """Raise SweeperError if a sweep's folder contains a file or link that no sweep creates.
 
-    A sweep has files, folders and two kinds of links: `tables`, to one of its generations, and `recalibrations` in each
-    generation. Any other link could make sweeper overwrite or remove files elsewhere, and a pipe would block its
-    writer.
+    A sweep has files, folders and the links of `_OWN_LINKS`. Any other link could make sweeper overwrite or remove
+    files elsewhere, and a pipe would block its writer.
     """
     remedy = "remove it, or put in its place what belongs there"
     every = (Path(where) / name for where, folders, files in os.walk(paths.root) for name in (*folders, *files))
@@ -107,6 +106,8 @@ _FOLDERS = ("journal", "checkpoints", "generations", "recalibrations", "data", "
 _OWN_LINKS = (
     re.compile(r"tables -> generations/\d{4,}/?"),
     re.compile(rf"generations/\d{{4,}}/{RECALIBRATIONS} -> \.\./\.\./{RECALIBRATIONS}/?"),
+    # W&B (0.31) links each run to the log that its service keeps in the user's cache; nothing opens it by this name.
+    re.compile(r"wandb/(offline-)?run-[\w-]+/logs/debug-core\.log -> .+"),
 )
 
 

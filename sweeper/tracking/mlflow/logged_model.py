@@ -19,6 +19,7 @@ from sweeper.journal.journal import read_journal
 from sweeper.journal.state import fold
 from sweeper.storage.lookup import find_sweep
 from sweeper.tracking.mlflow.client import used_dataset
+from sweeper.tracking.mlflow.experiment import find_experiment, shared_experiment
 from sweeper.tracking.mlflow.pages import store
 from sweeper.tracking.runs import identity_of
 from sweeper.tracking.sync import tracked
@@ -71,7 +72,7 @@ def _run_of(client: MlflowClient, paths: SweepPaths, trial: str, uri: str) -> Ru
     attempt = str(state.trials[configuration_index(trial)].attempt)
     wanted = {**identity_of(paths), "trial": trial, "attempt": attempt}
     filters = " AND ".join(f"tags.{key} = '{value}'" for key, value in wanted.items())
-    experiment = client.get_experiment_by_name(paths.name)
+    experiment = find_experiment(client, paths, shared_experiment(paths))
     runs = client.search_runs([experiment.experiment_id], filters, max_results=1) if experiment is not None else []
     if not runs:
         raise SweeperError(

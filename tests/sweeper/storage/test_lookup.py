@@ -216,6 +216,19 @@ def test_a_sweeps_own_links_are_no_others(quickstart_folder: Path, tmp_path: Pat
         (root / "tables").unlink()
 
 
+@pytest.mark.parametrize(
+    ("place", "own"),
+    [("wandb/offline-run-1-a/logs/debug-core.log", True), ("wandb/run-1-a/logs/debug-core.log", True),
+     ("wandb/latest-run", False), ("wandb/run-1-a/files", False), ("logs/debug-core.log", False), ("wandb", False)],
+)  # fmt: skip
+def test_of_a_trackers_links_only_the_one_that_nothing_opens_is_allowed(tmp_path: Path, place: str, own: bool) -> None:
+    link = tmp_path / place
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to("/elsewhere")
+    with nullcontext() if own else pytest.raises(SweeperError, match="sweeps have no such link"):
+        refuse_odd_files(SweepPaths(tmp_path))
+
+
 @pytest.fixture
 def output(quickstart_folder: Path, tmp_path: Path) -> Path:
     """A folder with one finished sweep."""

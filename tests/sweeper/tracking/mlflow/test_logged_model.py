@@ -9,9 +9,10 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 import sweeper
+from sweeper.journal.segments import sweep_id
 from sweeper.tracking import sync as projection
 from sweeper.tracking.mlflow.logged_model import _run_of
-from sweeper.tracking.runs import sweep_id
+from sweeper.tracking.mlflow.pages import experiments
 from tests.mlflow_stores import Server
 from tests.sweeper.exporting.swept import DIGITS, calibrated, swept
 from tests.sweeper.tracking.test_sync import drive
@@ -88,7 +89,7 @@ def test_a_model_belongs_to_its_own_sweep_and_not_to_another_of_that_name(random
         drive(sweep)
         projection.sync(sweep.root, uri)
     client = MlflowClient(uri)
-    assert len(client.search_runs([client.get_experiment_by_name(sweeps[0].paths.name).experiment_id])) == 6
+    assert len(experiments(uri, "same-7")) == 2
     for sweep in sweeps:
         run = _run_of(client, sweep.paths, "c00001", uri)
         assert run.data.tags["sweep_id"] == sweep_id(sweep.paths.journal)
