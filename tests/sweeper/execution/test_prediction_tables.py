@@ -13,7 +13,6 @@ import pytest
 
 import sweeper
 from sweeper.core.errors import SweeperError
-from sweeper.execution.prediction_tables import predictions_table
 from sweeper.execution.predictions_file import read_predictions
 from sweeper.reporting.first_screen import first_screen
 from sweeper.reporting.summary import posthoc_methods
@@ -110,37 +109,33 @@ def test_cross_fitting_takes_one_set_of_samples_as_validation_data(tmp_path: Pat
         read_predictions(tmp_path / "two.parquet", cross_fit=True)
 
 
-def test_a_hyperparameter_called_p_stays_one(tmp_path: Path) -> None:
-    rows = {"split": ["val"] * 40, "target": LABELS, "logits": [*LOGITS.tolist()], "p": [0.1] * 40}
-    pq.write_table(pa.table(rows), tmp_path / "dropout.parquet")
-    table, notes = predictions_table(tmp_path / "dropout.parquet")
-    assert table["p"].to_pylist() == [0.1] * 40 and not notes
-
-
-def test_numbered_hyperparameters_beside_scores_stay_hyperparameters(tmp_path: Path) -> None:
-    rows = {"split": ["val"] * 40, "target": LABELS, "logits": [*LOGITS.tolist()], "p0": [0.1] * 40, "p1": [0.2] * 40}
-    pq.write_table(pa.table(rows), tmp_path / "p.parquet")
-    assert {"p0", "p1"} <= {*predictions_table(tmp_path / "p.parquet")[0].column_names}
+def test_names_that_scores_and_hyperparameters_share_are_hyperparameters_beside_scores(tmp_path: Path) -> None:
+    rows = {"split": ["val"] * 40, "target": LABELS, "logits": [*LOGITS.tolist()]}
+    pq.write_table(pa.table({**rows, "p": [0.1] * 40, "y": [2] * 40}), tmp_path / "one.parquet")
+    pq.write_table(pa.table({**rows, "p0": [0.1] * 40, "p1": [0.2] * 40}), tmp_path / "wide.parquet")
+    for name, values in (("one", {"p": 0.1, "y": 2}), ("wide", {"p0": 0.1, "p1": 0.2})):
+        (configuration,) = read_predictions(tmp_path / f"{name}.parquet").configurations
+        assert values.items() <= configuration.items()
 
 
 def test_a_sample_that_is_there_twice_is_in_no_two_halves(tmp_path: Path) -> None:
     rows = {"sample": np.arange(40) // 2, "target": LABELS, "logits": [*LOGITS.tolist()]}
     pq.write_table(pa.table(rows), tmp_path / "twice.parquet")
-    with pytest.raises(SweeperError, match="no column split"):
+    with pytest.raises(SweeperError, match="occurs twice"):
         read_predictions(tmp_path / "twice.parquet")
 
 
 @pytest.mark.parametrize(
     ("arrays", "labels", "fault"),
     [
-        ({"logits": LOGITS}, None, "labels of nothing"),
-        ({"logits": LOGITS, "y": LABELS[:7]}, None, "40 rows of scores and 7 labels"),
-        ({"features": LOGITS, "y": LABELS}, None, "scores of nothing"),
+        ({"logits": LOGITS}, None, "has no target, but logits"),
+        ({"logits": LOGITS, "y": LABELS[:7]}, None, "y has 7 rows, and other arrays 40"),
+        ({"features": LOGITS, "y": LABELS}, None, "has no scores, but y, features"),
         ({"logits": np.zeros((4, 2, 2)), "y": LABELS[:4]}, None, r"shape \[4, 2, 2\]"),
-        ({"logits": LOGITS}, {"labels": LOGITS}, "not one-hot"),
+        ({"logits": LOGITS}, {"labels": LOGITS}, "no one-hot rows"),
         ({"logits": np.array(3.0), "y": LABELS[:1]}, None, r"shape \[\]"),
         ({"logits": LOGITS.astype(np.complex64), "y": LABELS}, None, "type complex64"),
-        ({"logits": LOGITS}, {"a": LABELS, "b": LABELS}, "holds a, b"),
+        ({"logits": LOGITS}, {"a": LABELS, "b": LABELS}, "has no target, but logits, a, b"),
         ({"logits": np.array([{}], dtype=object), "y": np.zeros(1)}, None, "pickle"),
         ({"logits": LOGITS, "y": LABELS + 7}, None, "rows are not allowed"),
     ],

@@ -65,7 +65,7 @@ def test_constant_inputs_stay_finite(tmp_path):
         (np.where(INPUTS > 8, np.nan, INPUTS), TARGETS, None, "not finite numbers"),
         (INPUTS, TARGETS, np.where(SPLIT == "val", "valid", SPLIT), "use train, val and test"),
         (INPUTS, TARGETS, np.where(SPLIT == "val", "train", SPLIT), "no samples in split val"),
-        (INPUTS, np.array([{}] * 100), None, "cannot be read as .npz"),
+        (INPUTS, np.array([{}] * 100), None, "pickled objects"),
     ],
 )
 def test_inconsistent_arrays_are_named(tmp_path, inputs, targets, split, sentence):
