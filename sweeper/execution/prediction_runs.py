@@ -146,8 +146,9 @@ def with_validation(divided: Divided, cross_fit: bool, faults: Faults) -> tuple[
     validation data, to `cross_fit`.
     """
     names = [*next(iter(divided.values()))]
+    single = f"the file has one set of samples{f', split {names[0]}' if names[0] else ''}"
     if cross_fit and len(names) == 1:
-        said = "each post-hoc method is fitted on four fifths of the samples and measured on the others, in turn"
+        said = f"{single}: each post-hoc method is fitted on four fifths of the samples and measured on the others, in turn"
         return {at: {FITTED_ON: own[names[0]]} for at, own in divided.items()}, [said]
     if cross_fit:
         rule = f"has the splits {', '.join(names)}, and cross-fitting needs one"
@@ -160,9 +161,11 @@ def with_validation(divided: Divided, cross_fit: bool, faults: Faults) -> tuple[
         faults.add(rule, "post-hoc methods are fitted on it; add its predictions")
         return divided, []
     size = len(next(iter(divided.values()))[names[0]])
+    if size < 2:
+        faults.add(f"has {size} sample", f"give samples of {FITTED_ON} and test")
     fitted = np.random.default_rng(0).permutation(size) < size // 2
     said = (
-        f"the file has one set of samples: a random half of them, {FITTED_ON}, fits post-hoc methods, the other, test, "
+        f"{single}: a random half of them, {FITTED_ON}, fits post-hoc methods, the other, test, "
         "measures; with few samples, --cross-fit uses all of them for both"
     )
     halves = {FITTED_ON: fitted, "test": ~fitted}

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -57,9 +58,10 @@ WIDE = re.compile(rf"({'|'.join(name for role in OF_SCORES for name in ROLES[rol
 #: The column in which pandas writes row numbers.
 ROW_NUMBERS = re.compile(r"(Unnamed: \d+|__index_level_\d+__|)")
 
+SAME_TYPES = "give the arrays of all splits one type"
 SAME_ORDER = "give one for each sample, in the same order"
 
-Column = pa.Array | pa.ChunkedArray
+Column: TypeAlias = pa.Array | pa.ChunkedArray
 
 
 class Faults:
@@ -90,11 +92,13 @@ class Columns:
 
     Attributes:
         of: role → its columns: one, or the scores of each class.
+        names: role → the names of its columns, as shown to people.
         others: the remaining columns by name.
         unused: names of arrays and columns that have no role and cannot be hyperparameters.
     """
 
     of: dict[str, list[Column]] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
     others: dict[str, Column] = field(default_factory=dict)
     unused: list[str] = field(default_factory=list)
 
@@ -106,7 +110,7 @@ def word_of(name: str) -> str:
         >>> word_of("val/Logits")
         'val_logits'
     """
-    return re.sub(r"\W+", "_", name.lower()).strip("_")
+    return re.sub(r"[\W_]+", "_", name.lower()).strip("_")
 
 
 def read_columns(file: Path, labels: Path | None, faults: Faults) -> Columns:
@@ -116,13 +120,12 @@ def read_columns(file: Path, labels: Path | None, faults: Faults) -> Columns:
         SweeperError: a file cannot be read, or has no arrays or columns that belong together.
     """
     try:
-        given = [_contents(path, role) for path, role in ((file, SCORES), (labels, TARGET)) if path is not None]
-        joined = [array for arrays in given if isinstance(arrays, list) for array in arrays]
-        unused, tables = list[str](), list[pa.Table]()
-        # Arrays of both files together: scores and labels of each split can be in different files.
-        for contents in [*([joined] if joined else []), *(part for part in given if isinstance(part, pa.Table))]:
-            table, left = (contents, []) if isinstance(contents, pa.Table) else _table_of(contents, faults)
-            tables, unused = [*tables, table], unused + left
+        contents = [_contents(path, role) for path, role in ((file, SCORES), (labels, TARGET)) if path is not None]
+        tables, unused = [part for part in contents if isinstance(part, pa.Table)], list[str]()
+        # Arrays of both files together: each can have those of some splits.
+        if arrays := [array for part in contents if isinstance(part, list) for array in part]:
+            table, unused = _table_of(arrays, faults)
+            tables.append(table)
     except DataSetUnavailableError as error:
         raise SweeperError(f"{error.path}: {error.rule}", error.remedy) from error
     if len({len(table) for table in tables}) > 1:
@@ -205,8 +208,9 @@ def _table_of(arrays: Sequence[StoredArray], faults: Faults) -> tuple[pa.Table, 
     if not parts:
         held = ", ".join(array.name for array in arrays) or "nothing"
         faults.add(f"{faults.file.name} has no scores or labels, but {held}", "name arrays logits and labels")
-    elif len({frozenset(own) for own in parts.values()}) > 1:
-        shown = "; ".join(f"{split or 'no split'}: {', '.join(own)}" for split, own in parts.items())
+    elif len(parts) > 1 and ("" in parts or len({frozenset(own) for own in parts.values()}) > 1):
+        named = {split or "no split": ", ".join(array.name for array in own.values()) for split, own in parts.items()}
+        shown = "; ".join(f"{split}: {names}" for split, names in named.items())
         faults.add(f"splits have different arrays ({shown})", "name arrays val_logits, val_labels, test_logits, …")
     if parts.keys() == {""}:  # an array of one value per sample can be a hyperparameter of several runs
         own = {name: array for name, array in rest.items() if _usable(array) and array.shape == sizes[""]}
@@ -217,7 +221,10 @@ def _table_of(arrays: Sequence[StoredArray], faults: Faults) -> tuple[pa.Table, 
     ]
     faults.raise_any()
     tables = [pa.table(own) for own in columns]
-    table = pa.concat_tables(tables, promote_options="permissive")
+    try:
+        table = pa.concat_tables(tables, promote_options="permissive")
+    except pa.ArrowException as error:  # such as texts and numbers
+        raise SweeperError(f"{faults.file}: arrays of splits have different types: {error}", SAME_TYPES) from error
     if any(parts):
         names = [name for name, own in zip(parts, tables, strict=True) for _ in range(len(own))]
         table = table.append_column(SPLIT, pa.array(names))
@@ -253,8 +260,6 @@ def _lists(flat: pa.Array, length: int) -> pa.Array:
 def _values(array: StoredArray) -> pa.Array:
     """Return all values of an array, row by row."""
     flat = array.load().reshape(-1)
-    if flat.dtype.kind == "S":
-        flat = np.char.decode(flat)
     if flat.dtype.kind in "UO":
         return pa.array(flat.tolist(), pa.string())
     if flat.dtype.kind == "f" and flat.dtype.itemsize not in (4, 8):
@@ -310,6 +315,7 @@ def _in_roles(columns: Mapping[str, Column], unused: Sequence[str], faults: Faul
         elif not chosen[0].numbered:
             faults.add(f"{chosen[0]} are not the columns of classes 0, 1, 2, …", "number them from 0, one per class")
         result.of[chosen[0].role] = [*chosen[0].columns.values()]
+        result.names[chosen[0].role] = str(chosen[0])
         taken.update(chosen[0].columns)
     for role, remedy in ((SCORES, "logits or probabilities"), (TARGET, "label, or give --labels FILE")):
         if role not in by_role:

@@ -128,7 +128,7 @@ def read_predictions(file: Path, labels: Path | None = None, *, cross_fit: bool 
     faults = Faults(file)
     columns = read_columns(file, labels, faults)
     hyperparameters = _hyperparameters(columns, faults)
-    logits = _logits(columns.of, faults)
+    logits = _logits(columns, faults)
     runs = _samples(columns.of, None if logits is None else logits.shape[1] - 1, faults)
     weights = _weights(_plain(columns.of[WEIGHT][0]), faults) if WEIGHT in columns.of else None
     faults.raise_any()  # the next checks compare runs and need valid columns
@@ -136,13 +136,14 @@ def read_predictions(file: Path, labels: Path | None = None, *, cross_fit: bool 
     samples = Samples(hyperparameters, **runs)
     configurations, rows = samples.runs()
     check_runs(samples, configurations, rows, logits, faults)
+    faults.raise_any()  # runs of different samples cannot be halved alike
     rows, notes = with_validation(rows, cross_fit, faults)
     faults.raise_any()
     if columns.unused:
         notes.append(f"not used: {', '.join(columns.unused)}")
     names = sorted(next(iter(rows.values())), key=lambda name: (name != FITTED_ON, name))
-    held = [sorted({at[place] for at in rows}) for place in (1, 2)]
-    return Predictions(nested(configurations), *held, names, logits, samples.targets, rows, weights, notes)
+    seeds, epochs = (sorted({at[place] for at in rows}) for place in (1, 2))
+    return Predictions(nested(configurations), seeds, epochs, names, logits, samples.targets, rows, weights, notes)
 
 
 def _samples(of: Mapping[str, Sequence[Column]], most: int | None, faults: Faults) -> Values:
@@ -179,14 +180,10 @@ def _hyperparameters(columns: Columns, faults: Faults) -> dict[str, pa.Array]:
     for name, column in columns.others.items():
         values, key = _plain(column), name.removeprefix("config_")
         kind = values.type
-        # With fewer than two rows for each value, no two samples would be of one run.
-        if (
-            _is(kind, *PLAIN)
-            and not _is(kind, _IS.is_null)
-            and pc.count_distinct(values).as_py() > max(1, len(values) // 2)
-        ):
+        plain = _is(kind, *PLAIN)
+        if _is_empty(values) or (plain and _differs_between_samples(values)):
             columns.unused.append(name)
-        elif not _is(kind, *PLAIN) or not WORD.fullmatch(key):
+        elif not plain or not WORD.fullmatch(key):
             remedy = "leave it out, or give numbers, texts or true and false, under lower-case letters, digits and _"
             faults.add(f"the column {name!r} of {faults.file.name} ({kind}) is no hyperparameter", remedy)
         elif _is(kind, _IS.is_floating) and pc.any(pc.is_inf(values)).as_py():
@@ -198,10 +195,20 @@ def _hyperparameters(columns: Columns, faults: Faults) -> dict[str, pa.Array]:
     return kept
 
 
-def _logits(of: Mapping[str, Sequence[Column]], faults: Faults) -> NDArray[np.float32] | None:
+def _is_empty(column: pa.Array) -> bool:
+    return pc.all(pc.is_null(column, nan_is_null=_is(column.type, *PLAIN))).as_py() is True
+
+
+def _differs_between_samples(column: pa.Array) -> bool:
+    """Return whether there are fewer than two rows for each value, so that no two samples would be of one run."""
+    return bool(pc.count_distinct(column, mode="all").as_py() > max(1, len(column) // 2))
+
+
+def _logits(columns: Columns, faults: Faults) -> NDArray[np.float32] | None:
     """Return logits [N, K], or the logarithms of given probabilities; `None` after adding a fault."""
-    kind = next((kind for kind in OF_SCORES if kind in of), None)
-    values = None if kind is None else _scores(kind, [_plain(column) for column in of[kind]], faults)
+    kind = next((kind for kind in OF_SCORES if kind in columns.of), None)
+    own = [] if kind is None else [*map(_plain, columns.of[kind])]
+    values = _scores(columns.names[kind], own, faults) if kind is not None else None
     if values is None:
         return None
     if single := values.shape[1] == 1:
@@ -223,26 +230,26 @@ def _logits(of: Mapping[str, Sequence[Column]], faults: Faults) -> NDArray[np.fl
         return np.asarray(logits.astype(np.float32))
 
 
-def _scores(kind: str, columns: Sequence[pa.Array], faults: Faults) -> NDArray[np.float64] | None:
+def _scores(name: str, columns: Sequence[pa.Array], faults: Faults) -> NDArray[np.float64] | None:
     """Return one column of lists, or columns of numbers, as float64 [N, K] with NaN for missing; `None` for a fault."""
     types, rule = [column.type for column in columns], ""
     if len(columns) == 1 and _is(types[0], *LISTS) and _is(types[0].value_type, *NUMBERS):
         (column,) = columns
         flat, sizes = pc.list_flatten(column), pc.unique(pc.list_value_length(column)).to_pylist()
         if missing := column.null_count or flat.null_count:
-            rule = f"{missing:,} {kind} of {faults.file.name} are missing"
+            rule = f"{missing:,} {name} of {faults.file.name} are missing"
         elif len(sizes) != 1 or not sizes[0]:
-            rule = f"rows of {faults.file.name} have {', '.join(map(str, sorted(sizes)[:4]))} {kind}"
+            rule = f"rows of {faults.file.name} have {', '.join(map(str, sorted(sizes)[:4]))} {name}"
         else:
             return np.asarray(flat.cast(pa.float64(), safe=False).to_numpy().reshape(-1, sizes[0]))
     elif odd := [own for own in types if not _is(own, *NUMBERS)]:
-        rule = f"{kind} of {faults.file.name} have the type {odd[0]}"
+        rule = f"{name} of {faults.file.name} have the type {odd[0]}"
     elif len(columns) == 1 and _is(types[0], _IS.is_integer):
-        rule = f"{kind} of {faults.file.name} are whole numbers, such as predicted classes"
+        rule = f"{name} of {faults.file.name} are whole numbers, such as predicted classes"
     else:
         own = [column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False) for column in columns]
         return np.stack(own, axis=1)
-    faults.add(rule, f"give each row's {kind} as numbers, one per class, of equal length in all rows")
+    faults.add(rule, f"give each row's {name} as numbers, one per class, of equal length in all rows")
     return None
 
 
@@ -312,11 +319,9 @@ def _weights(column: pa.Array, faults: Faults) -> NDArray[np.float32]:
         faults.add(f"{WEIGHT} holds {column.type}", "give a number above 0 for each sample")
         return np.ones(len(column), np.float32)
     with np.errstate(over="ignore"):  # a number beyond float32 becomes infinite, and is refused
-        weights = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False).astype(np.float32)
+        weights: NDArray[np.float32] = column.cast(pa.float32(), safe=False).to_numpy(zero_copy_only=False)
     if wrong := int((~(np.isfinite(weights) & (weights > 0))).sum()):
-        faults.add(
-            f"{wrong:,} of {len(weights):,} weights are not above 0", "leave these rows out, or give them weights"
-        )
+        faults.add(f"{wrong:,} of {len(weights):,} weights are not above 0", "leave out rows without a weight")
     return weights
 
 

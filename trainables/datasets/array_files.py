@@ -67,7 +67,7 @@ class StoredArray:
     fault: str = ""
 
     def load(self) -> NDArray[np.generic]:
-        """Return the values.
+        """Return the values, texts of bytes as UTF-8.
 
         Raises:
             DataSetUnavailableError: they are damaged, stand in another file, or do not fit into memory.
@@ -79,7 +79,10 @@ class StoredArray:
         if fault:
             raise DataSetUnavailableError(self.path, f"the array {self.name!r} {fault}", WRITE)
         with reading(self.path, WRITE):
-            return self.read()
+            values = self.read()
+            if values.dtype.kind == "S":
+                return np.array([text.decode() for text in values.ravel().tolist()]).reshape(values.shape)
+            return values
 
 
 def stored_arrays(path: Path) -> list[StoredArray]:
@@ -177,7 +180,7 @@ def _in_hdf5(path: Path) -> list[StoredArray]:
         with h5py.File(path, "r") as file:
             dataset = file[name]
             texts = h5py.check_string_dtype(dataset.dtype) is not None
-            return np.asarray(dataset.asstr()[()] if texts else dataset[()])
+            return np.asarray(dataset.asstr("utf-8")[()] if texts else dataset[()])
 
     arrays = list[StoredArray]()
     with h5py.File(path, "r") as file:

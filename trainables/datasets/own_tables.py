@@ -81,7 +81,7 @@ def splits_of(
     """
     if given is None:
         return stratified_split(targets, fractions, SPLIT_SEED)
-    given = np.char.decode(given) if given.dtype.kind == "S" else given.astype(str)
+    given = given.astype(str)
     unknown = sorted(set(given.ravel().tolist()) - set(SPLITS))
     if unknown or given.shape != targets.shape:
         raise DataSetUnavailableError(

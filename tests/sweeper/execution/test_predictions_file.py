@@ -34,7 +34,11 @@ def without(*names):
         (lambda row: {**row, "logits": "1, 2"}, lambda row: True, "logits of .* have the type string"),
         (lambda row: {**row, "logits": 1.0}, lambda row: True, "target is 2|target is 3"),
         (lambda row: {**row, "layers": [1, 2]}, lambda row: True, "'layers' of .* is no hyperparameter"),
-        (lambda row: {**row, "split": "ood" if row["split"] == "val" else "test"}, lambda row: True, "has no split val"),
+        (
+            lambda row: {**row, "split": "ood" if row["split"] == "val" else "test"},
+            lambda row: True,
+            "has no split val",
+        ),
         (
             lambda row: row,
             lambda row: (row["lr"], row["epoch"]) != (0.3, 9),
