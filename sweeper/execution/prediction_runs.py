@@ -148,8 +148,8 @@ def with_validation(divided: Divided, cross_fit: bool, faults: Faults) -> tuple[
     names = [*next(iter(divided.values()))]
     single = f"the file has one set of samples{f', split {names[0]}' if names[0] else ''}"
     if cross_fit and len(names) == 1:
-        said = f"{single}: each post-hoc method is fitted on four fifths of the samples and measured on the others, in turn"
-        return {at: {FITTED_ON: own[names[0]]} for at, own in divided.items()}, [said]
+        said = "each post-hoc method is fitted on four fifths of the samples and measured on the others, in turn"
+        return {at: {FITTED_ON: own[names[0]]} for at, own in divided.items()}, [f"{single}: {said}"]
     if cross_fit:
         rule = f"has the splits {', '.join(names)}, and cross-fitting needs one"
         faults.add(rule, "leave out --cross-fit, or give the file without its splits")
