@@ -210,8 +210,9 @@ def import_(
     All commands that read sweeps can read it.
 
     Args:
-        file: NumPy archive (.npz, .npy), HDF5, CSV or Parquet file of logits or probabilities.
-        labels: File of the class indices, if they are not in the first one.
+        file: NumPy (.npz, .npy), HDF5, CSV, JSON Lines or Parquet file of logits or probabilities, or a folder of
+            arrays. Each array or column is used, named as not used, or refused.
+        labels: File of the class indices, if they are not in the first one; in any of these formats.
         cross_fit: Fit each post-hoc method on four fifths of the samples and measure it on the others, in turn, instead
             of halving them. For few samples.
         name: Name of the sweep. (default: the file's name, numbered)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from hypothesis import strategies as st
 
-from tests.fuzzing import __main__ as fuzzing, folders, places, spaces
+from tests.fuzzing import __main__ as fuzzing, folders, imports, places, spaces
 from tests.sweeper.inline_sweep import Inline
 
 SEED = 12
@@ -34,6 +34,11 @@ def test_damaged_folders_are_read_or_refused(tmp_path: Path) -> None:
 def test_commands_neither_wait_for_nor_follow_odd_things_in_the_places_of_files(tmp_path: Path) -> None:
     odd = places.Places(Inline(tmp_path).run("fuzzed").paths.root, tmp_path / "odd")
     assert odd.fuzz(12, SEED).total() == 12
+
+
+def test_files_of_predictions_are_read_or_refused_and_nothing_is_dropped(tmp_path: Path) -> None:
+    counts = imports.Imports(tmp_path / "files").fuzz(150, SEED)
+    assert counts[imports.READ] > 20 and counts[imports.REFUSED] > 50, counts
 
 
 def test_a_fault_is_found_and_shrunk() -> None:

@@ -1,4 +1,4 @@
-"""Your own arrays, in `.npz` or Parquet, and tables, in CSV, Parquet or JSON Lines.
+"""Your own arrays, in `.npz`, HDF5 or Parquet, and tables, in CSV, Parquet or JSON Lines.
 
 One column of a table is the target; the others are features, or one is text. Numbers are standardised; texts and
 booleans become one column per value. A missing number is replaced by the mean and marked in a separate column. A
@@ -12,15 +12,15 @@ that `split` names.
 from __future__ import annotations
 
 import re
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trainables.datasets.array_files import stored_arrays
 from trainables.datasets.base import DATASETS, DataSet, Fraction, Indices, divided, stratified_split
 from trainables.datasets.cache import DataSetUnavailableError, refused
 from trainables.datasets.table_files import numbers_in, read_table
@@ -30,47 +30,45 @@ from trainables.registry import SPLITS, Hyperparameter
 from trainables.registry.names import did_you_mean
 
 SPLIT_SEED = 42
-NPZ_REMEDY = "write it with numpy.savez(path, inputs=…, targets=…[, split=…])"
+ARRAYS_REMEDY = "write it with numpy.savez(path, inputs=…, targets=…[, split=…])"
 PARQUET_REMEDY = "write the columns inputs (list of numbers), target (whole number) and, if wanted, split (text)"
 
+Arrays = dict[str, NDArray[np.generic]]
 
-def read_npz(path: Path) -> dict[str, NDArray[np.generic]]:
+
+def read_arrays(path: Path) -> tuple[Arrays, list[str]]:
     """Read `inputs`, `targets` and, if present, `split` (texts train, val, test) without unpickling.
 
-    Raises:
-        DataSetUnavailableError: the file is truncated, broken, has pickled objects, or lacks an array.
-    """
-    broken = (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, KeyError)
-    with refused(path, "cannot be read as .npz", NPZ_REMEDY, *broken), np.load(path, allow_pickle=False) as file:
-        arrays = {key: file[key] for key in file.files if key in ("inputs", "targets", "split")}
-    missing = [key for key in ("inputs", "targets") if key not in arrays]
-    if missing:
-        raise DataSetUnavailableError(path, f"lacks the array {' and '.join(missing)}", NPZ_REMEDY)
-    return arrays
-
-
-def read_parquet(path: Path) -> dict[str, NDArray[np.generic]]:
-    """Read the columns `inputs`, `target` and, if present, `split`.
+    Returns:
+        The arrays, and the names of others, which are not loaded.
 
     Raises:
-        DataSetUnavailableError: the file is truncated, broken, lacks a column, or rows differ in length.
+        DataSetUnavailableError: the file is damaged, or lacks an array.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as parquet
+    stored = {array.name: array for array in stored_arrays(path)}
+    if missing := [name for name in ("inputs", "targets") if name not in stored]:
+        raise DataSetUnavailableError(path, f"lacks the array {' and '.join(missing)}", ARRAYS_REMEDY)
+    used = [name for name in ("inputs", "targets", "split") if name in stored]
+    return {name: stored[name].load() for name in used}, [name for name in stored if name not in used]
 
-    with refused(path, "cannot be read as Parquet", PARQUET_REMEDY, OSError, pa.ArrowException):
-        table = parquet.read_table(path)
+
+def read_parquet(path: Path) -> tuple[Arrays, list[str]]:
+    """Read the columns `inputs`, `target` and, if present, `split`; return them, and the names of others.
+
+    Raises:
+        DataSetUnavailableError: the file is damaged, lacks a column, or rows differ in length.
+    """
+    table = read_table(str(path), ["split"])
     missing = [name for name in ("inputs", "target") if name not in table.column_names]
     if missing:
         raise DataSetUnavailableError(path, f"lacks the column {' and '.join(missing)}", PARQUET_REMEDY)
     unequal = refused(path, "inputs are not rows of equal length", PARQUET_REMEDY, ValueError, TypeError)
     with unequal, np.errstate(over="ignore"):  # a number beyond float32 becomes infinite, and `_checked` refuses it
         inputs = np.array(table.column("inputs").to_pylist(), np.float32)
-        targets = table.column("target").to_numpy()
-    arrays = {"inputs": inputs, "targets": targets}
+    arrays = {"inputs": inputs, "targets": table.column("target").to_numpy()}
     if "split" in table.column_names:
         arrays["split"] = np.array(table.column("split").to_pylist())
-    return arrays
+    return arrays, [name for name in table.column_names if name not in ("inputs", "target", "split")]
 
 
 def splits_of(
@@ -83,8 +81,9 @@ def splits_of(
     """
     if given is None:
         return stratified_split(targets, fractions, SPLIT_SEED)
-    unknown = sorted(set(given.tolist()) - set(SPLITS))
-    if unknown or len(given) != len(targets):
+    given = given.astype(str)
+    unknown = sorted(set(given.ravel().tolist()) - set(SPLITS))
+    if unknown or given.shape != targets.shape:
         raise DataSetUnavailableError(
             path, f"has unknown splits {unknown} or not one split per sample", "use train, val and test"
         )
@@ -99,13 +98,13 @@ def splits_of(
 def load_arrays(
     path: str, standardise: bool = True, validation_fraction: Fraction = 0.1, test_fraction: Fraction = 0.2
 ) -> DataSet:
-    """Your own arrays in .npz or Parquet.
+    """Your own arrays in .npz, HDF5 or Parquet.
 
     Load arrays: inputs [N, ...] of numbers and targets [N], classes 0 to K-1.
 
     Args:
-        path: an `.npz` file with arrays `inputs`, `targets` and optionally `split`; or a Parquet file with columns
-            `inputs` (a list of numbers per row), `target` and optionally `split` (`train`, `val` or `test`).
+        path: an `.npz` or `.h5` file with arrays `inputs`, `targets` and optionally `split`; or a Parquet file with
+            columns `inputs` (a list of numbers per row), `target` and optionally `split` (`train`, `val` or `test`).
         standardise: subtract the training mean of each input and divide by its training standard deviation [our
             choice].
         validation_fraction: share of each class for validation, if the file has no split.
@@ -117,7 +116,7 @@ def load_arrays(
     file = Path(path).expanduser()
     if not file.is_file():
         raise DataSetUnavailableError(file, "the file is missing", "check the data set's path")
-    arrays = read_parquet(file) if file.suffix == ".parquet" else read_npz(file)
+    arrays, unused = read_parquet(file) if file.suffix == ".parquet" else read_arrays(file)
     inputs, targets = _checked(file, arrays["inputs"], arrays["targets"])
     parts = splits_of(file, targets, arrays.get("split"), (validation_fraction, test_fraction))
     if standardise:
@@ -125,7 +124,8 @@ def load_arrays(
         std = inputs[parts[0]].std(0, dtype=np.float64)
         # a constant input stays 0 instead of becoming NaN
         inputs = ((inputs - mean) / np.where(std > 0, std, 1)).astype(np.float32)
-    return divided("arrays", inputs, targets, parts, int(targets.max()) + 1)
+    data = divided("arrays", inputs, targets, parts, int(targets.max()) + 1)
+    return replace(data, notes=(f"{file.name}: not used: {', '.join(unused)}",)) if unused else data
 
 
 def _checked(
@@ -133,18 +133,24 @@ def _checked(
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     rule, targets = None, targets[:, 0] if targets.shape[1:] == (1,) else targets
     if targets.dtype.kind == "b" or (targets.dtype.kind == "f" and (targets == np.floor(targets)).all()):
-        targets = targets.astype(np.int64)  # labels as they are for a binary cross-entropy
-    if inputs.ndim < 2 or len(inputs) != len(targets) or targets.ndim != 1:
+        with np.errstate(invalid="ignore"):  # infinity becomes a negative number, which is refused below
+            targets = targets.astype(np.int64)  # labels as they are for a binary cross-entropy
+    if inputs.dtype.kind in "iuf":
+        with np.errstate(over="ignore"):  # a number beyond float32 becomes infinite, and is refused
+            inputs = inputs.astype(np.float32)
+    if inputs.ndim < 2 or len(inputs) != len(targets) or targets.ndim != 1 or not inputs.size:
         rule = f"has inputs {inputs.shape} and targets {targets.shape}, not [N, ...] and [N]"
-    elif not np.issubdtype(inputs.dtype, np.number) or not np.isfinite(inputs).all():
+    elif inputs.dtype != np.float32 or not np.isfinite(inputs).all():
         rule = "has inputs that are not finite numbers"
-    elif not np.issubdtype(targets.dtype, np.integer):
+    elif targets.dtype.kind not in "iu":
         rule = f"has targets of type {targets.dtype}, not whole numbers"
     elif not np.array_equal(classes := np.unique(targets), np.arange(len(classes))):
         rule = "has targets that are not the classes 0, 1, 2, … without gaps"
+    elif len(classes) < 2:
+        rule = "has targets of one class"
     if rule:
         raise DataSetUnavailableError(path, rule, "correct the file")
-    return inputs.astype(np.float32), targets.astype(np.int64)
+    return inputs.astype(np.float32, copy=False), targets.astype(np.int64)
 
 
 #: Maximum number of values of a text column; each value becomes a feature. A column with more values is a text or a

@@ -14,6 +14,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainables.datasets.array_files import reading
 from trainables.datasets.cache import DataSetUnavailableError
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def read_table(path: str, texts: Collection[str] = ()) -> pa.Table:
         raise DataSetUnavailableError(file, "the file is missing", "check dataset.file")
     if file.suffix not in (".csv", ".parquet", ".jsonl", ".json"):
         raise DataSetUnavailableError(file, f"is not called as {KNOWN} is", "rename or convert it")
-    try:
+    with reading(file, f"write {KNOWN}"):
         table, delimiter = _read(file)
         names = [name.strip() for name in table.column_names]
         if doubled := [name for name, count in Counter(names).items() if count > 1]:
@@ -61,9 +62,6 @@ def read_table(path: str, texts: Collection[str] = ()) -> pa.Table:
             name: _plain(table.column(name), name in texts, typed=delimiter is None, comma=delimiter == ";")
             for name in names
         }
-    except (OSError, pa.ArrowException, UnicodeError, csv.Error) as error:
-        words = " ".join(str(error).split())[:200]
-        raise DataSetUnavailableError(file, f"cannot be read ({words})", f"write {KNOWN}") from error
     if not len(table):
         raise DataSetUnavailableError(file, "has no rows", "check how it was written")
     return pa.table(columns)
@@ -77,7 +75,9 @@ def _read(file: Path) -> tuple[pa.Table, str | None]:
     import pyarrow.parquet
 
     if file.suffix == ".parquet":
-        return pa.parquet.read_table(file), None
+        # not `read_table`, which takes folders named `key=value` as columns, too
+        with pa.parquet.ParquetFile(file) as stored:
+            return stored.read(), None
     content = _utf8(file)
     source = pa.BufferReader(content)
     if file.suffix != ".csv":
