@@ -68,6 +68,7 @@ class Outcome:
         seconds: Wall time, including Ray's start.
         outcome: `finished`, `stopped` or `interrupted`.
         notes: Remarks for the user, one sentence each.
+        reported: Whether the report could be written.
     """
 
     sweep: Sweep
@@ -75,3 +76,4 @@ class Outcome:
     seconds: float
     outcome: str
     notes: Sequence[str]
+    reported: bool = True
