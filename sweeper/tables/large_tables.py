@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -47,8 +48,22 @@ LOOKS = 3
 #: Key of the Parquet metadata in which a merged file lists the files it was made of.
 MERGED_KEY = b"evaluations"
 
+#: The end of a merged file's name, with its number of further evaluations.
+_MORE = "-and-%d-more"
+
 #: A table and the name of one of its files.
 _Name = tuple[str, str]
+
+
+def evaluations_in(name: str) -> int:
+    """Return the number of evaluations in a file that trials wrote, from its name.
+
+    Example:
+        >>> evaluations_in("c00007-r0-e00009.parquet"), evaluations_in("c00007-r0-e00009-and-63-more.parquet")
+        (1, 64)
+    """
+    match = re.search(_MORE.replace("%d", r"(\d+)"), name)
+    return 1 + int(match[1]) if match else 1
 
 
 class StoreArrivals:
@@ -329,7 +344,7 @@ class LargeTables:
         tables = {part: read for part in group if (read := self._read(part)) is not None}
         if tables:
             first = next(iter(tables)).stem
-            target = generation / table / f"{first}-and-{len(tables) - 1}-more.parquet"
+            target = generation / table / f"{first}{_MORE % (len(tables) - 1)}.parquet"
             names = " ".join(part.name for part in tables)
             whole = pa.concat_tables(tables.values())
             whole = whole.replace_schema_metadata({MERGED_KEY: names})

@@ -18,12 +18,13 @@ import pyarrow as pa
 
 from sweeper.core.errors import writing_to
 from sweeper.core.ids import ReplicateSeeds, SweepPaths
+from sweeper.core.labels import plural
 from sweeper.core.schemas import record_batch
 from sweeper.journal.records import Record
 from sweeper.journal.state import ENDED, SweepState
 from sweeper.tables.file_list import EMPTY_PART, TRIALS_FILE, FileList
 from sweeper.tables.generations import Generations
-from sweeper.tables.large_tables import LargeTables, StoreArrivals
+from sweeper.tables.large_tables import LargeTables, StoreArrivals, evaluations_in
 from sweeper.tables.rows import SCALAR_TABLES, JournalRows, TrialsTable
 from trainables.worker.trial_tables import write_parquet
 
@@ -182,8 +183,8 @@ class ParquetSink:
     def missing(self) -> list[str]:
         """Return a sentence for each table without files of some journaled evaluations."""
         return [
-            f"missing {table} of {len(names)} evaluation{'s' if len(names) > 1 else ''}, e.g. {names[0]}: trials wrote "
-            f"these files, and they cannot be rebuilt from the journal; put the files back into tables/{table} from a "
+            f"missing {table} of {plural(sum(map(evaluations_in, names)), 'evaluation')}, e.g. {names[0]}: trials "
+            f"wrote these files, and they cannot be rebuilt from the journal; put the files back into tables/{table} from a "
             f"backup, then `sweeper resume {self._paths.in_commands}`, or train these trials again in a new sweep"
             for table, names in self._large.missing().items()
         ]
