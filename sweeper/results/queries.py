@@ -360,17 +360,29 @@ def execute(connection: duckdb.DuckDBPyConnection, query: str, most: int | None 
 
     Raises QueryError with DuckDB's message, or after DEADLINE_SECONDS.
     """
-    alarm = threading.Timer(DEADLINE_SECONDS, connection.interrupt)  # DuckDB itself has no timeout
-    alarm.daemon = True  # a waiting timer must not keep the process alive
-    alarm.start()
     try:
-        rows = connection.sql(query)
-        return (rows if most is None else rows.limit(most)).to_arrow_table()
+        with _deadline(connection):
+            rows = connection.sql(query)
+            return (rows if most is None else rows.limit(most)).to_arrow_table()
     except duckdb.InterruptException as error:
         rule = f"the query took longer than {DEADLINE_SECONDS:.0f} s"
         raise QueryError(rule, "read fewer rows, or aggregate them in the query") from error
     except (duckdb.Error, UnicodeDecodeError) as error:  # a damaged file may hold text that is not UTF-8
         raise QueryError(first_line(error), f"tables: {', '.join(VIEWS)}") from error
+
+
+@contextmanager
+def _deadline(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
+    """Interrupt the query inside the context after DEADLINE_SECONDS; DuckDB itself has no timeout."""
+    alarm = threading.Timer(DEADLINE_SECONDS, connection.interrupt)
+    alarm.daemon = True  # a waiting timer must not keep the process alive
+    try:
+        alarm.start()
+    except RuntimeError:  # too little memory for a thread (`ulimit -v`): the query runs without a deadline
+        yield
+        return
+    try:
+        yield
     finally:
         alarm.cancel()
         # A thread that is still ending when the interpreter exits holds the connection, which DuckDB 2.0 calls leaked.

@@ -184,8 +184,9 @@ class ParquetSink:
         """Return a sentence for each table without files of some journaled evaluations."""
         return [
             f"missing {table} of {plural(sum(map(evaluations_in, names)), 'evaluation')}, e.g. {names[0]}: trials "
-            f"wrote these files, and they cannot be rebuilt from the journal; put the files back into tables/{table} from a "
-            f"backup, then `sweeper resume {self._paths.in_commands}`, or train these trials again in a new sweep"
+            "wrote these files, and they cannot be rebuilt from the journal; put the files back into "
+            f"tables/{table} from a backup, then `sweeper resume {self._paths.in_commands}`, or train these trials "
+            "again in a new sweep"
             for table, names in self._large.missing().items()
         ]
 
