@@ -25,7 +25,7 @@ from sweeper.storage.lease import holder
 from sweeper.storage.places import bring_predictions, is_copy
 from sweeper.tables.file_list import REBUILT, TRIALS_FILE, LostFilesError, Names, absent_files, read_list, table_files
 from sweeper.tables.generations import RECALIBRATIONS_SCHEMA
-from trainables.files.sealed import require_sound
+from trainables.files.sealed import is_sealed, require_sound
 from trainables.registry.names import measured_as, nearest
 
 if TYPE_CHECKING:
@@ -234,6 +234,11 @@ def require_sound_files(generation: Path, tables: Iterable[str]) -> None:
             require_sound(path)
         except (OSError, ValueError) as error:
             raise _unreadable(generation, path, error) from error
+
+
+def unsealed_files(generation: Path) -> list[Path]:
+    """Return the files of tables that another program wrote, such as an edited copy."""
+    return [path for table in READ_TABLES for path in table_files(generation, table) if not is_sealed(path)]
 
 
 def _unreadable(generation: Path, path: Path, error: Exception) -> QueryError:

@@ -154,7 +154,17 @@ class Results:
         """
         with ExitStack() as opened:
             generation, connection = queries.connect_to_current(self.folder, opened)
-            yield Results(self.folder, connection, generation)
+            try:
+                yield Results(self.folder, connection, generation)
+            except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+                # In files that a sweep wrote, this is a fault of the program. Others may have put anything into theirs.
+                edited = queries.unsealed_files(generation)
+                if not edited:
+                    raise
+                raise QueryError(
+                    f"another program wrote {edited[0]}, and its values do not fit a sweep's tables: {error!r}",
+                    f"use an unchanged copy, or `sweeper resume {self.paths.in_commands}`",
+                ) from error
 
     @cached_property
     def specification(self) -> Values:
