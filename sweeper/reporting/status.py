@@ -132,13 +132,13 @@ def audit_sweep(name: str, output: Path) -> tuple[list[str], list[str]]:
         if replayed.unchecked:
             said.append(f"{replayed.unchecked} not checked: they follow a difference or were made by another version")
         differences += replayed.differences
-    lost = _lost_files(sweep.paths)
+    lost = lost_files(sweep.paths)
     said.append(f"files of all tables looked for, {'some are' if lost else 'none is'} lost")
     differences += lost
     return said, [*differences, *(f"sweep.yaml: {fault.path}: {fault.rule}" for fault in edited(sweep))]
 
 
-def _lost_files(paths: SweepPaths) -> list[str]:
+def lost_files(paths: SweepPaths) -> list[str]:
     """Return sentences on lost table files: those that are missing now, and those that nobody could restore."""
     # DuckDB and Arrow, which the progress of a sweep does not need.
     from sweeper.results.queries import READ_TABLES, current_generation, lost_for_good, require_listed_files

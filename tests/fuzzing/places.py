@@ -114,7 +114,7 @@ KINDS: tuple[Kind, ...] = (
 
 Case = tuple[str, Kind, list[str]]
 
-READING = ("status", "results", "show", "compare", "ensemble", "conformal")
+READING = ("results", "show", "compare", "ensemble", "conformal")
 """Commands whose output must not change in silence when a table's file is gone."""
 
 TABLE_FILE = re.compile(r"(generations/\d+|recalibrations)/.*\.parquet")

@@ -64,7 +64,7 @@ def lists(table: pa.Table, column: str) -> pa.Table:
     return _replaced(table, column, pa.array([[1.5, None]] * len(table), pa.list_(pa.float64())))
 
 
-def wholes(table: pa.Table, column: str) -> pa.Table:
+def whole_numbers(table: pa.Table, column: str) -> pa.Table:
     """Another type: whole numbers, as pandas writes whole floats."""
     return _replaced(table, column, pa.array(range(len(table)), pa.int64()))
 
@@ -94,7 +94,7 @@ def twice(table: pa.Table, column: str) -> pa.Table:
 
 
 EDITS: tuple[Edit, ...] = (
-    nulls, half_nulls, texts, structs, lists, wholes, gone, extra, empty, twice,
+    nulls, half_nulls, texts, structs, lists, whole_numbers, gone, extra, empty, twice,
     _all(float("nan")), _all(float("inf")), _all(-1), _all(0), _all(2**62), _all(1e308), _all("x"), _all("unavailable"),
 )  # fmt: skip
 TABLES = ("trials", "epochs", "evaluations", "decisions", "reliability", "spectra")

@@ -9,7 +9,7 @@ import pytest
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import RECALIBRATIONS, TABLES
 from sweeper.journal.journal import read_journal
-from sweeper.reporting.status import _lost_files
+from sweeper.reporting.status import lost_files
 from sweeper.results import Results
 from sweeper.results.predictions import PredictionFiles
 from sweeper.results.queries import READ_TABLES, lost_for_good
@@ -64,10 +64,10 @@ def test_every_file_that_is_removed_is_named_by_what_reads_its_table(ended: Any)
                 results.table("reliability")
         else:
             assert results.table("trials").num_rows == rows["trials"]
-        assert len(_lost_files(ended.paths)) == 1
+        assert len(lost_files(ended.paths)) == 1
         path.write_bytes(content)
     assert {table: results.table(table).num_rows for table in READ_TABLES} == rows
-    assert _lost_files(ended.paths) == []
+    assert lost_files(ended.paths) == []
 
 
 def test_a_resume_restores_what_the_journal_has(ended: Any) -> None:
@@ -94,12 +94,12 @@ def test_a_resume_notes_what_only_trials_could_write(ended: Any, table: str) -> 
     assert lost[0].stem in note
     assert 0 < results.table(table).num_rows < before
     assert lost_for_good(ended.paths.root) == {table: [path.name for path in lost]}
-    assert len(_lost_files(ended.paths)) == 1 and any(lost[0].stem in mark for mark in results.marks)
+    assert len(lost_files(ended.paths)) == 1 and any(lost[0].stem in mark for mark in results.marks)
     resumed(ended)
     assert lost_for_good(ended.paths.root), "the next resume knows it, too"
     for path, data in zip(lost, content, strict=True):
         (ended.paths.tables / table / path.name).write_bytes(data)
-    assert resumed(ended).notes == [] == _lost_files(ended.paths) and lost_for_good(ended.paths.root) == {}
+    assert resumed(ended).notes == [] == lost_files(ended.paths) and lost_for_good(ended.paths.root) == {}
     assert results.table(table).num_rows == before
 
 
