@@ -207,7 +207,7 @@ def require_files(generation: Path, files: Mapping[str, Iterable[Path]]) -> None
 def require_listed_files(generation: Path, tables: Iterable[str], trials: Collection[str] | None = None) -> None:
     """Raise LostFilesError if files are lost, of tables that the journal has, or of `tables`.
 
-    With `trials`, a lost file of another trial is no error.
+    With `trials`, a lost file of another trial is no error. Raises QueryError if the generation is no longer current.
     """
     paths = SweepPaths(_sweep_of(generation))
     # Predictions of a copy are fetched when they are needed, and are compared with the store's then.
@@ -224,6 +224,8 @@ def require_listed_files(generation: Path, tables: Iterable[str], trials: Collec
     if trials is not None:
         absent = {table: [n for n in names if trial_of(n) in (None, *trials)] for table, names in absent.items()}
     if any(absent.values()):
+        if os.path.realpath(paths.tables) != str(generation):  # a later driver is removing this generation
+            raise QueryError("the sweep's tables were replaced while they were read", "try again")
         raise LostFilesError(paths, absent)
 
 
@@ -238,7 +240,14 @@ def require_sound_files(generation: Path, tables: Iterable[str]) -> None:
 
 def unsealed_files(generation: Path) -> list[Path]:
     """Return the files of tables that another program wrote, such as an edited copy."""
-    return [path for table in READ_TABLES for path in table_files(generation, table) if not is_sealed(path)]
+
+    def is_foreign(path: Path) -> bool:
+        try:
+            return not is_sealed(path)
+        except (OSError, ValueError):  # not even a Parquet file
+            return True
+
+    return [path for table in READ_TABLES for path in table_files(generation, table) if is_foreign(path)]
 
 
 def _unreadable(generation: Path, path: Path, error: Exception) -> QueryError:

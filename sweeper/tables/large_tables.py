@@ -353,6 +353,8 @@ class LargeTables:
         for part in group:
             part.unlink(missing_ok=True)
             del self._waiting[table][part.name]
+            if part not in tables and table in self._always:  # it was damaged
+                self._files.lost.setdefault(table, set()).add(part.name)
 
     def _split(self, part: Path, wanted: set[str]) -> None:
         """Split the evaluations `wanted` off a merged file, into one file each in `incoming`.
