@@ -344,7 +344,7 @@ def status(
 
     Args:
         name: Name of the sweep. (default: all)
-        audit: Recompute every decision from the journal and report differences.
+        audit: Recompute every decision from the journal, look for lost table files, and report differences.
         watch: Watch until the sweep ends; Ctrl-C only stops watching.
 
     Returns:
@@ -366,7 +366,7 @@ def status(
     if watch:
         return _watched(name, place, address)
     if audit and name is not None:
-        name, folder = local_copy(name, place, tables=False)
+        name, folder = local_copy(name, place)
         said, differences = audit_sweep(name, folder)
         lines = [*said, *(f"  {difference}" for difference in differences)]
         return CommandResult(differences, "\n".join(map(printable, lines)), exit_code=int(bool(differences)))

@@ -241,8 +241,12 @@ def archive(
         >>> sweeper.archive("example", to="example.tar.gz").value.name
         'example.tar.gz'
     """
-    file = lookup.archive(name, output_folder(output), None if to is None else Path(to))
-    return CommandResult(file, notes=[f"wrote {file}, {file.stat().st_size / 2**20:,.1f} MiB"])
+    from sweeper.reporting.status import lost_files
+
+    place = output_folder(output)
+    file = lookup.archive(name, place, None if to is None else Path(to))
+    lost = [f"warning: {sentence}" for sentence in lost_files(lookup.at_rest(name, place))]
+    return CommandResult(file, notes=[f"wrote {file}, {file.stat().st_size / 2**20:,.1f} MiB", *lost])
 
 
 def spaces(

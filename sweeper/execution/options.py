@@ -69,6 +69,7 @@ class Outcome:
         seconds: Wall time, including Ray's start.
         outcome: `finished`, `stopped` or `interrupted`.
         notes: Remarks for the user, one sentence each.
+        reported: Whether the report could be written.
     """
 
     sweep: Sweep
@@ -76,3 +77,4 @@ class Outcome:
     seconds: float
     outcome: str
     notes: Sequence[str]
+    reported: bool = True

@@ -32,7 +32,7 @@ from sweeper.space.loading import searcher_for
 from sweeper.space.spec import final_stage, spec_of
 from sweeper.storage.lease import LEASE, holder, holder_of_copy, process_of
 from sweeper.storage.lookup import Entry, find_sweep, sweep_names
-from sweeper.storage.places import local_copies, local_copy
+from sweeper.storage.places import local_copies, local_copy, stored_predictions
 from sweeper.storage.sweeps import Sweep, edited, open_sweep
 from trainables.files.atomic import read_text
 from trainables.files.stores.base import is_store_address
@@ -113,7 +113,7 @@ def statuses_table(statuses: Iterable[SweepStatus], entries: Mapping[str, Entry]
 
 
 def audit_sweep(name: str, output: Path) -> tuple[list[str], list[str]]:
-    """Recompute every journaled decision and suggestion. Return sentences on the checks, and on the differences."""
+    """Recompute journaled decisions and suggestions, and look for lost files. Return the checks and the differences."""
     sweep = open_sweep(name, output)
     checked, differences = audit(sweep.spec.schedule, read_journal(sweep.paths.journal))
     said = [f"{checked} decisions recomputed from the records before them, {len(differences)} differ"]
@@ -132,7 +132,26 @@ def audit_sweep(name: str, output: Path) -> tuple[list[str], list[str]]:
         if replayed.unchecked:
             said.append(f"{replayed.unchecked} not checked: they follow a difference or were made by another version")
         differences += replayed.differences
+    lost = lost_files(sweep.paths)
+    said.append(f"files of all tables looked for, {'some are' if lost else 'none is'} lost")
+    differences += lost
     return said, [*differences, *(f"sweep.yaml: {fault.path}: {fault.rule}" for fault in edited(sweep))]
+
+
+def lost_files(paths: SweepPaths) -> list[str]:
+    """Return sentences on lost table files: those that are missing now, and those that nobody could restore."""
+    # DuckDB and Arrow, which the progress of a sweep does not need.
+    from sweeper.results.queries import READ_TABLES, current_generation, lost_for_good, require_listed_files
+    from sweeper.tables.file_list import lost_sentence
+
+    lost = lost_for_good(paths.root)
+    faults = [f"lost for good: {lost_sentence(lost)}"] if lost else []
+    try:
+        require_listed_files(current_generation(paths.root), READ_TABLES)
+        stored_predictions(paths)
+    except SweeperError as error:
+        faults.append(f"{error.message}; {error.remedy}")
+    return faults
 
 
 def running(paths: SweepPaths) -> str | None:

@@ -145,14 +145,14 @@ def recalibrate(
 
 def effects_of(paths: SweepPaths, requests: Sequence[Request]) -> list[Effect]:
     """Return the effects of the requested methods on the finished trials, or on all trials if none finished."""
-    results = Results(paths.root)
-    # `final` keeps only each replicate's last evaluation, because earlier ones measured half-trained networks.
-    rows = results.rows(
-        "SELECT recalibrations.*, seed, status FROM recalibrations JOIN final USING (trial, replicate, epoch, split) "
-        "ORDER BY trial, replicate"
-    )
-    finished = [row for row in rows if row["status"] == COMPLETED] or rows
-    measured = effects(finished, results.manifest.get("dataset"))
+    with Results(paths.root).snapshot() as results:
+        # `final` keeps only each replicate's last evaluation, because earlier ones measured half-trained networks.
+        rows = results.rows(
+            "SELECT recalibrations.*, seed, status FROM recalibrations "
+            "JOIN final USING (trial, replicate, epoch, split) ORDER BY trial, replicate"
+        )
+        finished = [row for row in rows if row["status"] == COMPLETED] or rows
+        measured = effects(finished, results.manifest.get("dataset"))
     requested = [effect for effect in measured if effect.request in requests]
     return sorted(requested, key=lambda effect: requests.index(effect.request))
 

@@ -352,7 +352,10 @@ def _with_gain(effect: Effect, before: Rows, after: Rows, dataset: Mapping[str, 
     change = _over_units("nll", before, after)
     if count is None or not samples or not classes or change is None or FITTED_ON in effect.request.options:
         return effect
-    free = fmean(count(classes, json.loads(str(row["parameters"]))) for row in after if not row["unavailable"])
+    fitted = [json.loads(str(row["parameters"])) for row in after if not row["unavailable"]]
+    if not fitted:
+        return effect
+    free = fmean(count(classes, parameters) for parameters in fitted)
     # n samples show a gain that is k/(2n) too large to the fit, and k/(2n) too small to others; folds are 4/5 of them.
     bias = free / (2 * samples) if effect.split == "test" else -free / (2 * samples) * FOLDS / (FOLDS - 1)
     return replace(effect, free=free, samples=samples, gain=-change.difference.mean - bias)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -33,6 +33,7 @@ from sweeper.results.queries import VIEWS, QueryError
 from sweeper.storage.lookup import find_sweep
 from sweeper.storage.metadata import read_manifest, read_specification
 from sweeper.storage.places import local_copy
+from sweeper.tables.file_list import lost_sentence
 from trainables.files.stores.base import is_store_address
 from trainables.registry.names import nearest
 
@@ -87,15 +88,17 @@ class Results:
 
         Raises:
             QueryError: DuckDB refuses the query, or it is not exactly one read-only statement.
+            LostFilesError: files of a table are lost.
             StoreError: the predictions have to be fetched, and the store does not answer.
         """
         if (answer := self.answers.get((query, most))) is not None:
             return answer
         queries.check_reads_only(query)
         queries.fetch_needed_predictions(self.paths, query, trials)
-        if self.generation is not None:
+        if self.generation is not None and (large := queries.tables_of(query) & queries.LARGE_TABLES):
             # A snapshot checked the small tables when it copied them. The large tables are still read from their files.
-            queries.require_sound_files(self.generation, queries.tables_of(query) & queries.LARGE_TABLES)
+            queries.require_listed_files(self.generation, large)
+            queries.require_sound_files(self.generation, large)
         if self.frozen is None:
             return queries.read_one_generation(self.folder, query, most)
         table = queries.execute(self.frozen, query, most)
@@ -129,7 +132,7 @@ class Results:
         try:
             with self.snapshot() as snapshot:
                 return as_html(listed(snapshot))
-        except QueryError as error:  # a notebook would print a traceback and no value
+        except SweeperError as error:  # a notebook would print a traceback and no value
             return f"<p>{html.escape(f'{self.name}: {error}')}</p>"
 
     @contextmanager
@@ -138,9 +141,19 @@ class Results:
 
         The small tables are copied into memory; `LARGE_TABLES` are read from the files of the current generation.
         """
-        generation = queries.current_generation(self.folder)
-        with queries.connect(generation, in_memory=True) as connection:
-            yield Results(self.folder, connection, generation)
+        with ExitStack() as opened:
+            generation, connection = queries.connect_to_current(self.folder, opened)
+            try:
+                yield Results(self.folder, connection, generation)
+            except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+                # In files that a sweep wrote, this is a fault of the program. Others may have put anything into theirs.
+                edited = queries.unsealed_files(generation)
+                if not edited:
+                    raise
+                raise QueryError(
+                    f"another program wrote {edited[0]}, and its values do not fit a sweep's tables: {error!r}",
+                    f"use an unchanged copy, or `sweeper resume {self.paths.in_commands}`",
+                ) from error
 
     @cached_property
     def specification(self) -> Values:
@@ -160,8 +173,10 @@ class Results:
 
     @property
     def marks(self) -> list[str]:
-        """The notices that every figure and table must show; empty unless the sweep is a rehearsal."""
-        return [rehearsal_notice(self.rehearsed)] if self.rehearsed else []
+        """The notices that every figure and table must show: of a rehearsal, and of lost files."""
+        notices = [rehearsal_notice(self.rehearsed)] if self.rehearsed else []
+        lost = queries.lost_for_good(self.folder)
+        return [*notices, f"lost, and missing here: {lost_sentence(lost)}"] if lost else notices
 
     @cached_property
     def manifest(self) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from sweeper.journal.segments import piece_of
 from sweeper.storage.lease import holder, process_of
 from sweeper.storage.metadata import read_manifest, read_specification, require_format, started_at
 from sweeper.storage.store_journal import INDEX
-from trainables.files.atomic import is_temporary, replacing, temporary_name
+from trainables.files.atomic import creating, is_temporary, temporary_name
 from trainables.files.stores.base import is_store_address
 from trainables.registry.names import nearest
 
@@ -173,6 +173,9 @@ def changed_at(path: Path) -> float:
         return 0.0
 
 
+#: Size in bytes from which a file is examined for holes, and of the blocks that `stat` counts.
+LARGE_FILE, BLOCK = 2**28, 512
+
 #: Remedy for folders that this user cannot change.
 OWNED = "ask its owner, or work on a copy"
 
@@ -292,7 +295,19 @@ def archive(name: str, output: str | Path, to: Path | None) -> Path:
     file = to if to is not None else paths.root.with_name(f"{paths.name}.tar.gz")
     if os.path.lexists(file):
         raise SweeperError(f"{file} already exists", "remove it, or name another file with --to")
+    _refuse_holes(paths.root)
     remedy = "free space, or name another file with --to"
-    with writing_to(file, remedy), replacing(file) as part, tarfile.open(part, "w:gz") as packed:
+    with writing_to(file, remedy), creating(file) as part, tarfile.open(fileobj=part, mode="w:gz") as packed:
         packed.add(paths.root, arcname=paths.name)
     return file
+
+
+def _refuse_holes(folder: Path) -> None:
+    """Raise SweeperError for a large file that is nearly all holes: packing its zeros could take days."""
+    for path in (Path(where) / name for where, _, names in os.walk(folder) for name in names):
+        status = path.lstat()
+        # No sweep writes such files. Compressing file systems store ordinary files in less, but not in a hundredth.
+        if status.st_size > LARGE_FILE and status.st_blocks * BLOCK * 100 < status.st_size:
+            raise SweeperError(
+                f"{path} claims {status.st_size:,} bytes and has {status.st_blocks * BLOCK:,}", "remove or restore it"
+            )

@@ -21,6 +21,7 @@ from sweeper.core.cells import grouped
 from sweeper.core.ids import RECALIBRATIONS, SweepPaths, configuration_index, trial_name
 from sweeper.journal.best import Judging, best_trial, best_words
 from sweeper.journal.state import ENDED, SweepState
+from sweeper.results.queries import current_generation, require_listed_files
 from sweeper.tables.generations import recalibration_parts
 from sweeper.tracking.base import DIAGRAM
 from trainables.metrics.isotonic import consistency_bars
@@ -48,8 +49,12 @@ def artifacts(
         state: state of its trials, to find the best.
         judging: the scheduler, which orders trials.
         folder: folder for temporary files.
+
+    Raises LostFilesError if files of the tables are lost.
     """
-    for table in (*TABLES, *([RECALIBRATIONS] if recalibration_parts(paths) else [])):
+    tables = (*TABLES, *([RECALIBRATIONS] if recalibration_parts(paths) else []))
+    require_listed_files(current_generation(paths.root), tables)
+    for table in tables:
         source = ds.dataset(paths.tables / table, format="parquet")
         yield write_parquet(folder / f"{table}.parquet", source.schema, source.to_batches()), "tables"
     for file in (paths.report, paths.sweep_file):

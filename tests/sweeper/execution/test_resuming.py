@@ -10,6 +10,7 @@ import pytest
 from sweeper.api.finished import FinishedRun
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
+from sweeper.execution.attempt import _report_lacking
 from sweeper.execution.options import Outcome, RunOptions
 from sweeper.execution.resuming import refuse_lost_journal
 from sweeper.execution.runner import resume_sweep
@@ -120,3 +121,14 @@ def test_what_an_interrupted_run_says_of_its_trials(ended_paths: SweepPaths) -> 
     done = FinishedRun(Outcome(sweep, state, 1.0, "interrupted", []), str(ended_paths.root.parent), Timings())
     assert (done.unfinished, done.retriable, done.complete) == (1, 1, False), "what diverged would diverge again"
     assert (done.counts["failed"], done.counts["completed"], done.counts["waiting"]) == (2, 1, 1)
+
+
+def test_a_run_without_its_report_does_not_exit_with_0(ended_paths: SweepPaths) -> None:
+    sweep = open_sweep("small", ended_paths.root.parent)
+    lost = next((sweep.paths.tables / "evaluations").glob("[0-9]*.parquet"))
+    lost.unlink()
+    (note,) = _report_lacking(sweep)
+    assert "evaluations" in note and "sweeper report" in note
+    for reported in (True, False):
+        outcome = Outcome(sweep, SweepState(4), 1.0, "finished", [], reported)
+        assert FinishedRun(outcome, str(ended_paths.root.parent), Timings()).complete is reported
