@@ -10,6 +10,8 @@ model.onnx                  the program for runtimes without torch, on request
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 import os
 import platform
@@ -326,7 +328,11 @@ def _write(
     """Write all files except the ONNX file into a folder."""
     from safetensors.torch import save
 
-    torch.export.save(program, folder / PROGRAM)
+    # torch's own writer ends the process if the disk is full.
+    data = io.BytesIO()
+    torch.export.save(program, data)
+    (folder / PROGRAM).write_bytes(data.getbuffer())
+    description["program_sha256"] = hashlib.sha256(data.getbuffer()).hexdigest()
     for trained in chosen.networks:
         # Tensors are cloned, because safetensors refuses tensors that share memory, such as tied weights.
         weights = {name: value.detach().clone() for name, value in trained.network.state_dict().items()}
