@@ -326,7 +326,7 @@ def export(
     *,
     trial: str = "best",
     by: arguments.By = None,
-    replicate: str | int = "0",
+    replicate: str | int | None = None,
     posthoc: str = "temperature",
     onnx: bool = False,
     retrain: bool = False,
@@ -344,10 +344,10 @@ def export(
     Args:
         to: Folder to create.
         trial: Trial, e.g. c00039.
-        replicate: Number of a replicate, or all for their ensemble.
+        replicate: Number of a replicate, or all for their ensemble. (default: the first whose weights are kept)
         posthoc: Post-hoc method that the sweep measured, or none.
         onnx: Also write an ONNX file (needs the extra onnx).
-        retrain: Retrain the trial if its weights are gone.
+        retrain: Retrain replicates whose weights are gone.
         mlflow: Log the model in MLflow with its trial's run.
         register: Register the model in MLflow under this name, with the alias best. (default: none)
         say: Callback for the progress of retraining.
@@ -377,7 +377,7 @@ def export(
         Path(to),
         trial=trial,
         by=by,
-        replicate=str(replicate),
+        replicate=None if replicate is None else str(replicate),
         posthoc=posthoc,
         store=store.child(sweep).uri if store is not None else None,
         trust=trust,

@@ -10,11 +10,13 @@ model.onnx                  the program for runtimes without torch, on request
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 import os
 import platform
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib import resources
@@ -90,6 +92,7 @@ class Exported:
             equal, `None` if the sweep's own weights were exported.
         logged: description of where it is in MLflow.
         why: reason for the choice, e.g. `best by validation NLL`; empty if the user named the trial.
+        left_out: numbers of the replicates that are not part of the ensemble, because they have no weights.
     """
 
     folder: Path
@@ -102,6 +105,7 @@ class Exported:
     again: float | None = None
     logged: str | None = None
     why: str = ""
+    left_out: Sequence[int] = ()
 
     def __str__(self) -> str:
         """Describe the model, and how closely its program reproduces the sweep."""
@@ -110,8 +114,12 @@ class Exported:
         more = "" if self.again is None else f"; trained again, logits equal the sweep's {near}"
         if "onnx" in self.description:
             more += f"; {ONNX} equals the program within {self.description['onnx']['largest_difference']:.1g}"
+        if self.left_out:
+            more += (
+                f"; without replicate {_numbers(self.left_out)}, whose weights are gone: --retrain trains them again"
+            )
         return (
-            f"{self.folder}: {self.trial}{why}, replicate {', '.join(map(str, self.replicates))}, "
+            f"{self.folder}: {self.trial}{why}, replicate {_numbers(self.replicates)}, "
             f"post-hoc {self.posthoc}; probabilities of the {self.samples:,} test samples equal the sweep's "
             f"within {self.difference:.1g}{more}"
             + (f"; {self.logged}" if self.logged else "")
@@ -122,6 +130,10 @@ class Exported:
     def at_bound(self) -> bool:
         """Whether the fit of the post-hoc method ended at a bound. Validation data then do not determine it."""
         return bool(self.description["posthoc"]["parameters"].get("at_bound"))
+
+
+def _numbers(replicates: Sequence[int]) -> str:
+    return ", ".join(map(str, replicates))
 
 
 def undetermined(posthoc: Description) -> str:
@@ -139,7 +151,7 @@ def export_model(
     *,
     trial: str = "best",
     by: str | None = None,
-    replicate: str = "0",
+    replicate: str | None = None,
     posthoc: str = "temperature",
     store: str | None = None,
     trust: bool = False,
@@ -155,7 +167,7 @@ def export_model(
         to: folder to create.
         trial: name of the trial, or `best`.
         by: metric that decides which trial is best; by default the sweep's objective.
-        replicate: number of the replicate, or `all` for an ensemble.
+        replicate: number of the replicate, or `all` for an ensemble; by default the first that has weights.
         posthoc: label or name of a post-hoc method that the sweep measured; `none` for the network's own probabilities.
         store: address of the sweep, if it is in an object store.
         trust: whether to run code from the sweep's folder.
@@ -196,7 +208,9 @@ def export_model(
             made.rename(to)
     numbers = description["source"]["replicates"]
     return Exported(
-        to, chosen.trial, numbers, posthoc, difference, len(split), description, chosen.again, why=chosen.why
+        *(to, chosen.trial, numbers, posthoc, difference, len(split), description, chosen.again),
+        why=chosen.why,
+        left_out=chosen.left_out,
     )
 
 
@@ -318,7 +332,11 @@ def _write(
     """Write all files except the ONNX file into a folder."""
     from safetensors.torch import save
 
-    torch.export.save(program, folder / PROGRAM)
+    # torch's own writer ends the process if the disk is full.
+    data = io.BytesIO()
+    torch.export.save(program, data)
+    (folder / PROGRAM).write_bytes(data.getbuffer())
+    description["program_sha256"] = hashlib.sha256(data.getbuffer()).hexdigest()
     for trained in chosen.networks:
         # Tensors are cloned, because safetensors refuses tensors that share memory, such as tied weights.
         weights = {name: value.detach().clone() for name, value in trained.network.state_dict().items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -14,11 +13,10 @@ from torch import Tensor
 
 from sweeper.core.errors import SweeperError
 from sweeper.exporting.chosen import Description
-from sweeper.exporting.folder import DESCRIPTION, FORMAT, PROGRAM
+from sweeper.exporting.reading import read_model
 from trainables.datasets import DataSetUnavailableError
 from trainables.datasets.image_files import decode_image, image_pixels
 from trainables.datasets.image_stream import ImagePreprocessing
-from trainables.files.atomic import read_text
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -133,10 +131,11 @@ class ExportedModel:
 def load_model(path: str | Path) -> ExportedModel:
     """Load the model that `sweeper export` wrote into the folder `path`.
 
-    Loading can execute code from the folder: load only folders whose author you trust.
+    No pickle of the folder is run, but the program itself names the functions of torch that it calls. Load only folders
+    whose author you trust.
 
     Raises:
-        SweeperError: the folder has no model, or the model is damaged or from a later release.
+        SweeperError: the folder has no model, or the model is damaged (with every fault) or from another release.
 
     Example:
         >>> from sweeper.core.errors import SweeperError
@@ -147,22 +146,7 @@ def load_model(path: str | Path) -> ExportedModel:
         no_such_folder has no model.json
     """
     folder = Path(path)
-    try:
-        description = json.loads(read_text(folder / DESCRIPTION))
-        known = description["format"]
-        # A program of another format is not read, because reading can run code and would fail with another error.
-        module = torch.export.load(folder / PROGRAM).module() if known == FORMAT else None
-    except FileNotFoundError as error:
-        raise SweeperError(f"{folder} has no {Path(str(error.filename or PROGRAM)).name}", _EXPORT) from error
-    except Exception as error:
-        # torch raises any of a dozen types for a damaged program.
-        raise SweeperError(f"the model in {folder} is damaged ({type(error).__name__})", _EXPORT) from error
-    if module is None:
-        raise SweeperError(f"the model in {folder} is of format {known}, not {FORMAT}", "load it with a later release")
-    return ExportedModel(folder, description, module)
-
-
-_EXPORT = "give a folder that `sweeper export NAME --to FOLDER` wrote"
+    return ExportedModel(folder, *read_model(folder))
 
 
 def _sizes(shape: Sequence[int] | None) -> str:

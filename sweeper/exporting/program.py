@@ -172,6 +172,8 @@ def write_onnx(program: torch.export.ExportedProgram, to: Path, split: Split, ex
             )
             assert translated is not None
             translated.save(to)
+    except OSError:  # a full disk
+        raise
     except Exception as error:
         # The exporter raises errors of several types, with pages of text.
         raise SweeperError(

@@ -14,10 +14,12 @@ from rich.text import Text
 
 from sweeper.core.cells import Row, Rows, float_or_none, int_of, text_of
 from sweeper.core.errors import SweeperError
-from sweeper.core.ids import trial_name
+from sweeper.core.ids import SweepPaths, configuration_index, trial_name
 from sweeper.core.labels import STATUS_WORDS, duration, label, number, plural
 from sweeper.core.statistics.basics import spread_text
+from sweeper.journal.journal import read_kind
 from sweeper.journal.reasons import row_text
+from sweeper.journal.records import Added
 from sweeper.results.leaderboard import breaking_constraints, constraints_of, leaderboard, spread_sql
 from sweeper.results.queries import literal
 from trainables.curvature.statistics.base import headline_columns
@@ -52,6 +54,10 @@ class Grid:
     left: frozenset[int] = frozenset({0})
 
 
+#: The name of the best trial, whichever it is.
+BEST = "best"
+
+
 @dataclass(frozen=True)
 class TrialFacts:
     """One trial of a sweep.
@@ -65,7 +71,7 @@ class TrialFacts:
         decisions: the scheduler's decisions; None before the first.
         metrics: mean ± standard deviation over replicates; None before the first evaluation.
         posthoc: test metrics after each post-hoc method; None if none was measured.
-        checkpoints: the folder of its checkpoints; None if none is kept.
+        checkpoints: the folders of its checkpoints; empty if none is kept.
     """
 
     sweep: str
@@ -76,7 +82,7 @@ class TrialFacts:
     decisions: Grid | None
     metrics: Grid | None
     posthoc: Grid | None
-    checkpoints: Path | None
+    checkpoints: Sequence[Path]
 
 
 def trial_facts(results: Results, asked: str | None) -> TrialFacts:
@@ -84,7 +90,7 @@ def trial_facts(results: Results, asked: str | None) -> TrialFacts:
 
     Args:
         results: the sweep. A snapshot is faster, because there are a dozen queries.
-        asked: the trial's name, `c00039`, or its number; None for the best.
+        asked: the trial's name, `c00039`, or its number; None or `best` for the best.
 
     Raises:
         SweeperError: there is no such trial; the message has the nearest name.
@@ -95,14 +101,21 @@ def trial_facts(results: Results, asked: str | None) -> TrialFacts:
     remarks += broken_constraints(results, trial)
     decisions = results.rows(f"SELECT * FROM decisions WHERE trial = {literal(trial)} ORDER BY epoch, decided_at")
     tables = rungs(decisions), metrics(results, trial), posthoc(results, trial)
-    folder = results.paths.checkpoints / trial
-    kept = folder if folder.is_dir() else None
+    kept = checkpoints_of(results.paths, configuration_index(trial))
     return TrialFacts(results.name, trial, ended, remarks, configuration(replicates[0]), *tables, kept)
+
+
+def checkpoints_of(paths: SweepPaths, trial: int) -> list[Path]:
+    """Return the existing folders of a trial's checkpoints: its own, and those of its added seeds."""
+    bodies = (record.body for record in read_kind(paths.journal, Added))
+    seeds = [seed for body in bodies if isinstance(body, Added) for seed in body.seeds if seed.trial == trial]
+    folders = dict.fromkeys(map(paths.trial_checkpoints, (trial, *(seed.configuration for seed in seeds))))
+    return [folder for folder in folders if folder.is_dir()]
 
 
 def chosen_name(results: Results, asked: str | None) -> str:
     """Return the name of an existing trial, by default the best. Raises SweeperError if there is none."""
-    if asked is None:
+    if asked is None or asked == BEST:
         if (best := leaderboard(results).best) is None:
             raise SweeperError(f"{results.name} has no finished trial yet", "name one, e.g. c00000")
         return text_of(best, "trial")
@@ -219,7 +232,8 @@ def trial_view(facts: TrialFacts) -> RenderableType:
     parts.append(drawn(facts.metrics, "not evaluated yet"))
     if facts.posthoc is not None:
         parts.append(drawn(facts.posthoc, ""))
-    places = f"SQL: trial = '{facts.trial}' in every table; checkpoints: {facts.checkpoints or 'none kept'}"
+    folders = ", ".join(map(str, facts.checkpoints)) or "none kept"
+    places = f"SQL: trial = '{facts.trial}' in every table; checkpoints: {folders}"
     parts.append(Text(places, style="dim"))
     heading = Text(f"{facts.sweep} · {facts.trial} · {facts.ended}", style="bold")
     return Group(heading, *map(Text, facts.remarks), *(line for part in parts for line in (Text(), part)))

@@ -132,7 +132,7 @@ def test_the_weights_fit_the_network_and_the_card_tells_what_it_is(digits, expor
         ({"posthoc": "vector"}, "did not measure the post-hoc method 'vector'"),
         ({"posthoc": "isotonic"}, "isotonic cannot be part of a torch program"),
         ({"trial": "c99999"}, "has no evaluated trial 'c99999'"),
-        ({"replicate": "7"}, "has no weights of replicate '7'"),
+        ({"replicate": "7"}, "has no replicate '7'"),
         ({"trial": "worst"}, "are gone"),
     ],
 )
