@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,23 +14,32 @@ from numpy.typing import NDArray
 #: Number of samples per call of the program. It limits the memory of activations for requests of any size.
 BATCH = 256
 
+#: Name under which `trainables.datasets.raw_inputs` is copied next to this file.
+READERS = "calibrated_inputs"
+
 
 class ServedModel:
-    """The program as an MLflow `pyfunc` model: preprocessed samples in, calibrated probabilities out."""
+    """The program as an MLflow `pyfunc` model: raw inputs in, calibrated probabilities out."""
 
-    def __init__(self, program: Path) -> None:
-        """Load the program from its file."""
-        self._module = torch.export.load(program).module()
+    def __init__(self, folder: Path, readers: str = READERS) -> None:
+        """Load the program from its folder; `readers` is the module that reads raw inputs."""
+        self._module = torch.export.load(folder / "program.pt2").module()
+        description = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+        self._reader = importlib.import_module(readers).reader_of(description["input"], folder)
 
     @torch.no_grad()
-    def predict(self, inputs: NDArray[np.generic]) -> NDArray[np.float32]:
-        """Return calibrated probabilities [N, K] of samples [N, …], which must have the signature's type."""
+    def predict(self, inputs: Any) -> NDArray[np.float32]:
+        """Return calibrated probabilities [N, K] of raw inputs: an array, rows by column name, or texts.
+
+        Raises:
+            ValueError: the model cannot take the inputs; the message says why.
+        """
         # torch refuses arrays with negative strides, such as flipped images.
-        samples = torch.from_numpy(np.ascontiguousarray(inputs))
+        samples = torch.from_numpy(np.ascontiguousarray(self._reader.array(inputs)))
         parts = [self._module(samples[at : at + BATCH]) for at in range(0, len(samples), BATCH)]
         return np.asarray(torch.cat(parts).numpy(), dtype=np.float32)
 
 
 def _load_pyfunc(folder: str) -> ServedModel:
     """Load the model in `folder`. MLflow calls this function by its name."""
-    return ServedModel(Path(folder) / "program.pt2")
+    return ServedModel(Path(folder))
