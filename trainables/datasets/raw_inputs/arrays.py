@@ -81,9 +81,9 @@ class Numbers:
         return sample.tolist()
 
     def _refused(self, given: str) -> RefusedInputsError:
-        values = "finite" if self.low is None else f"from {self.low:g} to {self.high:g}"
+        values = "finite values" if self.low is None else f"values from {self.low:g} to {self.high:g}"
         kind = "" if self.integers or np.dtype(self.dtype).kind != "f" else ", as the data set returns its inputs"
-        remedy = f"give {self.dtype} [N, {', '.join(map(str, self.shape))}] with {values} values{kind}"
+        remedy = f"give {self.dtype} [N, {', '.join(map(str, self.shape))}] with {values}{kind}"
         return RefusedInputsError(f"the model cannot take {given}", remedy)
 
 

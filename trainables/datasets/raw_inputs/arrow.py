@@ -73,3 +73,18 @@ def trimmed(column: Any) -> Any:
 
     text = compute.utf8_trim_whitespace(column.cast(pa.string()))
     return compute.if_else(compute.is_in(text, pa.array(MISSING)), pa.scalar(None, pa.string()), text)
+
+
+def parsed(column: Any, form: str) -> Any:
+    """Return an Arrow column of texts as numbers, timestamps or times; times become timestamps of 1970-01-01.
+
+    Raises:
+        pyarrow.ArrowInvalid: a text is none.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as compute
+
+    texts = trimmed(column)
+    if form == "time":  # pyarrow parses no times alone
+        texts = compute.binary_join_element_wise(pa.scalar("1970-01-01"), texts, " ")
+    return texts.cast(pa.float64() if form == "number" else pa.timestamp("us"))

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainables.datasets.raw_inputs.arrays import SHOWN, Array, RefusedInputsError, columns_by_name
-from trainables.datasets.raw_inputs.arrow import NUMERIC, TEXTUAL, as_numbers, as_texts, form_of, trimmed
+from trainables.datasets.raw_inputs.arrow import NUMERIC, TEXTUAL, as_numbers, as_texts, form_of, parsed, trimmed
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def _read(column: Column, values: Any, codes: bool, faults: list[str]) -> NDArra
         return np.empty(0)
     form, wanted = form_of(given.type), column.form
     if wanted in NUMERIC:
-        return _as_form(column, given, form, faults)
+        return _as_form(column, given, codes, faults)
     if codes and form == "number":
         return _as_codes(column, given, faults)
     texts = as_texts(given, lower=wanted == "bool")
@@ -164,20 +164,20 @@ def _read(column: Column, values: Any, codes: bool, faults: list[str]) -> NDArra
     return found
 
 
-def _as_form(column: Column, given: Any, form: str | None, faults: list[str]) -> NDArray[np.float64]:
+def _as_form(column: Column, given: Any, codes: bool, faults: list[str]) -> NDArray[np.float64]:
     import pyarrow as pa
 
-    written = {"number": pa.float64(), "timestamp": pa.timestamp("us"), "time": pa.time64("us")}
-    if form == "text" and column.form in written:
+    form = form_of(given.type)
+    if form == "text" and column.form in ("number", "timestamp", "time"):
         try:
-            given = trimmed(given).cast(written[column.form])
-            form = column.form
+            given, form = parsed(given, column.form), column.form
         except pa.ArrowInvalid:
             text = next(text for text in trimmed(given).to_pylist() if text is not None)
             faults.append(f"{column.name} holds texts such as {text!r}, and the training table {column.form}s")
             return np.empty(0)
-    # JSON has no durations: they can be numbers, too
-    if form not in (column.form, "null", "number" if column.form == "duration" else None):
+    # numbers are seconds: in an array, and as JSON has no durations
+    seconds = "number" if codes or column.form == "duration" else column.form
+    if form not in (column.form, "null", seconds):
         faults.append(f"{column.name} holds {given.type}, and the training table {column.form}s")
         return np.empty(0)
     numbers = np.full(len(given), np.nan) if form == "null" else as_numbers(given)

@@ -71,7 +71,7 @@ class _Texts:
             inputs = named[self.name]
         if hasattr(inputs, "to_pylist"):
             inputs = inputs.to_pylist()
-        texts = [inputs] if isinstance(inputs, str) else inputs
+        texts = [inputs] if isinstance(inputs, str) or not hasattr(inputs, "__len__") else inputs
         kind = getattr(texts, "dtype", None)
         if kind is None or getattr(kind, "kind", "O") in "OUST":
             listed = ["" if text is None or text != text else text for text in texts]  # NaN is not equal to itself
