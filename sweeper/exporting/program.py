@@ -135,8 +135,12 @@ def reader_for(dataset: DataSet) -> Reader:
     if transform is not None and transform.reader is not None:
         return transform.reader
     raw = dataset.test.inputs if transform is None or transform.raw is None else transform.raw
+    low: float | None = 0
+    if dataset.vocabulary and raw.dim() == 2:
+        high: float | None = dataset.vocabulary - 1
+    else:
+        low, high = (0, 255) if raw.dtype == torch.uint8 else (None, None)
     dtype = str(raw.dtype).removeprefix("torch.")
-    low, high = (0, dataset.vocabulary - 1) if dataset.vocabulary else (0, 255) if dtype == "uint8" else (None, None)
     return Numbers(tuple(raw.shape[1:]), dtype, low, high, integers=transform is not None)
 
 

@@ -16,11 +16,10 @@ from sweeper.space.components import variants
 from sweeper.space.configurations import EXAMPLES, configurations, first_examples
 from sweeper.space.evaluation import split_faults
 from sweeper.space.spec import Evaluation, Guard, Objective, SweepSpec
-from trainables.datasets import load_dataset
+from trainables.datasets import Transform, load_dataset
 from trainables.datasets.base import DATASETS, DataSet, Split, batch_fault
 from trainables.datasets.cache import DataSetUnavailableError
 from trainables.datasets.sharing import content_key, node_copy
-from trainables.datasets.transforms import Transform
 from trainables.datasets.splits import build_split
 from trainables.extensions.targets import describe_error
 from trainables.metrics.base import bin_faults

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 import sweeper
-from sweeper.exporting.program import RawNetworks, raw_batches, reader_for
+from sweeper.exporting.program import RawNetworks, exported_program, raw_batches, reader_for
 from tests.sweeper.exporting.swept import calibrated, odd_table, swept_table
-from trainables.datasets import load_dataset
+from trainables.datasets import DataSet, Split, Transform, load_dataset
 from trainables.datasets.raw_inputs import Numbers
 from trainables.datasets.transforms import Undeclared
 
@@ -72,6 +72,19 @@ def test_a_data_set_that_cannot_say_its_transform_is_refused_and_one_without_is_
     plain = replace(table, transform=None)
     assert reader_for(plain) == Numbers(table.input_shape, "float32", integers=False)
     assert torch.equal(next(raw_batches(plain, 1000)), table.test.inputs)
+
+
+def test_a_data_sets_own_transform_travels_in_the_program():
+    celsius = torch.tensor([[-4.0], [21.0], [30.0]])
+    module = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.Tanh())
+    with torch.no_grad():
+        split = Split(module(celsius), torch.tensor([0, 1, 1]))
+    own = DataSet("own", split, split, split, 2, (1,), "", transform=Transform(module, celsius))
+    assert reader_for(own) == Numbers((1,), "float32")
+    program = exported_program(RawNetworks(own, torch.nn.Identity()).eval(), celsius)
+    assert torch.allclose(program.module()(celsius[:2]), split.inputs[:2])
+    with pytest.raises(ValueError, match="test split's raw inputs"):
+        Transform(module)
 
 
 def test_a_missing_number_that_no_row_lacks_is_not_replaced_in_silence(table):
