@@ -26,7 +26,6 @@ from sweeper.core.display import printable
 from sweeper.core.errors import SweeperError, writing_to
 from sweeper.core.labels import label
 from sweeper.exporting.chosen import Chosen, Description, chosen_networks
-from sweeper.exporting.mlflow_files import write_mlflow_files
 from sweeper.exporting.program import (
     CalibratedNetworks,
     RawNetworks,
@@ -42,6 +41,7 @@ from sweeper.results import Results
 from sweeper.results.predictions import FITTED_ON, MEASURED_ON
 from sweeper.results.queries import literal
 from sweeper.storage.metadata import read_manifest
+from sweeper.tracking.mlflow.model_files import write_mlflow_files
 from trainables.curvature.statistics.base import headline_columns
 from trainables.datasets.base import DataSet
 from trainables.datasets.image_stream import ImagePreprocessing
@@ -346,7 +346,7 @@ def _write(
     reader = reader_for(chosen.dataset)
     if isinstance(reader, TokenizerIds):
         reader.tokenizer.save_pretrained(folder / TOKENIZER)
-    write_mlflow_files(folder, description, reader, example[:1].numpy())
+    write_mlflow_files(folder, chosen.dataset.classes, reader, example[:1].numpy())
 
 
 def model_card(chosen: Chosen, description: Description, probabilities: Mapping[str, Floats]) -> str:

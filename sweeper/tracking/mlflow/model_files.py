@@ -16,22 +16,22 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from sweeper.exporting import served
-from sweeper.exporting.chosen import Description
 from trainables.datasets import raw_inputs
 from trainables.datasets.raw_inputs import Numbers, Reader, TableRows, TokenizerIds
 
 CODE, LOADER = "code", "calibrated_model"
+#: Name under which `trainables.datasets.raw_inputs` is copied next to the loader.
+READERS = "calibrated_inputs"
 #: Files with one example sample, in the form that MLflow reads and in the form that a client sends.
 EXAMPLE, SERVED_EXAMPLE = "input_example.json", "serving_input_example.json"
 
 
-def write_mlflow_files(folder: Path, description: Description, reader: Reader, example: NDArray[np.generic]) -> None:
+def write_mlflow_files(folder: Path, classes: int, reader: Reader, example: NDArray[np.generic]) -> None:
     """Add MLflow's description, environment, loader and input example to an exported model.
 
     Args:
         folder: folder with the program.
-        description: contents of `model.json`.
+        classes: number of classes K.
         reader: reader of raw inputs.
         example: one sample of the program's input [1, …].
     """
@@ -39,10 +39,10 @@ def write_mlflow_files(folder: Path, description: Description, reader: Reader, e
     # A local version suffix such as `+cu128` is dropped, because package indexes do not have it.
     needed = [f"{name}=={version(name).partition('+')[0]}" for name in packages]
     given, python = reader.example(example), platform.python_version()
-    text = resources.files("sweeper.exporting").joinpath("MLmodel.yaml").read_text("utf-8")
+    text = resources.files("sweeper.tracking.mlflow").joinpath("MLmodel.yaml").read_text("utf-8")
     model = jinja2.Template(text, trim_blocks=True, keep_trailing_newline=True).render(
         loader=LOADER, code=CODE, python=python, mlflow=version("mlflow"), uuid=uuid4().hex,
-        inputs=_signature(reader), outputs=_tensor("float32", [description["output"]["classes"]]),
+        inputs=_signature(reader), outputs=_tensor("float32", [classes]),
         tensor=not isinstance(given, dict), example=EXAMPLE, served_example=SERVED_EXAMPLE,
         created=f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S.%f}",
     )  # fmt: skip
@@ -54,11 +54,11 @@ def write_mlflow_files(folder: Path, description: Description, reader: Reader, e
     (folder / SERVED_EXAMPLE).write_text(json.dumps(served_example), encoding="utf-8")
     (folder / CODE).mkdir()
     # Our modules are copied under other names, so that they cannot clash with installed ones.
-    shutil.copyfile(served.__file__, folder / CODE / f"{LOADER}.py")
-    (folder / CODE / served.READERS).mkdir()
+    shutil.copyfile(Path(__file__).with_name("served.py"), folder / CODE / f"{LOADER}.py")
+    (folder / CODE / READERS).mkdir()
     for file in sorted(Path(raw_inputs.__file__).parent.glob("*.py")):
-        source = file.read_text("utf-8").replace(raw_inputs.__name__, served.READERS)
-        (folder / CODE / served.READERS / file.name).write_text(source, encoding="utf-8")
+        source = file.read_text("utf-8").replace(raw_inputs.__name__, READERS)
+        (folder / CODE / READERS / file.name).write_text(source, encoding="utf-8")
     (folder / "MLmodel").write_text(model, encoding="utf-8")
     (folder / "python_env.yaml").write_text(yaml.safe_dump(environment, sort_keys=False), encoding="utf-8")
     (folder / "requirements.txt").write_text("\n".join(needed) + "\n", encoding="utf-8")

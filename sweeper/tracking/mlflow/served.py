@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from mlflow.exceptions import MlflowException
 from numpy.typing import NDArray
 
 #: Number of samples per call of the program. It limits the memory of activations for requests of any size.
@@ -21,21 +22,26 @@ READERS = "calibrated_inputs"
 class ServedModel:
     """The program as an MLflow `pyfunc` model: raw inputs in, calibrated probabilities out."""
 
-    def __init__(self, folder: Path, readers: str = READERS) -> None:
-        """Load the program from its folder; `readers` is the module that reads raw inputs."""
+    def __init__(self, folder: Path) -> None:
+        """Load the program and the reader of its raw inputs from a model's folder."""
         self._module = torch.export.load(folder / "program.pt2").module()
         description = json.loads((folder / "model.json").read_text(encoding="utf-8"))
-        self._reader = importlib.import_module(readers).reader_of(description["input"], folder)
+        self._reader = importlib.import_module(READERS).reader_of(description["input"], folder)
 
     @torch.no_grad()
     def predict(self, inputs: Any) -> NDArray[np.float32]:
         """Return calibrated probabilities [N, K] of raw inputs: an array, rows by column name, or texts.
 
         Raises:
-            ValueError: the model cannot take the inputs; the message says why.
+            MlflowException: the model cannot take the inputs; the message has every fault.
         """
+        try:
+            array = self._reader.array(inputs)
+        except ValueError as error:
+            # Servers answer with the message of MLflow's own exceptions alone.
+            raise MlflowException.invalid_parameter_value(str(error)) from error
         # torch refuses arrays with negative strides, such as flipped images.
-        samples = torch.from_numpy(np.ascontiguousarray(self._reader.array(inputs)))
+        samples = torch.from_numpy(np.ascontiguousarray(array))
         parts = [self._module(samples[at : at + BATCH]) for at in range(0, len(samples), BATCH)]
         return np.asarray(torch.cat(parts).numpy(), dtype=np.float32)
 

@@ -22,16 +22,16 @@ from PIL import Image
 import sweeper
 from sweeper.core.ids import SweepPaths
 from sweeper.exporting.folder import DESCRIPTION, PROGRAM
-from sweeper.exporting.mlflow_files import write_mlflow_files
-from sweeper.exporting.program import CalibratedNetworks, exported_program, raw_batches
+from sweeper.exporting.program import CalibratedNetworks, RawNetworks, exported_program, raw_batches, reader_for
+from sweeper.tracking.mlflow.model_files import write_mlflow_files
 from tests.mlflow_stores import free_port
 from tests.patience import patient
-from tests.sweeper.exporting.swept import DIGITS, OWN, calibrated, swept, swept_images
+from tests.sweeper.exporting.swept import DIGITS, MIXED, OWN, calibrated, odd_table, swept, swept_images
 from trainables.datasets import load_dataset
 from trainables.datasets.raw_inputs import Numbers, described
 from trainables.models import build_model
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 SHAPE = (1, 8, 8)
 
 
@@ -44,7 +44,7 @@ def test_mlflow_loads_it_with_its_signature(tmp_path):
     samples = torch.randn(300, *SHAPE)
     reader = Numbers(SHAPE, "float32")
     (tmp_path / DESCRIPTION).write_text(json.dumps({"input": described(reader)}))
-    write_mlflow_files(tmp_path, {"output": {"classes": 10}}, reader, samples[:1].numpy())
+    write_mlflow_files(tmp_path, 10, reader, samples[:1].numpy())
     with torch.no_grad():
         expected = module(samples).numpy()
     model = mlflow.pyfunc.load_model(str(tmp_path))
@@ -53,6 +53,29 @@ def test_mlflow_loads_it_with_its_signature(tmp_path):
     assert np.array_equal(model.metadata.load_input_example(str(tmp_path)), samples[:1].numpy())
     with pytest.raises(mlflow.exceptions.MlflowException):
         model.predict(samples.numpy()[:, :, :4])
+
+
+def test_mlflow_takes_rows_by_column_name_and_answers_with_every_fault(tmp_path):
+    import mlflow.pyfunc
+
+    odd_table().to_csv(tmp_path / "rows.csv", index=False)
+    data = load_dataset("table", file=str(tmp_path / "rows.csv"), target="kind", split="part")
+    torch.manual_seed(0)
+    module = RawNetworks(data, CalibratedNetworks([build_model("mlp", data.input_shape, 3)], None)).eval()
+    raw, reader, to = next(raw_batches(data, 1000)), reader_for(data), tmp_path / "model"
+    to.mkdir()
+    torch.export.save(exported_program(module, raw), to / PROGRAM)
+    (to / DESCRIPTION).write_text(json.dumps({"input": described(reader)}))
+    write_mlflow_files(to, 3, reader, raw[:1].numpy())
+    with torch.no_grad():
+        expected = module(raw).numpy()
+    model, rows = mlflow.pyfunc.load_model(str(to)), odd_table().query("part == 'test'")
+    assert [column.name for column in model.metadata.signature.inputs.inputs] == [MIXED, "True", "colour", "made"]
+    assert np.abs(model.predict(rows[rows.columns[::-1]]) - expected).max() < 1e-6
+    assert np.abs(model.predict(model.metadata.load_input_example(str(to))) - expected[:1]).max() < 1e-6
+    with pytest.raises(mlflow.exceptions.MlflowException) as refused:
+        model.predict(rows.assign(colour="pink", made=3))
+    assert "colour = 'pink' in row 0" in refused.value.message and "made holds int64" in refused.value.message
 
 
 @dataclass(frozen=True)
