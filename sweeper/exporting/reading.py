@@ -7,17 +7,28 @@ import io
 import json
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, ValidationInfo, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from torch.export.pt2_archive import PT2ArchiveReader
 
 from sweeper.core.errors import Fault, SweeperError
 from sweeper.exporting.chosen import Description
 from sweeper.exporting.folder import DESCRIPTION, FORMAT, PROGRAM
 from sweeper.space.spec import structural_faults
+from trainables.datasets.raw_inputs import READERS
 from trainables.files.atomic import read_bytes, read_text
 
 _EXPORT = "give a folder that `sweeper export NAME --to FOLDER` wrote, or export again"
@@ -46,10 +57,25 @@ class _Part(BaseModel):
 
 
 class InputPart(_Part):
-    """The program's input: the shape of one sample, and its type."""
+    """The program's input: the shape of one sample, its type, and the reader of raw inputs that makes it."""
 
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    kind: Literal["array", "table", "words", "tokenizer"]
     shape: list[Size]
     dtype: Literal["float16", "bfloat16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64", "bool"]
+    transformed: bool
+
+    @model_validator(mode="after")
+    def _describes_a_reader(self) -> InputPart:
+        reader = READERS[self.kind]
+        given = {field.name: getattr(self, field.name) for field in fields(reader) if hasattr(self, field.name)}
+        try:
+            TypeAdapter(reader).validate_python(given)
+        except ValidationError as error:
+            words = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+            raise ValueError("; ".join(words)) from error
+        return self
 
 
 class OutputPart(_Part):
@@ -58,21 +84,11 @@ class OutputPart(_Part):
     classes: Size
 
 
-class PreprocessingPart(_Part):
-    """How stored pixels become the program's input."""
+class PicturesPart(_Part):
+    """How the data set decodes image files."""
 
-    stored_shape: Annotated[list[Size], Field(min_length=3, max_length=3)]
-    mean: list[FiniteFloat]
-    std: list[Annotated[FiniteFloat, Field(gt=0)]]
-    size: Size | None
-
-    @field_validator("mean", "std")
-    @classmethod
-    def _one_a_channel(cls, values: list[float], info: ValidationInfo) -> list[float]:
-        shape = info.data.get("stored_shape")
-        if shape is not None and len(values) != shape[0]:
-            raise ValueError(f"{len(values)} values, but stored_shape[0] = {shape[0]}")
-        return values
+    side: Size
+    resized: Size | None
 
 
 class SourcePart(_Part):
@@ -89,7 +105,7 @@ class ModelDescription(_Part):
     input: InputPart
     output: OutputPart
     class_names: list[str]
-    preprocessing: PreprocessingPart | None
+    pictures: PicturesPart | None
     source: SourcePart
     program_sha256: str
 

@@ -16,15 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from trainables.datasets.array_files import reading
 from trainables.datasets.cache import DataSetUnavailableError
+from trainables.datasets.raw_inputs import MISSING, trimmed
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-#: Texts for a missing value: those of pyarrow's CSV reader, which include those of pandas, and UCI's `?`.
-MISSING = (
-    "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA",
-    "NULL", "NaN", "n/a", "nan", "null", "?",
-)  # fmt: skip
 
 DELIMITERS = ",;\t|"
 KNOWN = "CSV (.csv), Parquet (.parquet) or JSON Lines (.jsonl)"
@@ -117,7 +112,6 @@ def _plain(column: pa.ChunkedArray, keep_text: bool, *, typed: bool, comma: bool
         comma: whether a comma can be the decimal point.
     """
     import pyarrow as pa
-    import pyarrow.compute as compute
 
     kinds, kind = pa.types, column.type
     if kinds.is_float16(kind):
@@ -132,8 +126,7 @@ def _plain(column: pa.ChunkedArray, keep_text: bool, *, typed: bool, comma: bool
             return column
     elif not (kinds.is_string(kind) or kinds.is_large_string(kind)):
         return column
-    text = compute.utf8_trim_whitespace(column.cast(pa.string()))
-    text = compute.if_else(compute.is_in(text, pa.array(MISSING)), pa.scalar(None, pa.string()), text)
+    text = trimmed(column)
     numbers = None if keep_text else numbers_in(text, typed=typed, comma=comma)
     return text if numbers is None else numbers
 

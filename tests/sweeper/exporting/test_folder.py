@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 import sweeper
 from sweeper.core.ids import SweepPaths
 from sweeper.exporting.folder import NONE, Exported, _reference
-from sweeper.exporting.program import joint_logits
+from sweeper.exporting.program import joint_logits, raw_batches
 from sweeper.results.predictions import StoredPredictions
 from tests.running import in_process
 from tests.sweeper.exporting.swept import DIGITS, OWN, SPIRALS, stored, swept
@@ -64,7 +64,7 @@ def test_the_program_gives_the_sweeps_probabilities(which, replicate, posthoc, r
             paths.name, tmp_path / "model", replicate=replicate, posthoc=posthoc, output=paths.root.parent
         )
     options = {} if which == "digits" else SPIRALS
-    test = load_dataset(**(options or {"name": "digits"})).test
+    raw = next(raw_batches(load_dataset(**(options or {"name": "digits"})), 1000))
     parts = stored(paths, done.trial, [0, 1] if replicate == "all" else [int(replicate)])
     if posthoc == NONE:
         expected = softmax64(parts["test"][0])
@@ -72,11 +72,11 @@ def test_the_program_gives_the_sweeps_probabilities(which, replicate, posthoc, r
         gamma = done.description["source"]["configuration"]["loss"]["gamma"]
         expected = fit(posthoc, *parts["val"], **({"gamma": gamma} if posthoc == "focal_map" else {}))(parts["test"][0])
     model = sweeper.load_model(done.folder)
-    found = model.predict(test.inputs)
+    found = model.predict(raw)
     assert found.shape == expected.shape and np.abs(found.double().numpy() - expected).max() < 1e-5
-    assert done.difference < 1e-5 and done.samples == len(test)
-    assert torch.allclose(model.predict(test.inputs[0]), found[:1], atol=1e-5)
-    assert model.predict(test.inputs[:0]).shape == (0, found.shape[1])
+    assert done.difference < 1e-5 and done.samples == len(raw)
+    assert torch.allclose(model.predict(raw[0]), found[:1], atol=1e-5)
+    assert model.predict(raw[:0]).shape == (0, found.shape[1])
     assert {path.name for path in done.folder.iterdir()} == {
         "program.pt2", "model.json", "model_card.md", "MLmodel", "code", "python_env.yaml", "requirements.txt",
         "input_example.json", "serving_input_example.json",
@@ -123,7 +123,8 @@ def test_the_weights_fit_the_network_and_the_card_tells_what_it_is(digits, expor
     for words in ("1,079 training", "focal (gamma", f"trial `{done.trial}`", "Reliability", "Limits"):
         assert words in card
     description = json.loads((done.folder / "model.json").read_text("utf-8"))
-    assert description["input"] == {"shape": [1, 8, 8], "dtype": "float32"}
+    taken = {"kind": "array", "shape": [1, 8, 8], "dtype": "uint8", "low": 0, "high": 16, "transformed": True}
+    assert description["input"] == {**taken, "integers": True}
 
 
 @pytest.mark.parametrize(
