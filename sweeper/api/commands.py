@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
-from cyclopts.validators import Number
 from rich.console import Group
 
 from sweeper.api import arguments
@@ -32,6 +31,7 @@ from sweeper.reporting.status import (
     LOOK_SECONDS,
     SweepWatch,
     WatchUpdate,
+    audit_all,
     audit_sweep,
     look_at_all,
     status_of,
@@ -245,7 +245,7 @@ def plan(
     cluster: str | Path | None = None,
     slurm: bool = False,
     slurm_file: str | Path | None = None,
-    price_per_gpu_hour: Annotated[float | None, Parameter(validator=Number(gte=0))] = None,
+    price_per_gpu_hour: Annotated[float | None, *arguments.NotNegative] = None,
 ) -> CommandResult[Plan]:
     """Estimate trials, time and cost before training.
 
@@ -344,7 +344,7 @@ def status(
 
     Args:
         name: Name of the sweep. (default: all)
-        audit: Recompute every decision from the journal, look for lost table files, and report differences.
+        audit: Recompute every decision from the journals, look for lost table files, and report differences.
         watch: Watch until the sweep ends; Ctrl-C only stops watching.
 
     Returns:
@@ -365,12 +365,11 @@ def status(
         )
     if watch:
         return _watched(name, place, address)
-    if audit and name is not None:
-        name, folder = local_copy(name, place)
-        said, differences = audit_sweep(name, folder)
+    if audit:
+        said, differences = audit_all(local_copies(place)) if name is None else audit_sweep(*local_copy(name, place))
         lines = [*said, *(f"  {difference}" for difference in differences)]
         return CommandResult(differences, "\n".join(map(printable, lines)), exit_code=int(bool(differences)))
-    if address is not None and not audit:
+    if address is not None:
         from sweeper.execution.cluster.cluster import sweeps_table
 
         cluster = connect(address)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from annotated_types import Ge, Le
 from cyclopts import Parameter
-from cyclopts.validators import Number
 
 from sweeper.api import analyses, arguments, commands
 from sweeper.api.arguments import opened, output_folder, remote_output
@@ -213,7 +213,7 @@ def ui(
     *,
     output: arguments.Output = None,
     tracking_uri: arguments.Tracking = None,
-    port: Annotated[int, Parameter(validator=Number(gte=1, lte=65535))] = 5000,
+    port: Annotated[int, Ge(1), Le(65535)] = 5000,
     host: str = "127.0.0.1",
     say: arguments.Say = lambda line: None,
 ) -> CommandResult[None]:
@@ -253,7 +253,7 @@ def ui(
 def serve(
     *,
     output: arguments.Output = None,
-    port: Annotated[int, Parameter(validator=Number(gte=0, lte=65535))] = 8337,
+    port: Annotated[int, Ge(0), Le(65535)] = 8337,
     say: arguments.Say = lambda line: None,
 ) -> CommandResult[None]:
     """Show all sweeps in a browser, live.
@@ -305,12 +305,7 @@ def mcp(*, allow_run: bool = False, output: arguments.Output = None) -> CommandR
         from sweeper.api.agent import serve_tools
     except ModuleNotFoundError as error:
         raise _lacks("mcp", error) from error
-    tools: dict[str, Callable[..., object]] = {
-        "plan": commands.plan, "status": commands.status, "results": results_, "show": show,
-        "compare": analyses.compare, "ensemble": analyses.ensemble,
-        "conformal": analyses.conformal,
-    }  # fmt: skip
-    serve_tools(output_folder(output), tools | ({"stop": commands.stop} if allow_run else {}), allow_run=allow_run)
+    serve_tools(output_folder(output), allow_run=allow_run)
     return CommandResult(None)
 
 

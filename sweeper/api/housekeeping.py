@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import os
@@ -90,15 +91,31 @@ def init(
         if not equals or not written:
             raise SweeperError(f"--grid {text!r} is not of the form PATH=VALUES", "write e.g. --grid loss.gamma=1,2,5")
         values[path.strip()] = [value.strip() for value in written.split(",")]
+    settings = {"objective": objective, "epochs": epochs, "replicates": replicates}
+    make = functools.partial(template, dataset, loss, network, values, **settings)
+    text = make()  # raises before anything is written
     with writing_to(file, "name another file"):
-        text = template(dataset, loss, network, values, objective=objective, epochs=epochs, replicates=replicates)
         write_text(file.with_name(FILE), json.dumps(json_schema(installed_registries()), indent=1, default=list))
         write_text(file, FIRST_LINE + text)
     try:
-        load_spec(file)
+        spec = load_spec(file)
+        if "dataset.file" in values:
+            _suit(file, spec, values, make)
     except SweeperError as error:  # the file stays, so that its errors can be corrected in it
         return CommandResult(file, notes=[f"wrote {file}, which has errors"], fault=error)
     return CommandResult(file, notes=[f"wrote {file} and {FILE}\nnext\n  sweeper plan {file}\n  sweeper run {file}"])
+
+
+def _suit(file: Path, spec: SweepSpec, values: dict[str, list[str]], make: Callable[..., str]) -> None:
+    """Write a search space again with a batch size and bins that suit its own data, and check it as `run` does."""
+    from sweeper.planning.preparation import prepare_dataset, suited_sizes
+
+    size, bins = suited_sizes(spec)
+    if size < configurations(spec)[0]["optimizer"]["batch_size"]:
+        values.setdefault("optimizer.batch_size", [str(size)])
+    with writing_to(file, "name another file"):
+        write_text(file, FIRST_LINE + make(bins=bins))
+    prepare_dataset(load_spec(file))
 
 
 def _tutorial(folder: Path) -> CommandResult[list[Path]]:
@@ -146,6 +163,8 @@ def validate(
             raise
         except SweeperError as error:
             untried = f"not tried on its data: {error.message}"
+    else:
+        untried = "the loop is not tried here: `sweeper plan` trains it for two epochs"
     return CommandResult(
         spec, "\n".join(filter(None, (f"{space} is valid: {seeds}; varies {varying}", described, untried)))
     )

@@ -42,6 +42,7 @@ from sweeper.exporting.program import (
 from sweeper.results import Results
 from sweeper.results.predictions import FITTED_ON, MEASURED_ON
 from sweeper.results.queries import literal
+from sweeper.results.recalibration import BOUND_CAUSES
 from sweeper.storage.metadata import read_manifest
 from sweeper.tracking.mlflow.model_files import write_mlflow_files
 from trainables.curvature.statistics.base import headline_columns
@@ -144,8 +145,8 @@ def _numbers(replicates: Sequence[int]) -> str:
 def undetermined(posthoc: Description) -> str:
     """Return the warning that validation data do not determine a post-hoc method, given as in `model.json`."""
     return (
-        f"validation data do not determine {posthoc['method']}, whose fit ended at its bound (too few samples, all "
-        f"predicted right, or none of a class): give more validation data, or export with --posthoc {NONE}"
+        f"validation data do not determine {posthoc['method']}, whose fit ended at its bound ({BOUND_CAUSES}): give "
+        f"more validation data, or export with --posthoc {NONE}"
     )
 
 

@@ -69,6 +69,20 @@ def prepare_dataset(spec: SweepSpec, manifest: Mapping[str, object] | None = Non
     return dataset
 
 
+def suited_sizes(spec: SweepSpec) -> tuple[int, int]:
+    """Return a batch size and a number of bins that suit the data of `spec`; at most its own.
+
+    Raises:
+        SweeperError: the data cannot be loaded.
+    """
+    dataset = _load(spec.dataset)
+    (size, *_), rows = [c["optimizer"]["batch_size"] for c in first_examples(spec)], len(dataset.train)
+    # Halved until it fits; batch-norm fails on a last batch of one sample.
+    while size > 1 and (size > rows or rows % size == 1):
+        size //= 2
+    return size, max(1, min(spec.evaluation.bins, len(dataset.val), len(dataset.test)))
+
+
 def data_of_loop(spec: SweepSpec) -> DataSet:
     """Return the data set that a search space with a loop names; by default a stand-in for the loop's own data.
 

@@ -71,7 +71,8 @@ def posthoc_methods(results: Results) -> RenderableType | None:
     for at, method in enumerate(posthoc.tables[0].methods):
         cells = [table.rows[0][2][at] for table in posthoc.tables]
         shown.add_row(method, *(Text(cell.text, style="bold" if cell.best else "") for cell in cells))
-    return shown
+    reasons = dict.fromkeys(reason for table in posthoc.tables for _, reason in table.notes)
+    return Group(shown, *(Text(f"– not fitted: {reason}", style="dim") for reason in reasons))
 
 
 def failure_lines(results: Results) -> list[str]:

@@ -26,7 +26,7 @@ from sweeper.core.labels import AFTER_METHODS, STATUS_WORDS, duration, label, pl
 from sweeper.core.schemas import REHEARSAL
 from sweeper.results.leaderboard import MARK, Leaderboard, leaderboard
 from sweeper.results.queries import VIEWS
-from trainables.curvature.statistics.base import statistic_of
+from trainables.curvature.statistics.base import measured_loss, statistic_of
 from trainables.metrics.base import metric_of
 from trainables.registry.names import nearest
 
@@ -267,14 +267,16 @@ def meaning(column: str) -> str:
     """Return the meaning of a column, e.g. `expected calibration error, in [0, 1]; smaller is better`."""
     if (known := column_words().get(column)) is not None:
         return known
+    if (statistic := statistic_of(column)) is not None:
+        loss, described = statistic
+        words = ": ".join(filter(None, (label(column), described.summary)))
+        return f"{words}; Hessian of {measured_loss(loss)}"
     for ending, words in ENDINGS.items():
         if column.endswith(ending):
             return f"{words}{label(column.removesuffix(ending))}"
     if column.startswith("config_"):
         part, _, rest = column.removeprefix("config_").partition("_")
         return f"name of the {part}" if rest == "name" else f"hyperparameter {rest} of the {part}"
-    if (statistic := statistic_of(column)) is not None:
-        return f"{label(column)}: {statistic[1].summary}" if statistic[1].summary else label(column)
     metric = metric_of(column)
     if metric is None:
         return label(column)

@@ -246,6 +246,10 @@ def signed(value: float, digits: int = 2) -> str:
     return (f"{value:+,.0f}" if abs(value) >= 100 else f"{value:+.{digits}g}").replace("-", "−")
 
 
+#: Reasons why validation data do not determine a fit.
+BOUND_CAUSES = "too few samples, all predicted right, none of a class, or predictions no better than chance"
+
+
 @dataclass(frozen=True)
 class Effect:
     """The effect of one method.
@@ -290,7 +294,7 @@ class Effect:
             return ""
         return (
             f"validation data do not determine {self.at_bound} of {plural(self.fits, 'fit')} of {self.words}, which "
-            "ended at their bound (too few samples, all predicted right, or none of a class): do not rely on them"
+            f"ended at their bound ({BOUND_CAUSES}): do not rely on them"
         )
 
     @property

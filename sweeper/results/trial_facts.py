@@ -192,20 +192,31 @@ def metrics(results: Results, trial: str) -> Grid | None:
 
 
 def posthoc(results: Results, trial: str) -> Grid | None:
-    """Return ECE and NLL on test data after each post-hoc method, at the last evaluation."""
+    """Return ECE and NLL on test data after each post-hoc method, or why there are none, at the last evaluation."""
     present = results.columns("evaluations")
-    methods = [re.sub(r"^posthoc_|_nll$", "", name) for name in present if re.fullmatch(r"posthoc_.*_nll", name)]
+    # Each method has a column for the reason; a weighted metric, `posthoc_temperature_weighted_nll`, has none.
+    methods = [match[1] for name in present if (match := re.fullmatch(r"posthoc_(.*)_unavailable", name))]
     methods = [name for name in methods if f"posthoc_{name}_ece" in present]
     if not methods:
         return None
     columns = ["ece", "nll", *(f"posthoc_{name}_{metric}" for name in methods for metric in ("ece", "nll"))]
-    selected = ", ".join(spread_sql(name, name) for name in columns)
+    selected = ", ".join(
+        [*(spread_sql(name, name) for name in columns), *(f"any_value({_reason(n)}) AS {_reason(n)}" for n in methods)]
+    )
     row = results.rows(f"SELECT {selected} FROM final WHERE trial = {literal(trial)} AND split = 'test'")[0]
     if row["nll"] is None:
         return None
     named = {"uncalibrated": "", **{name.replace("_", " "): f"posthoc_{name}_" for name in methods}}
     rows = [[words, value(row, f"{start}ece"), value(row, f"{start}nll")] for words, start in named.items()]
-    return Grid(("post-hoc, test data", "ECE", "NLL"), rows)
+    reasons = ["", *(str(row[_reason(name)] or "") for name in methods)]
+    if not any(reasons):
+        return Grid(("post-hoc, test data", "ECE", "NLL"), rows)
+    explained = [[*cells, reason] for cells, reason in zip(rows, reasons, strict=True)]
+    return Grid(("post-hoc, test data", "ECE", "NLL", "reason"), explained, frozenset({0, 3}))
+
+
+def _reason(method: str) -> str:
+    return f"posthoc_{method}_unavailable"
 
 
 def value(row: Row, column: str) -> str:

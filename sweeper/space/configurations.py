@@ -388,7 +388,23 @@ def size_faults(spec: SweepSpec) -> list[Fault]:
         f"the stratum {name} has {trials}{more}, but {spec.scheduler.name} with these settings needs "
         f"{schedule.smallest_pool} to compare"
     )
-    return [Fault(PLACE, rule, "raise samples, write grid instead of choice or one_of, or remove a path")]
+    needed = samples_needed(spec)
+    more = "" if needed is None else f"raise samples to {needed:,}, "
+    return [Fault(PLACE, rule, f"{more}write grid instead of choice or one_of, or remove a path")]
+
+
+def samples_needed(spec: SweepSpec) -> int | None:
+    """Return the fewest samples at which each stratum is large enough; None if 128 times as many do not suffice."""
+
+    def suffice(samples: int) -> bool:
+        schedule, sizes = spec.schedule, stratum_sizes(spec.model_copy(update={"samples": samples}))
+        assert isinstance(schedule, Stratified)
+        return min(sizes.values()) >= schedule.smallest_pool
+
+    enough = next(filter(suffice, (spec.samples * 2**power for power in range(1, 8))), None)
+    if enough is None:
+        return None
+    return next(filter(suffice, range(enough // 2 + 1, enough + 1)))
 
 
 def repeat_notes(spec: SweepSpec) -> list[str]:

@@ -220,6 +220,8 @@ def _read(path: Path, parse: Callable[[bytes], Any]) -> dict[str, Any]:
         values = parse(read_bytes(path, MAXIMUM_BYTES))
     except FileNotFoundError:
         return {}
+    except PermissionError as error:
+        raise SweeperError(f"{path} cannot be read: {error.strerror}", "ask its owner for access") from error
     except (OSError, ValueError, RecursionError) as error:
         reason = (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0]
         raise _damaged(path, reason) from error

@@ -48,5 +48,6 @@ def reader_of(description: Mapping[str, Any], folder: Path) -> Reader:
 
 __all__ = [
     "MISSING", "NUMERIC", "READERS", "Array", "Column", "Numbers", "Reader", "RefusedInputsError", "TableRows",
-    "TokenizerIds", "WordIds", "as_numbers", "as_texts", "described", "form_of", "padded_ids", "reader_of", "trimmed", "words_of",
+    "TokenizerIds", "WordIds", "as_numbers", "as_texts", "described", "form_of", "padded_ids", "reader_of",
+    "trimmed", "words_of",
 ]  # fmt: skip
