@@ -27,7 +27,7 @@ from pydantic import AllowInfNan, BeforeValidator, ConfigDict, ValidationError, 
 
 from search_spaces import packaged_files
 from sweeper.core.domains import Values
-from sweeper.core.errors import Fault, InvalidArgumentsError, SweeperError
+from sweeper.core.errors import Fault, InvalidArgumentsError
 from sweeper.reporting.live import NotebookProgress, Progress, in_notebook
 from sweeper.space.catalogue import keys_of, values_of
 from sweeper.storage.lookup import sweep_names

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from annotated_types import Ge, Le
 from cyclopts import Parameter
 
-from sweeper.api import analyses, arguments, commands
+from sweeper.api import analyses, arguments
 from sweeper.api.arguments import opened, output_folder, remote_output
 from sweeper.api.finished import DrawnFigure, ReportPage
 from sweeper.core.display import CommandResult, format_table
