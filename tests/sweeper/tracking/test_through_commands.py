@@ -12,7 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from sweeper.core.ids import SweepPaths, trial_name
 from sweeper.journal.journal import read_journal
 from sweeper.journal.state import fold
-from sweeper.tracking.mlflow import default_address
+from sweeper.tracking.choice import default_address
 from sweeper.tracking.mlflow.pages import experiments
 from tests.running import in_process, kill, started, sweeper, wait_for_records, write_space
 from tests.sweeper.tracking.test_wandb import run_of
