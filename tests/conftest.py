@@ -47,6 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.loadscopereorder = False
     for variable in ("MLFLOW_TRACKING_URI", "SWEEPER_OUTPUT"):  # no test writes to the caller's stores
         os.environ.pop(variable, None)
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # else MLflow writes a file to the user's home
     torch.set_num_threads(1)
 
 

@@ -15,7 +15,6 @@ from sweeper.core.ids import SweepPaths
 from sweeper.storage.metadata import TRACKER, read_manifest
 from sweeper.storage.places import DRIVING, place_of
 from sweeper.tracking.base import kind_of
-from sweeper.tracking.mlflow import TRACKER as MLFLOW, default_address
 
 #: MLflow's own environment variable, which names the tracker of new sweeps.
 VARIABLE = "MLFLOW_TRACKING_URI"
@@ -27,7 +26,13 @@ NONE, DEFAULT = "none", "default"
 KEPT = "kept"
 
 #: Addresses that mean files, whose paths are made absolute: later commands may run in another directory.
-_FILES = ("sqlite:///", "tensorboard:")
+_SQLITE = "sqlite:///"
+_FILES = (_SQLITE, "tensorboard:")
+
+
+def default_address(output: Path) -> str:
+    """Return the local MLflow store of the sweeps below `output`: one SQLite file."""
+    return f"{_SQLITE}{(output / 'mlflow.db').resolve()}"
 
 
 def checked(address: str) -> str:
@@ -90,7 +95,7 @@ def tracker_of(paths: SweepPaths, address: str | None = None) -> str:
 def mlflow_of(paths: SweepPaths, address: str | None = None) -> str:
     """Return `tracker_of`. Raises SweeperError if it is not an MLflow store."""
     tracker = tracker_of(paths, address)
-    if kind_of(tracker) is MLFLOW:
+    if kind_of(tracker) is kind_of(default_address(paths.root.parent)):
         return tracker
     raise SweeperError(
         f"the runs of {paths.name!r} are in {kind_of(tracker).name}, not in MLflow",
