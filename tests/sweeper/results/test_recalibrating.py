@@ -357,7 +357,8 @@ def test_further_metrics_are_measured_where_they_are_asked_for(sweep: Sweep) -> 
     assert rows and rows_of(sweep, "CAST(metrics->>'smooth_ece' AS DOUBLE) > 0")
     query = (
         "SELECT avg(CAST(metrics->>'smooth_ece' AS DOUBLE)) AS mean FROM recalibrations "
-        "JOIN final USING (trial, replicate, epoch, split) WHERE split = 'test' AND status = 'completed' AND method = '{}'"
+        "JOIN final USING (trial, replicate, epoch, split) "
+        "WHERE split = 'test' AND status = 'completed' AND method = '{}'"
     )
     for request, values in zip(done.requests, done.values, strict=True):
         (row,) = Results(sweep.paths.root).rows(query.format(request.method))
