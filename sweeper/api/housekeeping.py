@@ -58,7 +58,7 @@ def init(
     Args:
         file: Search space file to write, e.g. mine.yaml.
         dataset: Data set (`sweeper spaces --datasets` lists all). (default: digits, or table with --table)
-        table: Your own table in CSV, Parquet or JSON Lines.
+        table: Your own table in CSV, Parquet or JSON Lines; batch size and bins are written to suit it.
         target: Column of the table that holds the classes.
         loss: Loss family; repeatable. (default: cross_entropy and focal)
         network: Network; repeatable. (default: mlp)
@@ -91,8 +91,9 @@ def init(
         if not equals or not written:
             raise SweeperError(f"--grid {text!r} is not of the form PATH=VALUES", "write e.g. --grid loss.gamma=1,2,5")
         values[path.strip()] = [value.strip() for value in written.split(",")]
-    settings = {"objective": objective, "epochs": epochs, "replicates": replicates}
-    make = functools.partial(template, dataset, loss, network, values, **settings)
+    make = functools.partial(
+        template, dataset, loss, network, values, objective=objective, epochs=epochs, replicates=replicates
+    )
     text = make()  # raises before anything is written
     with writing_to(file, "name another file"):
         write_text(file.with_name(FILE), json.dumps(json_schema(installed_registries()), indent=1, default=list))
@@ -111,7 +112,7 @@ def _suit(file: Path, spec: SweepSpec, values: dict[str, list[str]], make: Calla
     from sweeper.planning.preparation import prepare_dataset, suited_sizes
 
     size, bins = suited_sizes(spec)
-    if size < configurations(spec)[0]["optimizer"]["batch_size"]:
+    if size is not None:
         values.setdefault("optimizer.batch_size", [str(size)])
     with writing_to(file, "name another file"):
         write_text(file, FIRST_LINE + make(bins=bins))

@@ -69,18 +69,19 @@ def prepare_dataset(spec: SweepSpec, manifest: Mapping[str, object] | None = Non
     return dataset
 
 
-def suited_sizes(spec: SweepSpec) -> tuple[int, int]:
-    """Return a batch size and a number of bins that suit the data of `spec`; at most its own.
+def suited_sizes(spec: SweepSpec) -> tuple[int | None, int]:
+    """Return a smaller batch size if the data of `spec` need one, and a number of bins that suits them.
 
     Raises:
         SweeperError: the data cannot be loaded.
     """
-    dataset = _load(spec.dataset)
-    (size, *_), rows = [c["optimizer"]["batch_size"] for c in first_examples(spec)], len(dataset.train)
+    dataset, own = _load(spec.dataset), first_examples(spec)[0]["optimizer"]["batch_size"]
+    assert isinstance(own, int)
+    rows, size = len(dataset.train), own
     # Halved until it fits; batch-norm fails on a last batch of one sample.
     while size > 1 and (size > rows or rows % size == 1):
         size //= 2
-    return size, max(1, min(spec.evaluation.bins, len(dataset.val), len(dataset.test)))
+    return size if size < own else None, max(1, min(spec.evaluation.bins, len(dataset.val), len(dataset.test)))
 
 
 def data_of_loop(spec: SweepSpec) -> DataSet:

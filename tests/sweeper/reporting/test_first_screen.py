@@ -215,6 +215,7 @@ def test_a_majority_class_predictor_is_warned_of(quickstart_folder: Path) -> Non
         return majority_warning(of, Leaderboard([*rows], (), "", Goal("val_ece", "min")))  # type: ignore[arg-type,list-item]
 
     better = {**row, "trial": "c00001", "judged": 0.02, "val_balanced_accuracy": 0.8}
+
     def sweep(**specification: object) -> object:
         return SimpleNamespace(specification=specification, manifest={"dataset": {"classes": 2}})
 
