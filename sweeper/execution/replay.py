@@ -19,7 +19,8 @@ from sweeper.core.ids import trial_name
 from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.executor import Executor, Job, Session
 from sweeper.execution.options import RunOptions
-from sweeper.execution.predictions_file import Predictions, read_predictions
+from sweeper.execution.predictions import Predictions
+from sweeper.execution.predictions_file import read_predictions
 from sweeper.space.configurations import Configurations
 from sweeper.storage.sweeps import Sweep
 from trainables.metrics.base import finite_logits
