@@ -58,6 +58,8 @@ WIDE = re.compile(rf"({'|'.join(name for role in OF_SCORES for name in ROLES[rol
 #: The column in which pandas writes row numbers.
 ROW_NUMBERS = re.compile(r"(Unnamed: \d+|__index_level_\d+__|)")
 
+TABLES = (".csv", ".parquet", ".jsonl", ".json")
+FORMS = (*ARRAYS, *TABLES)
 SAME_TYPES = "give the arrays of all splits one type"
 SAME_ORDER = "give one for each sample, in the same order"
 
@@ -145,6 +147,8 @@ def _contents(path: Path, role: str) -> list[StoredArray] | pa.Table:
         arrays = stored_arrays(path)
         alone = len(arrays) == 1 and (role == TARGET or path.suffix == ".npy")
         return [replace(arrays[0], name=role)] if alone else arrays
+    if path.is_file() and path.suffix not in TABLES:
+        raise DataSetUnavailableError(path, "is no file of predictions that is known", f"give {', '.join(FORMS)}")
     table = read_table(str(path))
     return table.rename_columns([role]) if role == TARGET and table.num_columns == 1 else table
 

@@ -7,16 +7,14 @@ A row is a sample. `prediction_tables` finds the columns of labels, scores, spli
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from sweeper.execution.prediction_runs import Place, Rows, Samples, Values, check_runs, nested, with_validation
+from sweeper.execution.prediction_runs import Samples, Values, check_runs, nested, with_validation
 from sweeper.execution.prediction_tables import (
     EPOCH,
     OF_SCORES,
@@ -32,13 +30,12 @@ from sweeper.execution.prediction_tables import (
     Faults,
     read_columns,
 )
+from sweeper.execution.predictions import Predictions
 from sweeper.space.components import WORD
-from trainables.datasets.base import hash_of_splits
 from trainables.metrics.base import are_probabilities
 from trainables.metrics.two_classes import as_two_classes
-from trainables.registry import IMPORTED, OWN, SPLITS
 from trainables.training.evaluation import FITTED_ON
-from trainables.training.own_loop import LOGITS, PARTS, PROBABILITIES
+from trainables.training.own_loop import LOGITS, PROBABILITIES
 
 _IS = pa.types
 NUMBERS = (_IS.is_integer, _IS.is_floating)
@@ -47,71 +44,8 @@ LISTS = (_IS.is_list, _IS.is_large_list, _IS.is_fixed_size_list)
 #: Types of columns that can be hyperparameters.
 PLAIN = (*NUMBERS, *TEXTS, _IS.is_boolean, _IS.is_null)
 
-#: Post-hoc methods that are compared, of many classes and of two. If there are many runs, only the first, since the
-#: others take seconds each.
-METHODS, OF_TWO_CLASSES = ["temperature", "vector", "isotonic"], ["temperature", "beta", "isotonic"]
-
-#: Further metrics for data with two classes: those of the probability of class 1.
-BINARY = ["ece_positive", "calibration_slope", "calibration_intercept"]
-
 #: Most values that are shown of a wrong row.
 MOST_SHOWN = 5
-
-
-@dataclass(frozen=True)
-class Predictions:
-    """The contents of a file of predictions.
-
-    Attributes:
-        configurations: values of the configurations, nested as in a search space.
-        seeds, epochs, splits: those in the file, in order; `val` is the first split.
-        logits: logits of all samples, float32 [N, K].
-        targets: class indices of all samples, int64 [N].
-        rows: configuration, seed and epoch → split → its rows.
-        weights: weights of all samples, float32 [N]; `None` for equal weights.
-        notes: assumptions about something that the file does not say, and what was not used, one sentence each.
-    """
-
-    configurations: Sequence[Values]
-    seeds: Sequence[int]
-    epochs: Sequence[int]
-    splits: Sequence[str]
-    logits: NDArray[np.float32]
-    targets: NDArray[np.int64]
-    rows: Mapping[Place, Mapping[str, Rows]]
-    weights: NDArray[np.float32] | None = None
-    notes: Sequence[str] = ()
-
-    def space(self) -> Values:
-        """Return a search space that contains the configurations."""
-        parts = {part: own for part in PARTS if (own := [c[part] for c in self.configurations])[0] != {"name": OWN}}
-        rest = [{key: value for key, value in c.items() if key not in PARTS} for c in self.configurations]
-        named = {}
-        for part, values in parts.items():
-            names = dict.fromkeys(value["name"] for value in values)
-            options = [_choices([value for value in values if value["name"] == name]) for name in names]
-            named[part] = {"one_of": options} if len(options) > 1 else options[0]
-        binary = self.logits.shape[1] == 2
-        return {
-            "loop": IMPORTED,
-            "scheduler": {"name": "none", "max_epochs": self.epochs[-1]},
-            "samples": len(self.configurations),
-            "replicates": {"count": len(self.seeds), "seeds": [*self.seeds]},
-            "evaluation": {
-                "curvature": False,
-                "splits": [*self.splits],
-                "posthoc": (OF_TWO_CLASSES if binary else METHODS)[: None if len(self.rows) == 1 else 1],
-                "metrics": BINARY if binary else [],
-            },
-            "space": {**named, **_choices(rest)},
-        }
-
-    def facts(self) -> Values:
-        """Return the manifest's facts about the data: samples per split, classes, and the hash of the splits."""
-        first = next(iter(self.rows.values()))
-        sizes = dict.fromkeys(SPLITS, 0) | {name: len(own) for name, own in first.items()}
-        digest = hash_of_splits(*(self.targets[first.get(name, ())] for name in SPLITS))
-        return {"samples": sizes, "classes": self.logits.shape[1], "split_hash": digest}
 
 
 def read_predictions(file: Path, labels: Path | None = None, *, cross_fit: bool = False) -> Predictions:
@@ -323,13 +257,3 @@ def _weights(column: pa.Array, faults: Faults) -> NDArray[np.float32]:
     if wrong := int((~(np.isfinite(weights) & (weights > 0))).sum()):
         faults.add(f"{wrong:,} of {len(weights):,} weights are not above 0", "leave out rows without a weight")
     return weights
-
-
-def _choices(rows: Sequence[Values]) -> Values:
-    """Return each key's value if all rows share it, else a choice of its values."""
-    keys = dict.fromkeys(key for row in rows for key in row)
-    seen: dict[str, list[Any]] = {key: [*dict.fromkeys(row[key] for row in rows if key in row)] for key in keys}
-    return {
-        key: values[0] if len(values) == 1 and all(key in row for row in rows) else {"choice": values}
-        for key, values in seen.items()
-    }

@@ -19,7 +19,8 @@ from sweeper.core.ids import trial_name
 from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.executor import Executor, Job, Session
 from sweeper.execution.options import RunOptions
-from sweeper.execution.predictions_file import Predictions, read_predictions
+from sweeper.execution.predictions import Predictions
+from sweeper.execution.predictions_file import read_predictions
 from sweeper.space.configurations import Configurations
 from sweeper.storage.sweeps import Sweep
 from trainables.metrics.base import finite_logits
@@ -146,14 +147,14 @@ def resumed(sweep: Sweep, source: Mapping[str, Any], options: RunOptions) -> tup
 
     @functools.cache
     def predictions() -> Predictions:
-        file, labels = Path(source["path"]), source["labels"] and Path(source["labels"])
         try:
+            file, labels = Path(source["path"]), source["labels"] and Path(source["labels"])
             same = _digest(file, labels) == source["sha256"]
-        except OSError:
+        except (OSError, LookupError, TypeError):  # no file, or a damaged manifest
             same = False
         if not same:
             raise SweeperError(
-                f"the import of {sweep.name} was interrupted, and {file} is gone or has changed",
+                f"the import of {sweep.name} was interrupted, and its file is gone or has changed",
                 f"delete it (`sweeper manage delete {sweep.paths.in_commands}`) and import the file again",
             )
         return read_predictions(file, labels, cross_fit=source["cross_fit"])

@@ -168,7 +168,7 @@ def resume_sweep(name: str, options: RunOptions, server: ForkServer | None = Non
             options = replace(options, tracker=choice.kept_tracker(sweep.paths))
         sweep = amended(sweep, options.settings) if options.settings else sweep
         if sweep.spec.loop == IMPORTED:
-            sweep, executor = resumed(sweep, manifest[SOURCE], options)
+            sweep, executor = resumed(sweep, manifest.get(SOURCE, {}), options)
         else:
             executor = chosen_executor(options, sweep.spec.resources, running)
         take_up_kept(sweep.paths, sweep.spec, manifest, trust=options.trust)

@@ -43,7 +43,7 @@ def read_table(path: str, texts: Collection[str] = ()) -> pa.Table:
 
     file = Path(path).expanduser()
     if not file.is_file():
-        raise DataSetUnavailableError(file, "the file is missing", "check dataset.file")
+        raise DataSetUnavailableError(file, "the file is missing", "check its path")
     if file.suffix not in (".csv", ".parquet", ".jsonl", ".json"):
         raise DataSetUnavailableError(file, f"is not called as {KNOWN} is", "rename or convert it")
     with reading(file, f"write {KNOWN}"):

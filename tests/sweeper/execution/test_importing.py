@@ -17,6 +17,7 @@ import search_spaces
 import sweeper
 from sweeper.core.errors import SweeperError
 from sweeper.execution.predictions_file import read_predictions
+from sweeper.execution.replay import SOURCE
 from sweeper.reporting.tables import posthoc_tables
 from sweeper.results.posthoc import posthoc_measurements
 from tests.sweeper.execution.prediction_rows import CLASSES, SIZES, written
@@ -273,7 +274,7 @@ def interrupted(tmp_path):
         done = sweeper.import_(
             tmp_path / "predictions.parquet", set={"evaluation.bootstrap": 0}, output=tmp_path, mlflow=False
         )
-    assert (done.outcome, done.unfinished) == ("stopped", 2)
+    assert (done.outcome, done.unfinished, done.results.manifest[SOURCE]["labels"]) == ("stopped", 2, None)
     return tmp_path, rows
 
 
