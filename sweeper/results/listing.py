@@ -102,11 +102,15 @@ class TrialsTable:
         if words:
             table.add_column("configuration", no_wrap=True, overflow="ellipsis", ratio=1)
         for row in self.rows:
-            values = [cell(self.board, row, heading) for heading in headings]
-            values += [SHORT_STATUS[text_of(row, "status")]] if status else []
-            mark = f" {MARK}" if self.board.breaks_constraint(row) else ""
-            table.add_row(f"{row['trial']}{mark}", *values, *([self.board.describe(row)] if words else []))
+            described = [self.board.describe(row)] if words else []
+            table.add_row(*self.cells(row, headings, status=status), *described)
         return table
+
+    def cells(self, row: Row, headings: Sequence[Heading], *, status: bool) -> list[str]:
+        """Return a row's trial, numbers, and status; raises LookupError or TypeError if others edited the tables."""
+        values = [cell(self.board, row, heading) for heading in headings]
+        values += [SHORT_STATUS[text_of(row, "status")]] if status else []
+        return [f"{row['trial']}{f' {MARK}' if self.board.breaks_constraint(row) else ''}", *values]
 
 
 def usual_headings(board: Leaderboard) -> list[Heading]:
@@ -139,12 +143,17 @@ def listed(
 
     Raises:
         SweeperError: an unknown column; the message has the nearest names.
+        LookupError, TypeError: another program has edited the tables, see `Results.snapshot`.
     """
     most = None if everything else TOP
     board = leaderboard(results, most, by)
     headings = [Heading(name, heading_of(board, name)) for name in chosen(board, columns)] or usual_headings(board)
     rows = board.rows if sort is None else results.sql(sorted_sql(board, sort), most=most).to_pylist()
-    return TrialsTable(board, rows, headings)
+    table = TrialsTable(board, rows, headings)
+    for row in rows:
+        # A value that does not fit is named here, in the snapshot; the table is drawn when the files are closed.
+        table.cells(row, headings, status=True)
+    return table
 
 
 def count_of_listed(results: Results) -> int:

@@ -8,7 +8,7 @@ import stat
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from itertools import count
@@ -169,12 +169,8 @@ def connect(generation: Path, query: str = "", *, in_memory: bool = False) -> It
             require_sound_files(generation, tables)
             connection.execute(f"ATTACH ':memory:' AS {schema}; USE {schema}")
             for name in views:
-                paths = ", ".join(literal(plain / path.relative_to(sweep)) for path in files[name])
-                rows = f"read_parquet([{paths}], hive_partitioning = false)"
-                if not paths:  # a new sweep has no decisions yet
-                    connection.register(rows := f"no_{name}", empty_table(name))
-                kind = "TABLE" if in_memory and paths and name not in LARGE_TABLES else "VIEW"
-                connection.execute(f"CREATE {kind} {name} AS SELECT * FROM {rows}")
+                kind = "TABLE" if in_memory and files[name] and name not in LARGE_TABLES else "VIEW"
+                _create(connection, kind, name, [plain / path.relative_to(sweep) for path in files[name]])
             columns = _plain_columns(connection, views)
             if "evaluations" in columns and "trials" in columns:
                 _create_final_view(connection, columns["evaluations"], columns["trials"])
@@ -184,6 +180,31 @@ def connect(generation: Path, query: str = "", *, in_memory: bool = False) -> It
     finally:
         connection.execute(f"USE memory; DETACH DATABASE IF EXISTS {schema}")
         connection.close()
+
+
+def _create(connection: duckdb.DuckDBPyConnection, kind: str, name: str, files: Sequence[Path]) -> None:
+    """Create the view or table `name` of the rows in these files."""
+    rows = f"read_parquet([{', '.join(map(literal, files))}], hive_partitioning = false)"
+    if not files:  # a new sweep has no decisions yet
+        connection.register(rows := f"no_{name}", empty_table(name))
+    connection.execute(f"CREATE OR REPLACE {kind} {name} AS SELECT * FROM {rows}")
+
+
+@contextmanager
+def fresh_views(connection: duckdb.DuckDBPyConnection, generation: Path, tables: Collection[str]) -> Iterator[None]:
+    """Let a snapshot's large tables have the files that exist now, since predictions are fetched when needed.
+
+    Raises QueryError or LostFilesError if a file is damaged or lost.
+    """
+    sweep = _sweep_of(generation)
+    with _without_patterns(sweep) as plain:
+        for name in tables:
+            require_listed_files(generation, [name])
+            require_sound_files(generation, [name])
+            files = [plain / path.relative_to(sweep) for path in table_files(generation, name)]
+            _create(connection, "VIEW", name, files)
+        _plain_columns(connection, tables)
+        yield
 
 
 def tables_of(query: str) -> set[str]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Collection, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -96,15 +96,14 @@ class Results:
             return answer
         queries.check_reads_only(query)
         queries.fetch_needed_predictions(self.paths, query, trials)
-        if self.generation is not None and (large := queries.tables_of(query) & queries.LARGE_TABLES):
-            # A snapshot checked the small tables when it copied them. The large tables are still read from their files.
-            queries.require_listed_files(self.generation, large)
-            queries.require_sound_files(self.generation, large)
         if self.frozen is None:
             return queries.read_one_generation(self.folder, query, most)
-        table = queries.execute(self.frozen, query, most)
+        large = queries.tables_of(query) & queries.LARGE_TABLES if self.generation is not None else set()
+        # A snapshot checked the small tables when it copied them. The large tables are still read from their files.
+        with queries.fresh_views(self.frozen, self.generation, large) if self.generation and large else nullcontext():
+            table = queries.execute(self.frozen, query, most)
         # Results from large tables are not cached, because the predictions that are present depend on `trials`.
-        if table.nbytes <= MOST_KEPT and not queries.tables_of(query) & queries.LARGE_TABLES:
+        if table.nbytes <= MOST_KEPT and not large:
             self.answers[query, most] = table
         return table
 

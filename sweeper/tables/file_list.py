@@ -80,11 +80,11 @@ def read_list(path: Path) -> FileList | None:
 
 def _parsed(written: bytes) -> FileList:
     """Parse a list. The folder can be anybody's, so the names are checked before they become paths."""
-    values: Any = json.loads(written)
     try:
+        values: Any = json.loads(written)
         kinds = [{table: {*names} for table, names in values[kind].items()} for kind in ("published", "lost")]
         sound = all(is_table_file(table, name) for kind in kinds for table in kind for name in kind[table])
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedFileError("its list of files is not one that sweeps write") from error
     if not sound:
         raise DamagedFileError("its list of files has a name that no sweep writes")

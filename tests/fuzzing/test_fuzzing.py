@@ -51,7 +51,7 @@ def test_edited_tables_are_read_or_refused(tmp_path: Path) -> None:
     cases = [("trials", "status", tables.texts), ("decisions", "quota", tables.whole_numbers),
              ("epochs", "val_nll", tables.structs), ("evaluations", "ece", tables.nulls)]  # fmt: skip
     counts = sum((edited.check(*case) for case in cases), Counter[str]())
-    assert counts[tables.READ] > 3 and counts[tables.REFUSED] > 3, counts
+    assert counts[tables.READ] > 3 and counts[tables.REFUSED] > 1, counts
 
 
 def test_a_fault_is_found_and_shrunk() -> None:
