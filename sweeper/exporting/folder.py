@@ -355,11 +355,7 @@ def _write(
     """Write all files except the ONNX file into a folder."""
     from safetensors.torch import save
 
-    # torch's own writer ends the process if the disk is full.
-    data = io.BytesIO()
-    torch.export.save(program, data)
-    (folder / PROGRAM).write_bytes(data.getbuffer())
-    description["program_sha256"] = hashlib.sha256(data.getbuffer()).hexdigest()
+    description["program_sha256"] = write_program(program, folder / PROGRAM)
     for trained in chosen.networks:
         # Tensors are cloned, because safetensors refuses tensors that share memory, such as tied weights.
         weights = {name: value.detach().clone() for name, value in trained.network.state_dict().items()}
@@ -370,6 +366,15 @@ def _write(
     if isinstance(reader, TokenizerIds):
         reader.tokenizer.save_pretrained(folder / TOKENIZER)
     write_mlflow_files(folder, chosen.dataset.classes, reader, example[:1].numpy())
+
+
+def write_program(program: torch.export.ExportedProgram, file: Path) -> str:
+    """Write a program and return its SHA-256, by which `load_model` knows it. Raises OSError if the disk is full."""
+    # torch's own writer of files ends the process if the disk is full.
+    data = io.BytesIO()
+    torch.export.save(program, data)
+    file.write_bytes(data.getbuffer())
+    return hashlib.sha256(data.getbuffer()).hexdigest()
 
 
 def model_card(chosen: Chosen, description: Description, probabilities: Mapping[str, Floats]) -> str:

@@ -363,7 +363,8 @@ class Keep(Part):
     """The ended trials whose checkpoints are kept, for `sweeper export`.
 
     Attributes:
-        best: number of best trials, in each stratum if `per` names paths.
+        best: number of best trials, in each stratum if `per` names paths. Of as many configurations that are best by
+            fresh seeds, these seeds are kept, too.
         per: paths of the space that divide trials into strata, like `scheduler.within`, e.g. `[loss]`.
     """
 

@@ -1,6 +1,7 @@
 """A trained network goes home: its program gives the sweep's probabilities, here and where torch is all there is."""
 
 import json
+import resource
 import shutil
 import subprocess
 import sys
@@ -179,6 +180,29 @@ def test_a_folder_that_exists_stays_as_it_is(digits, exported):
     again = in_process(*arguments, cwd=exported.folder.parent)
     assert again.returncode == 2 and again.stderr.startswith("error: model exists already\n")
     assert {path: path.read_bytes() for path in exported.folder.rglob("*") if path.is_file()} == before
+
+
+def test_a_full_disk_leaves_nothing(digits, tmp_path):
+    """The limit on a file's size stands for the disk. Python ignores its signal, so writes fail with EFBIG."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        with pytest.raises(sweeper.SweeperError, match="cannot be written"):
+            sweeper.export(digits.name, tmp_path / "model", output=digits.root.parent)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_damaged_checkpoint_is_called_damaged_and_stays(digits, tmp_path):
+    shutil.copytree(digits.root, tmp_path / "damaged", symlinks=True)
+    (checkpoint,) = (tmp_path / "damaged" / "checkpoints").rglob("e*.pt")
+    checkpoint.write_bytes(checkpoint.read_bytes()[:-100])
+    for replicate in (None, "1", "all"):
+        with pytest.raises(sweeper.SweeperError, match="damaged") as refused:
+            sweeper.export("damaged", tmp_path / "model", replicate=replicate, output=tmp_path)
+        assert str(checkpoint) in refused.value.message and "--retrain" in refused.value.remedy
+    assert checkpoint.exists() and not (tmp_path / "model").exists()
 
 
 def test_weights_that_are_not_those_of_the_predictions_are_refused(digits, tmp_path):
