@@ -334,7 +334,7 @@ def export(
 ) -> Exported:
     """Export a trained network as a calibrated program.
 
-    Writes the weights, a torch.export program and a model card.
+    Writes the weights, a torch.export program that takes raw inputs, and a model card.
 
     Args:
         to: Folder to create.
@@ -393,7 +393,7 @@ def load_model(path: str | Path) -> ExportedModel:
         path: Folder that `export` wrote.
 
     Returns:
-        The model; `predict(inputs)` returns probabilities [N, K].
+        The model; `predict(inputs)` returns probabilities [N, K] of raw inputs: pixels, rows of a table, texts.
 
     Raises:
         SweeperError: The folder has no model, or the model is damaged.

@@ -144,7 +144,8 @@ def _read(column: Column, values: Any, codes: bool, faults: list[str]) -> NDArra
         given = values if isinstance(values, (pa.Array, pa.ChunkedArray)) else pa.array(values, from_pandas=True)
         given = given.combine_chunks() if isinstance(given, pa.ChunkedArray) else given
     except (pa.ArrowException, TypeError, ValueError):
-        faults.append(f"{column.name} has values of several types")
+        shown = " and ".join(map(repr, [*{type(value): value for value in values if value is not None}.values()][:2]))
+        faults.append(f"{column.name} has values of several types, such as {shown}")
         return np.empty(0)
     form, wanted = form_of(given.type), column.form
     if wanted in NUMERIC:

@@ -90,7 +90,7 @@ def changed(**values):
         ([{"age": 1.0, "seen": "2026-01-01"}], ["they lack the column", "'True', 'at'"]),
         ({**{name: [value] for name, value in ROWS[0].items()}, "age": [1.0, 2.0]}, ["unequal numbers"]),
         (changed(age=[1, 2]), ["age holds list"]),
-        (changed() + changed(age="old"), ["age has values of several types"]),
+        (changed() + changed(age="old"), ["age has values of several types, such as 50.5 and 'old'"]),
         ([[1, 2]], ["object [1, 2]"]),
         ([[1.0, 3, 0, 0, 0]], ["= 3 in row 0", "codes are 0 to 2"]),
         ([[1.0, 0.5, 0, 0, 0]], ["= 0.5 in row 0"]),
