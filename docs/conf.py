@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import tempfile
 import tomllib
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
+# Tutorials train sweeps: in folders that are removed after the build, and never into the caller's MLflow store.
+SCRATCH = tempfile.TemporaryDirectory(prefix="sweeper-docs-", ignore_cleanup_errors=True)
+os.environ["TMPDIR"] = SCRATCH.name
+for variable in ("MLFLOW_TRACKING_URI", "SWEEPER_OUTPUT"):
+    os.environ.pop(variable, None)
 
 from pygments.lexers.special import TextLexer  # noqa: E402
 from sphinx.application import Sphinx  # noqa: E402

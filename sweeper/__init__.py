@@ -16,7 +16,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from sweeper.api import COMMANDS as _MODULES
+from sweeper.api import COMMANDS as _MODULES, function_of as _function_of
 
 #: The functions with the names of commands.
 COMMANDS = tuple(_MODULES)
@@ -36,6 +36,8 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module("sweeper.core.errors").SweeperError
     if name == "TrainingLoop":
         return importlib.import_module("trainables.training.own_loop").TrainingLoop
-    if name in __all__:
-        return getattr(importlib.import_module(f"sweeper.api.{_MODULES.get(name, 'exports')}"), name)
+    if name == "load_model":
+        return importlib.import_module("sweeper.api.exports").load_model
+    if name in _MODULES:
+        return _function_of(name)
     raise AttributeError(f"module 'sweeper' has no attribute {name!r}")

@@ -2,8 +2,9 @@
 
 serve run search_spaces.examples.serve_with_ray:application model=/absolute/path/to/model
 
-POST JSON `{"inputs": [sample, ...]}` with samples as the data set's loader prepares them, or an image file as the body
-if the model knows its data set's preprocessing. The answer is `{"predictions": [[probability, ...], ...]}`.
+POST JSON `{"inputs": [sample, ...]}` with raw samples (pixels, rows `{"column": value, ...}`, texts; the model's card
+describes them), or an image file as the body if the data set has colour images. The answer is
+`{"predictions": [[probability, ...], ...]}`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ class CalibratedModel:
 
     def __init__(self, folder: str) -> None:
         self.model = sweeper.load_model(folder)
-        self.dtype = getattr(torch, self.model.description["input"]["dtype"])
 
     async def __call__(self, request: Request) -> Response:
         """Answer one request; status 400 with the reason for inputs that the model cannot take."""
@@ -44,7 +44,8 @@ class CalibratedModel:
         """Return probabilities [N, K] of a request's body."""
         if kind.startswith("image/"):
             return self.model.predict(Image.open(io.BytesIO(body)))
-        return self.model.predict(torch.tensor(json.loads(body)["inputs"], dtype=self.dtype))
+        # `reader` opens no files, whereas `predict` takes a text for the path of one.
+        return self.model.predict(self.model.reader.array(json.loads(body)["inputs"]))
 
 
 def application(arguments: dict[str, str]) -> serve.Application:

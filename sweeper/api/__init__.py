@@ -39,7 +39,8 @@ COMMANDS = {
 
 
 def function_of(command: str) -> Callable[..., object]:
-    """Return a command's function, imported on first use."""
+    """Return a command's function, imported on first use, with its arguments checked."""
+    from sweeper.api.arguments import validated
+
     # One module per command: `sweeper status` should not pay for the imports of `sweeper compare`.
-    function: Callable[..., object] = getattr(importlib.import_module(f"sweeper.api.{COMMANDS[command]}"), command)
-    return function
+    return validated(getattr(importlib.import_module(f"sweeper.api.{COMMANDS[command]}"), command))

@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from annotated_types import Ge, Gt, Le, Lt
 from cyclopts import Parameter
-from cyclopts.validators import Number
 from rich.console import Group
 from rich.text import Text
 
@@ -39,8 +39,8 @@ Method = Parameter(("--method", "-m"), completer=complete_method)
 
 def compare(
     name: arguments.Name,
-    first: str | None = None,
-    second: str | None = None,
+    first: arguments.OptionalName = None,
+    second: arguments.OptionalName = None,
     more: arguments.Names = (),
     *,
     by: Literal["posthoc"] | None = None,
@@ -167,7 +167,7 @@ def recalibrate(
 def ensemble(
     name: arguments.Name,
     *,
-    size: Annotated[int, Parameter(validator=Number(gte=1, lte=1000))] = 10,
+    size: Annotated[int, Ge(1), Le(1000)] = 10,
     candidates: AtLeastOne = 50,
     picture: Annotated[str | Path | None, Parameter("--to")] = None,
     output: arguments.Output = None,
@@ -207,7 +207,7 @@ def ensemble(
 def conformal(
     name: arguments.Name,
     *,
-    alpha: float = 0.1,
+    alpha: Annotated[float, Gt(0), Lt(1)] = 0.1,
     method: Annotated[str | None, Method] = None,
     crosswise: bool = False,
     output: arguments.Output = None,

@@ -4,31 +4,36 @@ A command is one function of `sweeper.api`. cyclopts reads its signature for nam
 docstring for the help: the text before `Args:` describes the command, and the text of each argument describes its
 option. A `Parameter` in the annotation adds the rest. Users do not type arguments marked `HANDED`: the command line
 supplies them. The functions `complete_…` answer the TAB key.
+
+Types and bounds (`Ge`, `Le` … of annotated_types) are checked by `validated` alone, so notebooks, the command line and
+agents are refused the same values.
 """
 
 from __future__ import annotations
 
 import functools
 import glob
+import inspect
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Annotated, Any, get_origin, get_type_hints
 
+from annotated_types import Ge
 from cyclopts import Parameter
-from cyclopts.validators import Number
+from pydantic import AllowInfNan, BeforeValidator, ConfigDict, ValidationError, validate_call
 
 from search_spaces import packaged_files
 from sweeper.core.domains import Values
-from sweeper.core.errors import SweeperError
+from sweeper.core.errors import Fault, InvalidArgumentsError
 from sweeper.reporting.live import NotebookProgress, Progress, in_notebook
 from sweeper.space.catalogue import keys_of, values_of
 from sweeper.storage.lookup import sweep_names
-from sweeper.storage.places import DRIVING, local_copy, place_of
-from sweeper.tracking.base import kind_of
-from sweeper.tracking.mlflow import default_address
+from sweeper.storage.places import local_copy
 from trainables.files.stores.base import is_store_address
+from trainables.registry.names import hint
 
 if TYPE_CHECKING:
     from cyclopts import Token
@@ -43,7 +48,10 @@ HANDED = Parameter(parse=False)
 #: Default folder of results.
 RESULTS = "results"
 
-AtLeastOne = Annotated[int, Parameter(validator=Number(gte=1))]
+AtLeastOne = Annotated[int, Ge(1)]
+
+#: A finite number that is not negative, such as a price or minutes.
+NotNegative = (Ge(0), AllowInfNan(False))
 
 #: One text or several; on the command line the option is repeated.
 Several = Annotated[str | Sequence[str], Parameter(metavar="TEXT")]
@@ -114,16 +122,19 @@ def _texts(_: object, tokens: Sequence[Token]) -> list[str]:
 
 #: Overrides: `{"scheduler.max_epochs": 9}`, or `key=value` texts as for `--set`.
 Settings = Annotated[
-    Mapping[str, object] | Sequence[str] | None,
+    Mapping[str, object] | str | Sequence[str] | None,
     Parameter(
         help="Override a key of the search space, e.g. seed=1; repeatable.", metavar="KEY=VALUE",
         accepts_keys=False, n_tokens=1, converter=_texts, completer=complete_setting,
     ),
 ]  # fmt: skip
 
-Name = Annotated[str, Parameter(help="Name of the sweep, or path of its results.", completer=complete_sweep)]
-OptionalName = Annotated[str | None, Parameter(completer=complete_sweep)]
-Names = Annotated[Sequence[str], Parameter(completer=complete_sweep)]
+#: Accept a path where a text is meant.
+AsText = BeforeValidator(lambda value: str(value) if isinstance(value, Path) else value)
+
+Name = Annotated[str, AsText, Parameter(help="Name of the sweep, or path of its results.", completer=complete_sweep)]
+OptionalName = Annotated[str | None, AsText, Parameter(completer=complete_sweep)]
+Names = Annotated[Sequence[Annotated[str, AsText]], Parameter(completer=complete_sweep)]
 Output = Annotated[
     str | Path | None,
     Parameter(
@@ -135,7 +146,7 @@ Tracking = Annotated[
     str | None,
     Parameter(
         help="MLflow tracking store; tensorboard: for event files in the sweep's folder; or wandb:project.",
-        show_default="a local SQLite file", env_var="MLFLOW_TRACKING_URI",
+        show_default="the sweep's own; for a new one MLFLOW_TRACKING_URI, else a local SQLite file",
     ),
 ]  # fmt: skip
 Mlflow = Annotated[bool, Parameter(negative="--no-mlflow", help="Write MLflow runs besides Parquet tables.")]
@@ -148,9 +159,7 @@ ClusterAddress = Annotated[
     str | None,
     Parameter("--dashboard", help="Dashboard of a Ray cluster, e.g. http://head:8265.", env_var="SWEEPER_ADDRESS"),
 ]
-Cpus = Annotated[
-    int | None, Parameter(help="CPU cores to use on this machine.", show_default="all", validator=Number(gte=1))
-]
+Cpus = Annotated[int | None, Ge(1), Parameter(help="CPU cores to use on this machine.", show_default="all")]
 RunsOn = Annotated[
     str,
     Parameter(
@@ -159,10 +168,7 @@ RunsOn = Annotated[
     ),
 ]
 WaitForNodes = Annotated[
-    float,
-    Parameter(
-        help="Minutes to wait for the autoscaler to add the first node that fits a trial.", validator=Number(gte=0)
-    ),
+    float, *NotNegative, Parameter(help="Minutes to wait for the autoscaler to add the first node that fits a trial.")
 ]
 By = Annotated[
     str | None,
@@ -177,18 +183,83 @@ Trust = Annotated[bool, Parameter(help="Run the code that came with the sweep; r
 
 
 def readable(function: Callable[..., object]) -> Callable[..., object]:
-    """Return a function without its return annotation, which may name a type imported for type checkers only."""
-    # cyclopts evaluates all annotations; importing the returned types would make `--help` take seconds.
+    """Return a function as cyclopts parses it: without its return annotation, and without bounds.
+
+    The return annotation may name a type imported for type checkers only. cyclopts would refuse the first value out of
+    bounds in pydantic's words; `validated` refuses all of them.
+    """
 
     @functools.wraps(function)
     def command(*given: object, **named: object) -> object:
         return function(*given, **named)
 
-    command.__annotations__ = {name: kind for name, kind in function.__annotations__.items() if name != "return"}
+    command.__annotations__ = {name: _parsed_as(hint) for name, hint in hints_of(function).items()}
     return command
 
 
-def overrides(settings: Mapping[str, object] | Sequence[str] | None) -> list[str]:
+def hints_of(function: Callable[..., object]) -> dict[str, Any]:
+    """Return the type of each parameter with its metadata, without the return type."""
+    bare = SimpleNamespace(__annotations__={n: kind for n, kind in function.__annotations__.items() if n != "return"})
+    return get_type_hints(bare, inspect.unwrap(function).__globals__, include_extras=True)
+
+
+def _parsed_as(hint: Any) -> Any:
+    if get_origin(hint) is not Annotated:
+        return hint
+    kept = [part for part in hint.__metadata__ if isinstance(part, Parameter)]
+    return Annotated[(hint.__origin__, *kept)] if kept else hint.__origin__
+
+
+def validated(function: Callable[..., object]) -> Callable[..., object]:
+    """Return a command that checks its arguments against the types and bounds in its signature.
+
+    Raises InvalidArgumentsError, before anything else happens, for all wrong, unknown and missing arguments at once.
+
+    Example:
+        >>> def halve(size: AtLeastOne) -> float:
+        ...     return size / 2
+        >>> validated(halve)(size=0)
+        Traceback (most recent call last):
+        ...
+        sweeper.core.errors.InvalidArgumentsError: size: 0 must be greater than or equal to 1
+    """
+
+    @functools.wraps(function)
+    def taken(*given: object, **named: object) -> tuple[tuple[object, ...], dict[str, object]]:
+        return given, named
+
+    # Only the arguments are checked: an error of the command itself must not look like a wrong argument.
+    taken.__annotations__ = hints_of(function)
+    check = validate_call(config=ConfigDict(arbitrary_types_allowed=True, defer_build=True))(taken)
+
+    @functools.wraps(function)
+    def command(*given: object, **named: object) -> object:
+        try:
+            positional, keywords = check(*given, **named)
+        except ValidationError as error:
+            raise InvalidArgumentsError(_argument_faults(error, function)) from None
+        return function(*positional, **keywords)
+
+    return command
+
+
+def _argument_faults(error: ValidationError, function: Callable[..., object]) -> list[Fault]:
+    names = [*inspect.signature(function).parameters]
+    faults = []
+    for detail in error.errors(include_url=False):
+        place, kind = detail["loc"][0], detail["type"]
+        name = names[place] if isinstance(place, int) and place < len(names) else str(place)
+        if kind.startswith("unexpected_"):
+            faults.append(Fault(name, "unknown argument", hint(name, names)))
+        elif kind.startswith("missing_"):
+            faults.append(Fault(name, "missing"))
+        else:
+            rule = "must be a list" if kind == "sequence_str" else detail["msg"].replace("Input should", "must")
+            faults.append(Fault(name, f"{repr(detail['input'])[:60]} {rule}"))
+    return faults
+
+
+def overrides(settings: Mapping[str, object] | str | Sequence[str] | None) -> list[str]:
     """Return overrides as `--set` writes them.
 
     Examples:
@@ -237,30 +308,3 @@ def opened(name: str, output: str | Path | None, address: str | None = None) -> 
     from sweeper.results import load
 
     return load(*local_copy(*remote_output(name, output_folder(output), address)))
-
-
-def checked(address: str | None) -> str | None:
-    """Return a tracker's address. Raises SweeperError if it is not valid."""
-    fault = kind_of(address).fault(address) if address is not None else None
-    if fault is not None:
-        raise SweeperError(*fault)
-    return address
-
-
-def local_tracking(address: str | None, folder: Path) -> str:
-    """Return the given tracker, or the default tracker of the sweeps in `folder`."""
-    return checked(address) or default_address(folder)
-
-
-def tracking_address(address: str | None, output: str, name: str | None = None) -> str | None:
-    """Return a sweep's tracker: `address`, else MLFLOW_TRACKING_URI, else the default of its folder.
-
-    A sweep in a store has no default tracker.
-    """
-    address = address or os.environ.get("MLFLOW_TRACKING_URI")
-    place = place_of(output, DRIVING)
-    if place.store is not None and address is not None and kind_of(address).beside_sweep(address):
-        raise SweeperError(f"{address} means a folder beside the sweep, which is in a store", f"write {address}/folder")
-    if address is not None or place.store is not None:
-        return checked(address)
-    return default_address(place.find(name).root.parent if name is not None else place.folder)

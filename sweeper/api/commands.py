@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
-from cyclopts.validators import Number
 from rich.console import Group
 
 from sweeper.api import arguments
@@ -32,6 +31,7 @@ from sweeper.reporting.status import (
     LOOK_SECONDS,
     SweepWatch,
     WatchUpdate,
+    audit_all,
     audit_sweep,
     look_at_all,
     status_of,
@@ -39,10 +39,10 @@ from sweeper.reporting.status import (
     watch,
 )
 from sweeper.space.loading import load_spec
-from sweeper.storage.lookup import entries, find_sweep
-from sweeper.storage.metadata import UNTRACKED, read_manifest
+from sweeper.storage.lookup import entries
 from sweeper.storage.places import ask_to_stop, local_copies, local_copy, split_name
-from trainables.files.stores.base import StoreError, is_store_address
+from sweeper.tracking import choice
+from trainables.files.stores.base import StoreError
 
 if TYPE_CHECKING:
     from sweeper.api.finished import Submitted
@@ -112,7 +112,7 @@ def run(
             place,
             address,
             cpus,
-            arguments.tracking_address(tracking_uri, place) if mlflow else None,
+            choice.tracker_for(place, tracking_uri) if mlflow else None,
             rehearse=rehearse,
             wait_for_nodes=60 * wait_for_nodes,
             progress=arguments.progress_view(),
@@ -173,8 +173,7 @@ def resume(
         return resume_remotely(name, address, failed, settings, wait_for_nodes, trust)
 
     name, place = split_name(name, output_folder(output))
-    tracked = mlflow and (tracking_uri is not None or not _untracked(name, place))
-    uri = arguments.tracking_address(tracking_uri, place, name) if tracked else None
+    uri = choice.KEPT if tracking_uri is None else choice.tracker_for(place, tracking_uri)
     with early_server(executor, address) as server:
         from sweeper.execution.runner import resume_sweep
 
@@ -182,7 +181,7 @@ def resume(
             place,
             address,
             cpus,
-            uri,
+            uri if mlflow else None,
             failed_too=failed,
             discard_damaged=discard_damaged,
             settings=settings,
@@ -193,13 +192,6 @@ def resume(
         )
         done = resume_sweep(name, options, server)
         return FinishedRun(done, place, options.timings, show_timings=timings)
-
-
-def _untracked(name: str, place: str) -> bool:
-    """Return whether a sweep in a folder was started with --no-mlflow."""
-    if is_store_address(place):
-        return False
-    return UNTRACKED in read_manifest(find_sweep(name, place).manifest, unknown_if_damaged=True)
 
 
 def import_(
@@ -218,8 +210,9 @@ def import_(
     All commands that read sweeps can read it.
 
     Args:
-        file: NumPy archive (.npz, .npy), HDF5, CSV or Parquet file of logits or probabilities.
-        labels: File of the class indices, if they are not in the first one.
+        file: NumPy (.npz, .npy), HDF5, CSV, JSON Lines or Parquet file of logits or probabilities, or a folder of
+            arrays. Each array or column is used, named as not used, or refused.
+        labels: File of the class indices, if they are not in the first one; in any of these formats.
         cross_fit: Fit each post-hoc method on four fifths of the samples and measure it on the others, in turn, instead
             of halving them. For few samples.
         name: Name of the sweep. (default: the file's name, numbered)
@@ -237,7 +230,7 @@ def import_(
     from sweeper.execution.importing import import_predictions
 
     place = output_folder(output)
-    uri = arguments.tracking_address(tracking_uri, place) if mlflow else None
+    uri = choice.tracker_for(place, tracking_uri) if mlflow else None
     options = RunOptions(place, tracker=uri, progress=arguments.progress_view())
     targets = None if labels is None else Path(labels)
     done = import_predictions(Path(file), overrides(set), name, options, targets, cross_fit=cross_fit)
@@ -252,7 +245,7 @@ def plan(
     cluster: str | Path | None = None,
     slurm: bool = False,
     slurm_file: str | Path | None = None,
-    price_per_gpu_hour: Annotated[float | None, Parameter(validator=Number(gte=0))] = None,
+    price_per_gpu_hour: Annotated[float | None, *arguments.NotNegative] = None,
 ) -> CommandResult[Plan]:
     """Estimate trials, time and cost before training.
 
@@ -351,7 +344,7 @@ def status(
 
     Args:
         name: Name of the sweep. (default: all)
-        audit: Recompute every decision from the journal and report differences.
+        audit: Recompute every decision from the journals, look for lost table files, and report differences.
         watch: Watch until the sweep ends; Ctrl-C only stops watching.
 
     Returns:
@@ -372,12 +365,11 @@ def status(
         )
     if watch:
         return _watched(name, place, address)
-    if audit and name is not None:
-        name, folder = local_copy(name, place, tables=False)
-        said, differences = audit_sweep(name, folder)
+    if audit:
+        said, differences = audit_all(local_copies(place)) if name is None else audit_sweep(*local_copy(name, place))
         lines = [*said, *(f"  {difference}" for difference in differences)]
         return CommandResult(differences, "\n".join(map(printable, lines)), exit_code=int(bool(differences)))
-    if address is not None and not audit:
+    if address is not None:
         from sweeper.execution.cluster.cluster import sweeps_table
 
         cluster = connect(address)

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from annotated_types import Ge, Le
 from cyclopts import Parameter
-from cyclopts.validators import Number
 
-from sweeper.api import analyses, arguments, commands
-from sweeper.api.arguments import local_tracking, opened, output_folder, remote_output
+from sweeper.api import analyses, arguments
+from sweeper.api.arguments import opened, output_folder, remote_output
 from sweeper.api.finished import DrawnFigure, ReportPage
 from sweeper.core.display import CommandResult, format_table
 from sweeper.core.errors import SweeperError, writing_to
 from sweeper.core.labels import plural
-from sweeper.storage.lookup import find_sweep
+from sweeper.storage.lookup import find_sweep, is_sweep
 from sweeper.storage.places import READING, local_copy, place_of, publish, split_name
+from sweeper.tracking.choice import mlflow_of, tracker_beside, tracker_of
 from sweeper.tracking.mlflow import pages
 from trainables.files.atomic import write_text
 
@@ -204,7 +205,7 @@ def sync(
     from sweeper.tracking.sync import sync as synchronise
 
     paths = find_sweep(*local_copy(name, output_folder(output)))
-    return CommandResult(None, notes=[str(synchronise(paths.root, local_tracking(tracking_uri, paths.root.parent)))])
+    return CommandResult(None, notes=[str(synchronise(paths.root, tracker_of(paths, tracking_uri)))])
 
 
 def ui(
@@ -212,13 +213,13 @@ def ui(
     *,
     output: arguments.Output = None,
     tracking_uri: arguments.Tracking = None,
-    port: Annotated[int, Parameter(validator=Number(gte=1, lte=65535))] = 5000,
+    port: Annotated[int, Ge(1), Le(65535)] = 5000,
     host: str = "127.0.0.1",
     say: arguments.Say = lambda line: None,
 ) -> CommandResult[None]:
     """Browse sweeps in MLflow.
 
-    Each sweep opens in a view with all its trials.
+    Prints the addresses of the experiments, and search filters for them.
 
     Args:
         name: Sweep to open. (default: the newest)
@@ -235,7 +236,9 @@ def ui(
     say("search filters for an MLflow experiment:")
     for line in pages.as_lines(pages.questions()):
         say(f"  {line}")
-    uri = local_tracking(tracking_uri, place_of(output_folder(output), READING).folder)
+    place = place_of(output_folder(output), READING)
+    known = name is not None and place.store is None and is_sweep(place.folder / name)
+    uri = mlflow_of(place.find(str(name)), tracking_uri) if known else tracker_beside(place.folder, tracking_uri)
     # A remote MLflow server shows its own pages; a local store is served from this machine.
     server = uri if uri.startswith("http") else f"http://{host}:{port}"
     experiments = pages.experiments(uri, name)
@@ -250,7 +253,7 @@ def ui(
 def serve(
     *,
     output: arguments.Output = None,
-    port: Annotated[int, Parameter(validator=Number(gte=0, lte=65535))] = 8337,
+    port: Annotated[int, Ge(0), Le(65535)] = 8337,
     say: arguments.Say = lambda line: None,
 ) -> CommandResult[None]:
     """Show all sweeps in a browser, live.
@@ -302,12 +305,7 @@ def mcp(*, allow_run: bool = False, output: arguments.Output = None) -> CommandR
         from sweeper.api.agent import serve_tools
     except ModuleNotFoundError as error:
         raise _lacks("mcp", error) from error
-    tools: dict[str, Callable[..., object]] = {
-        "plan": commands.plan, "status": commands.status, "results": results_, "show": show,
-        "compare": analyses.compare, "ensemble": analyses.ensemble,
-        "conformal": analyses.conformal,
-    }  # fmt: skip
-    serve_tools(output_folder(output), tools | ({"stop": commands.stop} if allow_run else {}), allow_run=allow_run)
+    serve_tools(output_folder(output), allow_run=allow_run)
     return CommandResult(None)
 
 
@@ -323,7 +321,7 @@ def export(
     *,
     trial: str = "best",
     by: arguments.By = None,
-    replicate: str | int = "0",
+    replicate: str | int | None = None,
     posthoc: str = "temperature",
     onnx: bool = False,
     retrain: bool = False,
@@ -336,15 +334,15 @@ def export(
 ) -> Exported:
     """Export a trained network as a calibrated program.
 
-    Writes the weights, a torch.export program and a model card.
+    Writes the weights, a torch.export program that takes raw inputs, and a model card.
 
     Args:
         to: Folder to create.
         trial: Trial, e.g. c00039.
-        replicate: Number of a replicate, or all for their ensemble.
+        replicate: Number of a replicate, or all for their ensemble. (default: the first whose weights are kept)
         posthoc: Post-hoc method that the sweep measured, or none.
         onnx: Also write an ONNX file (needs the extra onnx).
-        retrain: Retrain the trial if its weights are gone.
+        retrain: Retrain replicates whose weights are gone.
         mlflow: Log the model in MLflow with its trial's run.
         register: Register the model in MLflow under this name, with the alias best. (default: none)
         say: Callback for the progress of retraining.
@@ -374,7 +372,7 @@ def export(
         Path(to),
         trial=trial,
         by=by,
-        replicate=str(replicate),
+        replicate=None if replicate is None else str(replicate),
         posthoc=posthoc,
         store=store.child(sweep).uri if store is not None else None,
         trust=trust,
@@ -383,7 +381,7 @@ def export(
         say=say,
     )
     if mlflow or register is not None:
-        uri = local_tracking(tracking_uri, local[1])
+        uri = mlflow_of(find_sweep(*local), tracking_uri)
         done = replace(done, logged=log_model(done.folder, *local, uri, register))
     return done
 
@@ -395,7 +393,7 @@ def load_model(path: str | Path) -> ExportedModel:
         path: Folder that `export` wrote.
 
     Returns:
-        The model; `predict(inputs)` returns probabilities [N, K].
+        The model; `predict(inputs)` returns probabilities [N, K] of raw inputs: pixels, rows of a table, texts.
 
     Raises:
         SweeperError: The folder has no model, or the model is damaged.

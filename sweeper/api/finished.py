@@ -30,6 +30,7 @@ class FinishedRun:
         folder: Results folder on this machine.
         results: Tables of the sweep, for SQL, Arrow, pandas and Polars.
         report: Report page.
+        reported: Whether the report page could be written.
         counts: Number of trials by status.
         unfinished: Number of trials that `resume` would continue.
         retriable: Number of failed trials that could succeed in a retry; a trial that diverged would diverge again.
@@ -45,13 +46,13 @@ class FinishedRun:
         self.name, self.folder, self.output = paths.name, paths.root, output
         self.outcome, self.notes, self.seconds = outcome.outcome, list(outcome.notes), outcome.seconds
         self.results = Results(paths.root)
-        self.report = ReportPage(paths.report)
+        self.report, self.reported = ReportPage(paths.report), outcome.reported
         self.counts, self.unfinished, self.retriable = state.count(), len(state.unfinished()), retriable(state)
 
     @property
     def complete(self) -> bool:
-        """Whether all trials have ended and none has failed; the command then exits with 0."""
-        return self.outcome == "finished" and not self.counts["failed"]
+        """Whether all trials have ended, none has failed, and the report was written; the command then exits with 0."""
+        return self.outcome == "finished" and not self.counts["failed"] and self.reported
 
     def to_dict(self) -> dict[str, object]:
         """Return the values that `--format json` prints."""

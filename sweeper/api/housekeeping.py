@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import os
@@ -20,7 +21,7 @@ from rich.console import Group
 
 from search_spaces import FOLDER
 from sweeper.api import arguments
-from sweeper.api.arguments import HANDED, AtLeastOne, local_tracking, output_folder, overrides
+from sweeper.api.arguments import HANDED, AtLeastOne, output_folder, overrides
 from sweeper.core.display import CommandResult
 from sweeper.core.errors import InvalidSearchSpace, SweeperError, writing_to
 from sweeper.core.labels import plural, short
@@ -29,6 +30,7 @@ from sweeper.space.configurations import configurations, varying_columns
 from sweeper.space.loading import load_spec
 from sweeper.space.schema import FILE, FIRST_LINE, json_schema
 from sweeper.storage import lookup
+from sweeper.tracking.choice import mlflow_of
 from sweeper.tracking.mlflow.pages import delete_runs
 from trainables.extensions.targets import NAME, entry_points
 from trainables.files.atomic import write_text
@@ -56,7 +58,7 @@ def init(
     Args:
         file: Search space file to write, e.g. mine.yaml.
         dataset: Data set (`sweeper spaces --datasets` lists all). (default: digits, or table with --table)
-        table: Your own table in CSV, Parquet or JSON Lines.
+        table: Your own table in CSV, Parquet or JSON Lines; batch size and bins are written to suit it.
         target: Column of the table that holds the classes.
         loss: Loss family; repeatable. (default: cross_entropy and focal)
         network: Network; repeatable. (default: mlp)
@@ -89,15 +91,32 @@ def init(
         if not equals or not written:
             raise SweeperError(f"--grid {text!r} is not of the form PATH=VALUES", "write e.g. --grid loss.gamma=1,2,5")
         values[path.strip()] = [value.strip() for value in written.split(",")]
+    make = functools.partial(
+        template, dataset, loss, network, values, objective=objective, epochs=epochs, replicates=replicates
+    )
+    text = make()  # raises before anything is written
     with writing_to(file, "name another file"):
-        text = template(dataset, loss, network, values, objective=objective, epochs=epochs, replicates=replicates)
         write_text(file.with_name(FILE), json.dumps(json_schema(installed_registries()), indent=1, default=list))
         write_text(file, FIRST_LINE + text)
     try:
-        load_spec(file)
+        spec = load_spec(file)
+        if "dataset.file" in values:
+            _suit(file, spec, values, make)
     except SweeperError as error:  # the file stays, so that its errors can be corrected in it
         return CommandResult(file, notes=[f"wrote {file}, which has errors"], fault=error)
     return CommandResult(file, notes=[f"wrote {file} and {FILE}\nnext\n  sweeper plan {file}\n  sweeper run {file}"])
+
+
+def _suit(file: Path, spec: SweepSpec, values: dict[str, list[str]], make: Callable[..., str]) -> None:
+    """Write a search space again with a batch size and bins that suit its own data, and check it as `run` does."""
+    from sweeper.planning.preparation import prepare_dataset, suited_sizes
+
+    size, bins = suited_sizes(spec)
+    if size is not None:
+        values.setdefault("optimizer.batch_size", [str(size)])
+    with writing_to(file, "name another file"):
+        write_text(file, FIRST_LINE + make(bins=bins))
+    prepare_dataset(load_spec(file))
 
 
 def _tutorial(folder: Path) -> CommandResult[list[Path]]:
@@ -145,6 +164,8 @@ def validate(
             raise
         except SweeperError as error:
             untried = f"not tried on its data: {error.message}"
+    else:
+        untried = "the loop is not tried here: `sweeper plan` trains it for two epochs"
     return CommandResult(
         spec, "\n".join(filter(None, (f"{space} is valid: {seeds}; varies {varying}", described, untried)))
     )
@@ -189,9 +210,7 @@ def delete(
         ask(f"Delete {root} ({lookup.size_of(root) / 2**20:,.1f} MiB; {others})?")
     if runs:
         # Delete the runs before the folder: the folder's journal has the id that identifies them.
-        from sweeper.tracking.runs import sweep_id
-
-        count = delete_runs(local_tracking(tracking_uri, root.parent), name, sweep_id(paths.journal))
+        count = delete_runs(mlflow_of(paths, tracking_uri), paths)
         notes.append(f"deleted {plural(count, 'MLflow run')}")
     size = lookup.delete(name, place)
     if scripts is not None:
@@ -202,7 +221,7 @@ def delete(
 def rename(name: arguments.Name, new: str, *, output: arguments.Output = None) -> CommandResult[Path]:
     """Rename a sweep.
 
-    MLflow keeps the old name until `sweeper manage sync` logs it under the new one.
+    MLflow keeps the old name until `sweeper manage sync` renames its experiment and runs.
 
     Args:
         new: New name.
@@ -242,8 +261,12 @@ def archive(
         >>> sweeper.archive("example", to="example.tar.gz").value.name
         'example.tar.gz'
     """
-    file = lookup.archive(name, output_folder(output), None if to is None else Path(to))
-    return CommandResult(file, notes=[f"wrote {file}, {file.stat().st_size / 2**20:,.1f} MiB"])
+    from sweeper.reporting.status import lost_files
+
+    place = output_folder(output)
+    file = lookup.archive(name, place, None if to is None else Path(to))
+    lost = [f"warning: {sentence}" for sentence in lost_files(lookup.at_rest(name, place))]
+    return CommandResult(file, notes=[f"wrote {file}, {file.stat().st_size / 2**20:,.1f} MiB", *lost])
 
 
 def spaces(

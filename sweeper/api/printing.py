@@ -53,11 +53,14 @@ def ask(question: str) -> None:
 
 
 def show(content: RenderableType, width: int = 140, *, wrap: bool = True) -> None:
-    """Print a table or text at the terminal's width, or at `width` outside a terminal; `wrap` wraps long lines."""
+    """Print a table or text at the terminal's width, or at `width` outside a terminal; `wrap` wraps long lines.
+
+    Outside a terminal nothing is cut.
+    """
     console = SafeConsole()
     if not console.is_terminal:  # rich would assume 80 columns for a file or a pipe
         console.width = width
-    console.print(content, soft_wrap=not wrap)
+    console.print(content, soft_wrap=not wrap, crop=console.is_terminal)
 
 
 def display(answer: object, *, as_json: bool = False) -> int:

@@ -11,12 +11,14 @@ import csv
 import io
 import json
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.measure import Measurement
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
@@ -32,24 +34,44 @@ WIDTH = 120
 
 FRAME = '<pre style="white-space:pre;overflow-x:auto;line-height:1.35;margin:0">{code}</pre>'
 
-# Control characters of ASCII and Latin-1 except tab and line feed, and Unicode's bidirectional marks and line breaks.
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_UNUSUAL = re.compile("[^\n\t -~]")
+
+#: Unicode's categories of characters that are not seen but change what is seen: control, format (among them the
+#: bidirectional marks and characters without width), line and paragraph separators.
+_HIDDEN = {"Cc", "Cf", "Zl", "Zp"}
+
+#: Joiners are needed inside emoji and words of some scripts (Persian, Hindi). Between other characters, or at their
+#: edge, they only make two names look alike.
+_JOINERS, _JOINED = "\u200c\u200d", re.compile("[\u0590-\u1fff\u2190-\U0010ffff]")
 
 T = TypeVar("T")
 
 
 def printable(text: str) -> str:
-    r"""Escape the characters of a text that control a terminal, as Python's `unicode_escape` does.
+    r"""Escape characters that control a terminal or hide in a text, as Python's `unicode_escape` does.
 
     Example:
         >>> print(printable("loss \x1b[31mred"))
         loss \x1b[31mred
     """
-    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+    return _UNUSUAL.sub(_visible, text)
+
+
+def _visible(match: re.Match[str]) -> str:
+    character, (start, end) = match[0], match.span()
+    around = match.string[max(0, start - 1) : start], match.string[end : end + 1]
+    if unicodedata.category(character) not in _HIDDEN or (
+        character in _JOINERS and all(map(_JOINED.fullmatch, around))
+    ):
+        return character
+    return character.encode("unicode_escape").decode()
 
 
 class SafeConsole(Console):
-    """A console that prints texts literally: no markup, emoji codes or control characters take effect."""
+    """A console that prints texts literally: no markup, emoji codes or control characters take effect.
+
+    Outside a terminal no table cell is cut; a table can then be wider than the console, while prose is wrapped.
+    """
 
     def __init__(self, **options: Any) -> None:
         """Make a console; `options` are those of `rich.console.Console`."""
@@ -57,8 +79,22 @@ class SafeConsole(Console):
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Render as rich does, with texts made `printable`; rich's own control codes stay."""
+        if isinstance(renderable, Table) and not self.is_terminal:
+            options = options or self.options
+            options = options.update(width=max(options.max_width, _uncut_width(renderable, self, options)))
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=printable(segment.text))
+
+
+def _uncut_width(table: Table, console: Console, options: ConsoleOptions) -> int:
+    """Return a width at which each cell is complete: cells that may be wrapped need only their longest word."""
+    wide, width = options.update(width=100_000), 0
+    for column in table.columns:
+        width += table.padding[1] + table.padding[3]
+        sizes = [Measurement.get(console, wide, cell) for cell in (column.header, *column.cells)]
+        is_whole = column.no_wrap or column.overflow == "fold"
+        width += max(column.min_width or 0, *(size.maximum if is_whole else size.minimum for size in sizes))
+    return width
 
 
 class CommandResult(Generic[T]):
@@ -137,14 +173,14 @@ def as_text(rendered: RenderableType) -> str:
     # Otherwise rich would display the output itself in a notebook, in colour, in addition to the returned text.
     console = SafeConsole(file=io.StringIO(), width=WIDTH, force_jupyter=False, force_terminal=False)
     with console.capture() as capture:
-        console.print(rendered)
+        console.print(rendered, crop=False)
     return "\n".join(line.rstrip() for line in capture.get().rstrip().splitlines())
 
 
 def as_html(rendered: RenderableType) -> str:
     """Render as HTML; only emphasis is coloured, everything else takes the page's colours."""
     console = SafeConsole(file=io.StringIO(), width=WIDTH, record=True, force_jupyter=False, force_terminal=False)
-    console.print(rendered)
+    console.print(rendered, crop=False)
     return console.export_html(inline_styles=True, code_format=FRAME)
 
 

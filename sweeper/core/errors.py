@@ -94,6 +94,17 @@ class Fault:
         return f"{place}{subject}{self.rule}{remedy}"
 
 
+class InvalidArgumentsError(SweeperError):
+    """Arguments of a command are invalid. Lists every fault; a fault's path is the argument's name."""
+
+    def __init__(self, faults: Sequence[Fault]) -> None:
+        self.faults = tuple(faults)
+        super().__init__("\n".join(map(str, self.faults)))
+
+    def __reduce__(self) -> tuple[type[InvalidArgumentsError], tuple[tuple[Fault, ...]]]:
+        return type(self), (self.faults,)
+
+
 class InvalidSearchSpace(SweeperError):  # noqa: N818 - says what is invalid
     """A search space file is invalid. Lists every fault, in the order of the file's lines."""
 

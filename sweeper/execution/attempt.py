@@ -97,7 +97,8 @@ def drive(
             except KeyboardInterrupt:
                 attempt.notes.append("tables and report were skipped; the next `sweeper resume` writes them")
     options.timings.note("processes ended")
-    return Outcome(sweep, attempt.state, time.monotonic() - started, ended or "finished", attempt.notes)
+    seconds = time.monotonic() - started
+    return Outcome(sweep, attempt.state, seconds, ended or "finished", attempt.notes, attempt.reported)
 
 
 class Attempt:
@@ -111,6 +112,7 @@ class Attempt:
         progress: Display of the run.
         follower: Process that logs the run to the tracker.
         interrupts: Handler of Ctrl-C.
+        reported: Whether the report could be written.
     """
 
     def __init__(
@@ -128,6 +130,7 @@ class Attempt:
         self.notes = resuming.discard_damaged(paths, mirror) if options.discard_damaged else []
         self.state, self._rungs = SweepState(len(sweep.configurations)), schedule.begin()
         self._worked, self._spending = WorkingTime(), Spending()
+        self.reported = True
         self._tables = resuming.open_tables(sweep, dataset, mirror)
         if last_sequence(paths.journal) >= 0 or self.notes or mirror.store is not None:
             # One pass over the journal feeds all of them: parsing is the largest part of a resume's start.
@@ -188,9 +191,11 @@ class Attempt:
         options, state, mirror = self._options, self.state, self.mirror
         self.progress.stage("writing tables and report")
         self.follower.hurry()  # it works while tables and report are written
+        self._tables.flush()  # asks the store for the last predictions, which the final list of files then has
         mirror.collect()
         self._tables.close()
         lacking = _report_lacking(self.sweep)
+        self.reported = not lacking
         options.timings.note("tables and report written")
         mirror.complete(ended=not state.unfinished())
         if options.tracker is not None:

@@ -22,7 +22,8 @@ class RunOptions:
         address: Address of a Ray cluster; `None` starts one on this machine.
         cpus: Cores to use on this machine; `None` for all.
         executor: `local` for forked processes on this machine, `ray`, or `auto`; see `runner.chosen_executor`.
-        tracker: Address of the tracker, see `sweeper.tracking.base`; `None` for none.
+        tracker: Address of the tracker, see `sweeper.tracking.base`; `None` for none; on resume, `choice.KEPT` for the
+            sweep's own.
         failed_too: On resume, run failed trials again.
         rehearse: Scale the sweep down to minutes, see `sweeper.space.rehearsal`.
         discard_damaged: On resume, quarantine the first damaged journal record and all later ones.
@@ -68,6 +69,7 @@ class Outcome:
         seconds: Wall time, including Ray's start.
         outcome: `finished`, `stopped` or `interrupted`.
         notes: Remarks for the user, one sentence each.
+        reported: Whether the report could be written.
     """
 
     sweep: Sweep
@@ -75,3 +77,4 @@ class Outcome:
     seconds: float
     outcome: str
     notes: Sequence[str]
+    reported: bool = True

@@ -22,6 +22,7 @@ from sweeper.execution.fork_server import ForkServer, early_server
 from sweeper.execution.local import takes_cards
 from sweeper.execution.options import Outcome, RunOptions
 from sweeper.execution.ray import joined
+from sweeper.execution.replay import SOURCE, resumed
 from sweeper.execution.resuming import check_unchanged, refuse_lost_journal
 from sweeper.journal.segments import last_sequence
 from sweeper.planning.preparation import dataset_facts, lane_notes, prepare_dataset
@@ -32,13 +33,15 @@ from sweeper.space.spec import MOST_SEEDS, Resources, SweepSpec
 from sweeper.space.user_code import code_of, keep, manifest_entry, take_up_kept
 from sweeper.storage.lease import holder
 from sweeper.storage.lookup import refuse_odd_files
-from sweeper.storage.metadata import UNTRACKED, build_manifest, read_manifest, read_specification
+from sweeper.storage.metadata import build_manifest, read_manifest, read_specification
 from sweeper.storage.mirror import mirror_of
 from sweeper.storage.places import DRIVING, Place, place_of, split_name
 from sweeper.storage.sweeps import Sweep, amended, create_sweep, open_sweep
+from sweeper.tracking import choice
 from trainables.datasets.base import DataSet
 from trainables.datasets.sharing import node_copy
 from trainables.files.stores.base import StoreError
+from trainables.registry import IMPORTED
 
 
 def chosen_executor(options: RunOptions, resources: Resources, server: ForkServer | None = None) -> Executor:
@@ -101,7 +104,7 @@ def _run_spec(server: ForkServer | None, spec: SweepSpec, stem: str, name: str |
         **manifest_entry(own),
         **looped,
         "executor": executor.name,
-        **({} if options.tracker is not None else {UNTRACKED: True}),
+        **choice.manifest_entry(options.tracker, place.folder),
     }
     options.timings.note("search space checked")
     sweep = create_sweep(spec, stem, name, place.folder, manifest, place.has, functools.partial(keep, own))
@@ -157,14 +160,19 @@ def resume_sweep(name: str, options: RunOptions, server: ForkServer | None = Non
     ):
         sweep = open_sweep(name, place.folder)
         refuse_odd_files(sweep.paths)
-        read_manifest(sweep.paths.manifest)  # the report needs it: find damage before training, not after
+        manifest = read_manifest(sweep.paths.manifest)  # the report needs it: find damage before training, not after
         refuse_lost_journal(sweep.paths)
         check_unchanged(sweep, unreadable=options.discard_damaged)
         options = with_seeds(options)
+        if options.tracker == choice.KEPT:
+            options = replace(options, tracker=choice.kept_tracker(sweep.paths))
         sweep = amended(sweep, options.settings) if options.settings else sweep
-        executor = chosen_executor(options, sweep.spec.resources, running)
-        take_up_kept(sweep.paths, sweep.spec, read_manifest(sweep.paths.manifest), trust=options.trust)
-        dataset = node_copy(prepare_dataset(sweep.spec, read_manifest(sweep.paths.manifest)))
+        if sweep.spec.loop == IMPORTED:
+            sweep, executor = resumed(sweep, manifest.get(SOURCE, {}), options)
+        else:
+            executor = chosen_executor(options, sweep.spec.resources, running)
+        take_up_kept(sweep.paths, sweep.spec, manifest, trust=options.trust)
+        dataset = node_copy(prepare_dataset(sweep.spec, manifest))
         return drive(sweep, dataset, options, mirror, executor)
 
 

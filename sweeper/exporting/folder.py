@@ -1,51 +1,54 @@
 """Write an exported model's folder: the program, the weights, a description and the model card.
 
-program.pt2                 torch.export: network inputs → calibrated probabilities
+program.pt2                 torch.export: raw inputs → calibrated probabilities
 weights_r0.safetensors      a replicate's weights, by the parameter names of its architecture
-model.json                  input and output, preprocessing, class names, source
+model.json                  input (columns, categories, words) and output, class names, source
 model_card.md               model card for people
+tokenizer/                  tokenizer of a text data set that has one
 MLmodel, code/, …           files of an MLflow model: `mlflow models serve --model-uri model/`
 model.onnx                  the program for runtimes without torch, on request
 """
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 import os
-import platform
-import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib import resources
-from importlib.metadata import version
 from pathlib import Path
-from uuid import uuid4
 
 import jinja2
 import numpy as np
 import torch
-import yaml
-from numpy.typing import NDArray
 
+from sweeper.core.display import printable
 from sweeper.core.errors import SweeperError, writing_to
 from sweeper.core.labels import label
-from sweeper.exporting import served
 from sweeper.exporting.chosen import Chosen, Description, chosen_networks
 from sweeper.exporting.program import (
     CalibratedNetworks,
+    RawNetworks,
     exported_program,
     joint_logits,
     largest_difference,
+    raw_batches,
+    reader_for,
     require_onnx,
     write_onnx,
 )
 from sweeper.results import Results
 from sweeper.results.predictions import FITTED_ON, MEASURED_ON
 from sweeper.results.queries import literal
+from sweeper.results.recalibration import BOUND_CAUSES
 from sweeper.storage.metadata import read_manifest
+from sweeper.tracking.mlflow.model_files import write_mlflow_files
 from trainables.curvature.statistics.base import headline_columns
-from trainables.datasets.base import Split, evaluation_batches
+from trainables.datasets.base import DataSet
+from trainables.datasets.image_stream import ImagePreprocessing
+from trainables.datasets.raw_inputs import TokenizerIds, described
 from trainables.files.atomic import temporary_folder
 from trainables.metrics import HEADLINES, METRIC_NAMES, METRICS, evaluate_probabilities, reliability_bins
 from trainables.metrics.base import Floats, Integers, softmax64
@@ -56,12 +59,17 @@ from trainables.training.evaluation import resolved_method
 
 NONE = "none"
 PROGRAM, DESCRIPTION, CARD, ONNX = "program.pt2", "model.json", "model_card.md", "model.onnx"
+#: Folder of a text data set's tokenizer.
+TOKENIZER = "tokenizer"
 #: Format of `model.json`; `load_model` refuses any other.
-FORMAT = 1
+FORMAT = 2
 
 #: Number of samples with which a program is traced. More than one is needed, because torch treats a size of 1 as a
 #: constant.
 EXAMPLES = 4
+
+#: Number of test samples per call of the program.
+BATCH = 1024
 
 #: Largest difference between the program's probabilities and the sweep's (our choice). If it is larger, the weights are
 #: probably not those of the sweep. A GPU that rounds products to TF32 differs by about a third of this limit.
@@ -90,6 +98,7 @@ class Exported:
             equal, `None` if the sweep's own weights were exported.
         logged: description of where it is in MLflow.
         why: reason for the choice, e.g. `best by validation NLL`; empty if the user named the trial.
+        left_out: numbers of the replicates that are not part of the ensemble, because they have no weights.
     """
 
     folder: Path
@@ -102,6 +111,7 @@ class Exported:
     again: float | None = None
     logged: str | None = None
     why: str = ""
+    left_out: Sequence[int] = ()
 
     def __str__(self) -> str:
         """Describe the model, and how closely its program reproduces the sweep."""
@@ -110,8 +120,12 @@ class Exported:
         more = "" if self.again is None else f"; trained again, logits equal the sweep's {near}"
         if "onnx" in self.description:
             more += f"; {ONNX} equals the program within {self.description['onnx']['largest_difference']:.1g}"
+        if self.left_out:
+            more += (
+                f"; without replicate {_numbers(self.left_out)}, whose weights are gone: --retrain trains them again"
+            )
         return (
-            f"{self.folder}: {self.trial}{why}, replicate {', '.join(map(str, self.replicates))}, "
+            f"{self.folder}: {self.trial}{why}, replicate {_numbers(self.replicates)}, "
             f"post-hoc {self.posthoc}; probabilities of the {self.samples:,} test samples equal the sweep's "
             f"within {self.difference:.1g}{more}"
             + (f"; {self.logged}" if self.logged else "")
@@ -124,11 +138,15 @@ class Exported:
         return bool(self.description["posthoc"]["parameters"].get("at_bound"))
 
 
+def _numbers(replicates: Sequence[int]) -> str:
+    return ", ".join(map(str, replicates))
+
+
 def undetermined(posthoc: Description) -> str:
     """Return the warning that validation data do not determine a post-hoc method, given as in `model.json`."""
     return (
-        f"validation data do not determine {posthoc['method']}, whose fit ended at its bound (too few samples, all "
-        f"predicted right, or none of a class): give more validation data, or export with --posthoc {NONE}"
+        f"validation data do not determine {posthoc['method']}, whose fit ended at its bound ({BOUND_CAUSES}): give "
+        f"more validation data, or export with --posthoc {NONE}"
     )
 
 
@@ -139,7 +157,7 @@ def export_model(
     *,
     trial: str = "best",
     by: str | None = None,
-    replicate: str = "0",
+    replicate: str | None = None,
     posthoc: str = "temperature",
     store: str | None = None,
     trust: bool = False,
@@ -155,7 +173,7 @@ def export_model(
         to: folder to create.
         trial: name of the trial, or `best`.
         by: metric that decides which trial is best; by default the sweep's objective.
-        replicate: number of the replicate, or `all` for an ensemble.
+        replicate: number of the replicate, or `all` for an ensemble; by default the first that has weights.
         posthoc: label or name of a post-hoc method that the sweep measured; `none` for the network's own probabilities.
         store: address of the sweep, if it is in an object store.
         trust: whether to run code from the sweep's folder.
@@ -173,13 +191,13 @@ def export_model(
         require_onnx()
     chosen = chosen_networks(name, output, trial, replicate, by=by, store=store, trust=trust, retrain=retrain, say=say)
     calibrator, stated = _fitted(chosen, posthoc)
-    module = CalibratedNetworks([trained.network for trained in chosen.networks], calibrator).eval()
-    split = chosen.dataset.splits[MEASURED_ON]
-    example = split.head(EXAMPLES)  # real samples: a network over trees cannot run on zeros
+    calibrated = CalibratedNetworks([trained.network for trained in chosen.networks], calibrator)
+    module = RawNetworks(chosen.dataset, calibrated).eval()
+    example = next(raw_batches(chosen.dataset, EXAMPLES))  # real samples: some networks cannot run on zeros
     program = exported_program(module, example)
     measured = {part: _reference(chosen, calibrator, part) for part in (FITTED_ON, MEASURED_ON)}
     reference = {part: probabilities for part, (probabilities, _) in measured.items()}
-    probabilities = _probabilities(program, split)
+    probabilities = _probabilities(program, chosen.dataset)
     difference = largest_difference(probabilities, reference[MEASURED_ON])
     if not difference <= LARGEST_DIFFERENCE:  # also true for NaN
         raise _differs(chosen, difference)
@@ -191,12 +209,15 @@ def export_model(
         # The folder is written next to `to` and renamed, so it appears only when it is complete.
         with temporary_folder(to.parent) as made:
             if onnx:
-                description["onnx"] = {"largest_difference": write_onnx(program, made / ONNX, split, probabilities)}
+                raw = raw_batches(chosen.dataset, BATCH)
+                description["onnx"] = {"largest_difference": write_onnx(program, made / ONNX, raw, probabilities)}
             _write(made, chosen, program, example, description, card)
             made.rename(to)
     numbers = description["source"]["replicates"]
     return Exported(
-        to, chosen.trial, numbers, posthoc, difference, len(split), description, chosen.again, why=chosen.why
+        *(to, chosen.trial, numbers, posthoc, difference, len(probabilities), description, chosen.again),
+        why=chosen.why,
+        left_out=chosen.left_out,
     )
 
 
@@ -231,7 +252,11 @@ def _fitted(chosen: Chosen, posthoc: str) -> tuple[Calibrator | None, Descriptio
 def _reference(chosen: Chosen, calibrator: Calibrator | None, part: str) -> tuple[Floats, dict[str, float]]:
     """Compute probabilities and their CARD_METRICS from the sweep's stored logits, without torch."""
     logits = joint_logits([trained.stored.logits[part] for trained in chosen.networks])
-    targets, probabilities = _targets(chosen, part), softmax64(logits) if calibrator is None else calibrator(logits)
+    targets = _targets(chosen, part)
+    try:
+        probabilities = softmax64(logits) if calibrator is None else calibrator(logits)
+    except PosthocUnavailable as error:
+        raise SweeperError(f"the post-hoc method cannot be applied to {chosen.trial}: {error}") from error
     # The NLL of a probability that underflows to 0 would be infinite. With these logits it is finite.
     exact = logits if calibrator is None else calibrator.underflowed(logits, probabilities)
     bins = chosen.sweep.spec.evaluation.bins
@@ -243,10 +268,10 @@ def _targets(chosen: Chosen, part: str) -> Integers:
 
 
 @torch.no_grad()
-def _probabilities(program: torch.export.ExportedProgram, split: Split) -> Floats:
-    """Compute the program's probabilities of a split [N, K]."""
+def _probabilities(program: torch.export.ExportedProgram, dataset: DataSet) -> Floats:
+    """Compute the program's probabilities of the raw test samples [N, K]."""
     run = program.module()
-    return np.asarray(torch.cat([run(inputs) for inputs, _ in evaluation_batches(split, 1024)]).double().numpy())
+    return np.asarray(torch.cat([run(inputs) for inputs in raw_batches(dataset, BATCH)]).double().numpy())
 
 
 def _differs(chosen: Chosen, difference: float) -> SweeperError:
@@ -270,15 +295,14 @@ def _description(
     options: Description,
     difference: float,
 ) -> Description:
-    split, dataset = chosen.dataset.test, chosen.dataset
-    images = split.preprocessing
+    dataset = chosen.dataset
     manifest = read_manifest(chosen.sweep.paths.manifest)
     return {
         "format": FORMAT,
-        "input": {"shape": list(example.shape[1:]), "dtype": str(example.dtype).removeprefix("torch.")},
+        "input": _input(dataset, example),
         "output": {"classes": dataset.classes, "dtype": "float32", "meaning": "calibrated probabilities"},
         "class_names": list(dataset.class_names) or [*map(str, range(dataset.classes))],
-        "preprocessing": images and {"stored_shape": list(split.inputs.shape[1:]), **asdict(images)},
+        "pictures": _pictures(dataset),
         "posthoc": {
             "method": posthoc,
             "options": dict(options),
@@ -303,6 +327,23 @@ def _description(
     }
 
 
+def _input(dataset: DataSet, example: torch.Tensor) -> Description:
+    """Describe the program's input, and the reader that makes it."""
+    reader = reader_for(dataset)
+    if isinstance(reader, TokenizerIds):
+        reader = replace(reader, folder=TOKENIZER)
+    tensor = {"shape": list(example.shape[1:]), "dtype": str(example.dtype).removeprefix("torch.")}
+    return {**described(reader), **tensor, "transformed": dataset.transform is not None}
+
+
+def _pictures(dataset: DataSet) -> Description | None:
+    """Return how the data set decodes image files, `None` if it has no colour images."""
+    shape, source = dataset.test.inputs.shape, dataset.test.source
+    if not isinstance(dataset.test.preprocessing, ImagePreprocessing) or shape[1] != 3 or dataset.transform:
+        return None
+    return {"side": shape[-1], "resized": None if source is None else source.view.resized}
+
+
 def _write(
     folder: Path,
     chosen: Chosen,
@@ -314,14 +355,26 @@ def _write(
     """Write all files except the ONNX file into a folder."""
     from safetensors.torch import save
 
-    torch.export.save(program, folder / PROGRAM)
+    description["program_sha256"] = write_program(program, folder / PROGRAM)
     for trained in chosen.networks:
         # Tensors are cloned, because safetensors refuses tensors that share memory, such as tied weights.
         weights = {name: value.detach().clone() for name, value in trained.network.state_dict().items()}
         (folder / f"weights_r{trained.stored.replicate}.safetensors").write_bytes(save(weights))
     (folder / DESCRIPTION).write_text(json.dumps(description, indent=2, default=str) + "\n", encoding="utf-8")
     (folder / CARD).write_text(card, encoding="utf-8")
-    write_mlflow_files(folder, description, example[:1].numpy())
+    reader = reader_for(chosen.dataset)
+    if isinstance(reader, TokenizerIds):
+        reader.tokenizer.save_pretrained(folder / TOKENIZER)
+    write_mlflow_files(folder, chosen.dataset.classes, reader, example[:1].numpy())
+
+
+def write_program(program: torch.export.ExportedProgram, file: Path) -> str:
+    """Write a program and return its SHA-256, by which `load_model` knows it. Raises OSError if the disk is full."""
+    # torch's own writer of files ends the process if the disk is full.
+    data = io.BytesIO()
+    torch.export.save(program, data)
+    file.write_bytes(data.getbuffer())
+    return hashlib.sha256(data.getbuffer()).hexdigest()
 
 
 def model_card(chosen: Chosen, description: Description, probabilities: Mapping[str, Floats]) -> str:
@@ -346,6 +399,7 @@ def model_card(chosen: Chosen, description: Description, probabilities: Mapping[
         data=chosen.dataset,
         measured=[*zip(map(label, CARD_METRICS), *columns, strict=True), *_curvature(chosen)],
         reliability=reliability_bins(probabilities[MEASURED_ON], _targets(chosen, MEASURED_ON), bins),
+        cell=_cell,
         listed=_listed,
         named=_named,
         undetermined=undetermined,
@@ -384,45 +438,11 @@ def _listed(values: Mapping[str, object], form: str) -> str:
     return ", ".join(form % pair for pair in values.items())
 
 
+def _cell(text: str) -> str:
+    """Return a text for a cell of a Markdown table."""
+    return printable(text).replace("|", "\\|")
+
+
 def _named(values: Mapping[str, object]) -> str:
     others = _listed({key: value for key, value in values.items() if key != "name"}, "%s %s")
     return f"{values['name']} ({others})" if others else str(values["name"])
-
-
-CODE, LOADER = "code", "calibrated_model"
-#: Files with one example sample, in the form that MLflow reads and in the form that a client sends.
-EXAMPLE, SERVED_EXAMPLE = "input_example.json", "serving_input_example.json"
-
-
-def write_mlflow_files(folder: Path, description: Description, example: NDArray[np.generic]) -> None:
-    """Add MLflow's description, environment, loader and input example to an exported model.
-
-    Args:
-        folder: folder with the program.
-        description: contents of `model.json`.
-        example: one preprocessed sample [1, …].
-    """
-    # A local version suffix such as `+cu128` is dropped, because package indexes do not have it.
-    needed = [f"{name}=={version(name).partition('+')[0]}" for name in ("mlflow", "numpy", "torch")]
-    shape, python = [-1, *description["input"]["shape"]], platform.python_version()
-    # −1 is MLflow's mark for the free dimension of a tensor's signature.
-    text = resources.files("sweeper.exporting").joinpath("MLmodel.yaml").read_text("utf-8")
-    model = jinja2.Template(text, keep_trailing_newline=True).render(
-        loader=LOADER, code=CODE, python=python, mlflow=version("mlflow"), uuid=uuid4().hex,
-        inputs=_tensor(description["input"]["dtype"], shape),
-        outputs=_tensor("float32", [-1, description["output"]["classes"]]),
-        example=EXAMPLE, served_example=SERVED_EXAMPLE, created=f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S.%f}",
-    )  # fmt: skip
-    environment = {"python": python, "dependencies": ["-r requirements.txt"]}
-    (folder / EXAMPLE).write_text(json.dumps(example.tolist()), encoding="utf-8")
-    (folder / SERVED_EXAMPLE).write_text(json.dumps({"inputs": example.tolist()}), encoding="utf-8")
-    (folder / CODE).mkdir()
-    # Our module is copied under another name, so that it cannot clash with an installed `sweeper`.
-    shutil.copyfile(served.__file__, folder / CODE / f"{LOADER}.py")
-    (folder / "MLmodel").write_text(model, encoding="utf-8")
-    (folder / "python_env.yaml").write_text(yaml.safe_dump(environment, sort_keys=False), encoding="utf-8")
-    (folder / "requirements.txt").write_text("\n".join(needed) + "\n", encoding="utf-8")
-
-
-def _tensor(dtype: str, shape: list[int]) -> str:
-    return json.dumps([{"type": "tensor", "tensor-spec": {"dtype": dtype, "shape": shape}}])

@@ -1,29 +1,27 @@
-"""Use an exported model: images or tensors in, calibrated probabilities out."""
+"""Use an exported model: raw inputs in, calibrated probabilities out."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from sweeper.core.errors import SweeperError
 from sweeper.exporting.chosen import Description
-from sweeper.exporting.folder import DESCRIPTION, FORMAT, PROGRAM
+from sweeper.exporting.reading import read_model
 from trainables.datasets import DataSetUnavailableError
+from trainables.datasets.cache import refused
 from trainables.datasets.image_files import decode_image, image_pixels
-from trainables.datasets.image_stream import ImagePreprocessing
-from trainables.files.atomic import read_text
+from trainables.datasets.image_stream import View
+from trainables.datasets.raw_inputs import Array, Numbers, RefusedInputsError, TableRows, reader_of
+from trainables.datasets.table_files import read_table
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-
-    Picture: TypeAlias = str | Path | Image
 
 
 #: Number of samples per call of the program. It limits the memory of activations.
@@ -37,12 +35,14 @@ class ExportedModel:
         folder: folder of the model.
         description: contents of `model.json`.
         class_names: names of the K columns of `predict`.
-        input_shape: shape of one preprocessed sample.
-        module: the program, preprocessed inputs [N, …] → probabilities [N, K].
+        reader: reader of raw inputs (`trainables.datasets.raw_inputs`); `reader.array(inputs)` opens no files.
+        input_shape: shape of one sample of the program's input.
+        module: the program, raw inputs [N, …] → probabilities [N, K].
 
     Example:
-        >>> description = {"class_names": ["cat", "dog"], "input": {"shape": [3], "dtype": "float32"},
-        ...     "preprocessing": None, "source": {"sweep": "pets", "trial": "c00000"}}
+        >>> given = {"kind": "array", "shape": [3], "dtype": "float32", "transformed": False}
+        >>> description = {"class_names": ["cat", "dog"], "input": given, "pictures": None,
+        ...     "source": {"sweep": "pets", "trial": "c00000"}}
         >>> program = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Softmax(dim=1))
         >>> model = ExportedModel(Path("pets_model"), description, program)
         >>> model
@@ -56,87 +56,89 @@ class ExportedModel:
         self.folder, self.description, self.module = folder, description, module
         self.class_names: tuple[str, ...] = tuple(description["class_names"])
         self.input_shape: tuple[int, ...] = tuple(description["input"]["shape"])
-        self._dtype: torch.dtype = getattr(torch, description["input"]["dtype"])
-        images = description["preprocessing"]
-        self._stored_shape = tuple(images["stored_shape"]) if images else None
-        self._prepare = (
-            ImagePreprocessing(tuple(images["mean"]), tuple(images["std"]), images["size"]) if images else None
-        )
+        self.reader = reader_of(description["input"], folder)
 
     @torch.no_grad()
-    def predict(self, inputs: Tensor | NDArray[np.generic] | Picture | Sequence[Picture]) -> Tensor:
+    def predict(self, inputs: Any) -> Tensor:
         """Return calibrated probabilities, float32 [N, K].
 
         Args:
-            inputs: preprocessed samples [N, *input_shape] of the network's type; or uint8 pixels [N, C, H, W] as the
-                data set stores them; or images: a path, a Pillow image, or a list of these. The first dimension can be
-                omitted for a single sample.
+            inputs: raw inputs, as the data set's source has them; `model_card.md` describes them:
+
+                * arrays, tensors or nested lists [N, *input_shape]; a single sample may lack the first dimension;
+                * images, if the data set has colour images: a path, a Pillow image, or a list of these;
+                * rows of a table by column name: a DataFrame, an Arrow table, a dict of columns, a dict or a list of
+                  dicts, or the path of a CSV, Parquet or JSON Lines file; or an array in the order of the columns;
+                * texts: a text, a list of texts, or rows with the column of texts.
 
         Raises:
-            SweeperError: the inputs have another shape or type, or are images and the preprocessing is unknown.
+            SweeperError: the model cannot take the inputs; the error has every fault.
         """
-        samples = self._samples(inputs)
+        try:
+            samples = torch.from_numpy(np.ascontiguousarray(self._array(inputs)))
+        except RefusedInputsError as error:
+            raise SweeperError(error.problem, error.remedy) from error
+        except DataSetUnavailableError as error:
+            raise SweeperError(str(error)) from error
         parts = [samples[at : at + BATCH] for at in range(0, len(samples), BATCH)]
         if not parts:
             return torch.empty(0, len(self.class_names))
-        return torch.cat([self.module(self._prepared(part)) for part in parts])
+        return torch.cat([self.module(part) for part in parts])
 
-    def _samples(self, inputs: Tensor | NDArray[np.generic] | Picture | Sequence[Picture]) -> Tensor:
-        """Convert inputs to samples in the form that the network takes, or in the form that the data set stores."""
-        if not isinstance(inputs, (Tensor, np.ndarray)):
-            return self._pixels(inputs)
-        given = inputs if isinstance(inputs, Tensor) else torch.from_numpy(np.ascontiguousarray(inputs))
-        pixels = given.dtype == torch.uint8 and self._stored_shape is not None
-        shape = self._stored_shape if pixels and self._stored_shape else self.input_shape
-        # A floating-point network accepts any floating-point type, but no integers. Integers are usually pixels that
-        # were not preprocessed, and would give confident nonsense.
-        fits = given.is_floating_point() if self._dtype.is_floating_point else not given.is_floating_point()
-        if not (pixels or fits) or (tuple(given.shape) != shape and tuple(given.shape[1:]) != shape):
-            images = f", or uint8 pixels [N, {_sizes(self._stored_shape)}]" if self._stored_shape else ""
-            raise SweeperError(
-                f"the model cannot take {str(given.dtype).removeprefix('torch.')} [{_sizes(given.shape)}]",
-                f"give {self.description['input']['dtype']} [N, {_sizes(self.input_shape)}], preprocessed like the "
-                f"data set's samples{images}",
+    def _array(self, inputs: Any) -> Array:
+        """Return the array that the program takes."""
+        several = isinstance(inputs, Sequence) and not isinstance(inputs, str)
+        first = next(iter(inputs), None) if several else inputs
+        if isinstance(self.reader, Numbers) and (isinstance(first, (str, Path)) or hasattr(first, "convert")):
+            return self._pixels(inputs if several else [inputs])
+        if isinstance(self.reader, Numbers):
+            return self.reader.array(inputs)
+        if isinstance(inputs, Path) or (isinstance(inputs, str) and isinstance(self.reader, TableRows)):
+            inputs = read_table(str(inputs), self.reader.texts)
+        return self.reader.array(inputs)
+
+    def _pixels(self, pictures: Sequence[str | Path | Image]) -> Array:
+        """Return images as the data set's own functions decode and resize them, so that pixels equal its own."""
+        how = self.description["pictures"]
+        if how is None:
+            raise RefusedInputsError(
+                "the model cannot take images: its data set has no colour images that it decodes from files",
+                f"give {self.description['input']['dtype']} [N, {', '.join(map(str, self.input_shape))}]",
             )
-        whole = given if given.dim() > len(shape) else given.unsqueeze(0)
-        return whole if pixels else whole.to(self._dtype)
-
-    def _pixels(self, pictures: Picture | Sequence[Picture]) -> Tensor:
-        if self._stored_shape is None or self._stored_shape[0] != 3:
-            raise SweeperError(
-                "the model cannot take images: its data set's loader preprocesses its samples itself",
-                f"give {self.description['input']['dtype']} [N, {_sizes(self.input_shape)}], preprocessed like the "
-                "data set's samples",
-            )
-        side = self._stored_shape[-1]
-        images = pictures if isinstance(pictures, Sequence) and not isinstance(pictures, str) else [pictures]
-        try:
-            # Decoded and resized by the data set's own functions, so that pixels equal those of training.
-            decoded = [
-                decode_image(Path(image), side) if isinstance(image, (str, Path)) else image_pixels(image, side)
-                for image in images
-            ]
-        except DataSetUnavailableError as error:
-            raise SweeperError(str(error)) from error
-        return torch.from_numpy(np.stack(decoded)) if decoded else torch.empty(0, *self._stored_shape)
-
-    def _prepared(self, samples: Tensor) -> Tensor:
-        if samples.dtype == torch.uint8 and self._prepare is not None:
-            return self._prepare(samples)
-        return samples
+        return np.stack([_pixels(picture, how["side"], how["resized"]) for picture in pictures])
 
     def __repr__(self) -> str:
         source = self.description["source"]
         return f"ExportedModel({self.folder}: {source['sweep']}, {source['trial']}, {len(self.class_names)} classes)"
 
 
+def _pixels(picture: str | Path | Image, side: int, resized: int | None) -> Array:
+    """Return one image, uint8 [3, side, side].
+
+    Args:
+        picture: path or opened image.
+        side: side of the stored image.
+        resized: shorter side before the centre is cut out, of images that are decoded as they are read.
+    """
+    if resized is None:
+        return decode_image(Path(picture), side) if isinstance(picture, (str, Path)) else image_pixels(picture, side)
+    view = View(side, resized)
+    if not isinstance(picture, (str, Path)):
+        return view.image_pixels(picture).numpy()
+    with refused(
+        Path(picture), "cannot be decoded as an image", "give an intact image", OSError, SyntaxError, ValueError
+    ):
+        return view.pixels(Path(picture).read_bytes()).numpy()
+
+
 def load_model(path: str | Path) -> ExportedModel:
     """Load the model that `sweeper export` wrote into the folder `path`.
 
-    Loading can execute code from the folder: load only folders whose author you trust.
+    No pickle of the folder is run, but the program itself names the functions of torch that it calls. Load only folders
+    whose author you trust.
 
     Raises:
-        SweeperError: the folder has no model, or the model is damaged or from a later release.
+        SweeperError: the folder has no model, or the model is damaged (with every fault) or from another release.
 
     Example:
         >>> from sweeper.core.errors import SweeperError
@@ -147,23 +149,4 @@ def load_model(path: str | Path) -> ExportedModel:
         no_such_folder has no model.json
     """
     folder = Path(path)
-    try:
-        description = json.loads(read_text(folder / DESCRIPTION))
-        known = description["format"]
-        # A program of another format is not read, because reading can run code and would fail with another error.
-        module = torch.export.load(folder / PROGRAM).module() if known == FORMAT else None
-    except FileNotFoundError as error:
-        raise SweeperError(f"{folder} has no {Path(str(error.filename or PROGRAM)).name}", _EXPORT) from error
-    except Exception as error:
-        # torch raises any of a dozen types for a damaged program.
-        raise SweeperError(f"the model in {folder} is damaged ({type(error).__name__})", _EXPORT) from error
-    if module is None:
-        raise SweeperError(f"the model in {folder} is of format {known}, not {FORMAT}", "load it with a later release")
-    return ExportedModel(folder, description, module)
-
-
-_EXPORT = "give a folder that `sweeper export NAME --to FOLDER` wrote"
-
-
-def _sizes(shape: Sequence[int] | None) -> str:
-    return ", ".join(map(str, shape or ()))
+    return ExportedModel(folder, *read_model(folder))

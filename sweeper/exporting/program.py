@@ -1,4 +1,7 @@
-"""Combine networks and a post-hoc method into one program: from network inputs to calibrated probabilities."""
+"""Combine a data set's transform, networks and a post-hoc method into one program.
+
+It computes calibrated probabilities from raw inputs, the array that the data set's reader (`raw_inputs`) makes.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import io
 import logging
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +19,9 @@ from scipy.special import logsumexp
 from torch import Tensor, nn
 
 from sweeper.core.errors import SweeperError
-from trainables.datasets.base import Split, evaluation_batches
+from trainables.datasets.base import DataSet
+from trainables.datasets.raw_inputs import Numbers, Reader
+from trainables.datasets.transforms import Transform, Undeclared
 from trainables.metrics.base import SMALLEST_PROBABILITY, Floats, log_softmax64
 from trainables.posthoc import POSTHOC, Calibrator
 
@@ -67,6 +72,83 @@ class CalibratedNetworks(nn.Module):
             logits = [mean.clamp(min=SMALLEST_PROBABILITY).log()]
         probabilities: Tensor = self.posthoc(logits[0])
         return probabilities.float()  # float32 is what clients of a served model expect
+
+
+class RawNetworks(nn.Module):
+    """Computes calibrated probabilities from the raw inputs of a data set: transform, preprocessing, networks, method.
+
+    Raises:
+        SweeperError: the data set says that its transform cannot travel.
+    """
+
+    def __init__(self, dataset: DataSet, networks: nn.Module) -> None:
+        """Put what the data set declares before `networks`, which take network inputs."""
+        super().__init__()
+        transform = declared(dataset)
+        stages = (None if transform is None else transform.module, dataset.test.preprocessing, networks)
+        self.stages = nn.ModuleList(
+            stage if isinstance(stage, nn.Module) else _Function(stage) for stage in stages if stage is not None
+        )
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return probabilities [N, K]."""
+        for stage in self.stages:
+            inputs = stage(inputs)
+        return inputs
+
+
+class _Function(nn.Module):
+    """A function of tensors as a module."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.function(inputs)
+
+
+def declared(dataset: DataSet) -> Transform | None:
+    """Return the transform of a data set; `None` if its stored inputs are raw.
+
+    Raises:
+        SweeperError: the data set says that its transform cannot travel.
+    """
+    if isinstance(dataset.transform, Undeclared):
+        raise SweeperError(
+            f"{dataset.name} cannot say how its inputs are made from raw ones: {dataset.transform.reason}",
+            "an exported model takes raw inputs; train on a data set that declares its transform "
+            "(trainables.datasets.transforms)",
+        )
+    return dataset.transform
+
+
+def reader_for(dataset: DataSet) -> Reader:
+    """Return the reader of a data set's raw inputs.
+
+    Example:
+        >>> from trainables.datasets import load_dataset
+        >>> reader_for(load_dataset("digits"))
+        Numbers(shape=(1, 8, 8), dtype='uint8', low=0, high=16, integers=True)
+    """
+    transform = declared(dataset)
+    if transform is not None and transform.reader is not None:
+        return transform.reader
+    raw = dataset.test.inputs if transform is None or transform.raw is None else transform.raw
+    low: float | None = 0
+    if dataset.vocabulary and raw.dim() == 2:
+        high: float | None = dataset.vocabulary - 1
+    else:
+        low, high = (0, 255) if raw.dtype == torch.uint8 else (None, None)
+    dtype = str(raw.dtype).removeprefix("torch.")
+    return Numbers(tuple(raw.shape[1:]), dtype, low, high, integers=transform is not None)
+
+
+def raw_batches(dataset: DataSet, size: int) -> Iterator[Tensor]:
+    """Yield the raw inputs of the test split in order, [at most size, …] each."""
+    transform, split = declared(dataset), dataset.test
+    for rows in torch.arange(len(split)).split(size):
+        yield split.stored(rows) if transform is None or transform.raw is None else transform.raw[rows]
 
 
 def joint_logits(logits: Sequence[np.ndarray]) -> Floats:
@@ -152,13 +234,13 @@ def require_onnx() -> None:
         )
 
 
-def write_onnx(program: torch.export.ExportedProgram, to: Path, split: Split, expected: Floats) -> float:
+def write_onnx(program: torch.export.ExportedProgram, to: Path, samples: Iterable[Tensor], expected: Floats) -> float:
     """Write a program as ONNX and return the largest difference between the probabilities of both.
 
     Args:
         program: program from `exported_program`.
         to: path of the file.
-        split: samples to compare; all are used.
+        samples: batches of raw inputs to compare; all are used.
         expected: the program's probabilities of these samples [N, K].
 
     Raises:
@@ -172,13 +254,15 @@ def write_onnx(program: torch.export.ExportedProgram, to: Path, split: Split, ex
             )
             assert translated is not None
             translated.save(to)
+    except OSError:  # a full disk
+        raise
     except Exception as error:
         # The exporter raises errors of several types, with pages of text.
         raise SweeperError(
             f"ONNX cannot express the network: {_reason(error)}", "export without --onnx; nothing was written"
         ) from error
     _name_the_batch(to)
-    difference = largest_difference(_run(to, split), expected)
+    difference = largest_difference(_run(to, samples), expected)
     if not difference <= TOLERANCE:  # also true for NaN
         raise SweeperError(
             f"the ONNX file's test probabilities differ from the program's by {difference:.2g}, above {TOLERANCE:g}",
@@ -187,13 +271,13 @@ def write_onnx(program: torch.export.ExportedProgram, to: Path, split: Split, ex
     return difference
 
 
-def _run(path: Path, split: Split) -> Floats:
+def _run(path: Path, samples: Iterable[Tensor]) -> Floats:
     """Compute the probabilities of all samples [N, K] with ONNX Runtime."""
     import onnxruntime
 
     try:
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-        parts = [session.run([OUTPUT], {INPUT: given.numpy()})[0] for given, _ in evaluation_batches(split, 1024)]
+        parts = [session.run([OUTPUT], {INPUT: given.numpy()})[0] for given in samples]
     except Exception as error:
         # ONNX Runtime has a separate error type for every kind of failure, and exports none of them.
         raise SweeperError(

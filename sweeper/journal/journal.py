@@ -14,6 +14,7 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from sweeper.core.errors import SweeperError, unwritable
@@ -175,8 +176,9 @@ def read_journal(folder: Path, after: int = -1) -> Iterator[Record]:
     Raises SweeperError with the file's name if a record is damaged or missing in between.
     """
     try:
-        for content in segments.contents(folder, after):
-            yield _sound(folder, content)
+        with _named(folder):
+            for content in segments.contents(folder, after):
+                yield _sound(folder, content)
     except segments.GapError as gap:
         raise SweeperError(
             f"the journal in {folder} has {gap.file} where record {gap.expected:010d} was expected",
@@ -197,7 +199,8 @@ def read_kind(folder: Path, kind: type[Body], after: int = -1) -> Iterator[Recor
         other = not piece.sealed and not piece.name[11:].startswith((f"{kind.kind}-", f"{kind.kind}."))
         if piece.last <= after or other:
             continue
-        data = _read_piece(folder, piece)
+        with _named(folder):
+            data = _read_piece(folder, piece)
         for content in segments.split(piece, data, after + 1) if sign in data or not piece.sealed else ():
             if not piece.sealed or sign in content.data[:_HEAD]:
                 yield _sound(folder, content)
@@ -225,11 +228,28 @@ def _sound(folder: Path, content: segments.Content) -> Record:
     except (ValueError, RecursionError) as error:
         inside = f", number {content.sequence:010d}," if content.sealed else ""
         raise SweeperError(
-            f"the journal record {folder / content.file}{inside} is damaged: {error}",
-            "restore it from a backup, or run `sweeper resume --discard-damaged` to quarantine it and all later "
-            "records and continue from the last valid one",
+            f"the journal record {folder / content.file}{inside} is damaged: {error}", _DAMAGED
         ) from error
     return record
+
+
+_DAMAGED = (
+    "restore it from a backup, or run `sweeper resume --discard-damaged` to quarantine it and all later records and "
+    "continue from the last valid one"
+)
+
+
+@contextmanager
+def _named(folder: Path) -> Iterator[None]:
+    """Raise SweeperError for a file of the journal that the disk cannot read, or that is too large for a record."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.EFBIG, errno.EIO):
+            raise
+        raise SweeperError(
+            f"the journal record {error.filename or f'in {folder}'} is damaged: {error.strerror}", _DAMAGED
+        ) from error
 
 
 class JournalTail:
@@ -242,10 +262,11 @@ class JournalTail:
     def read(self) -> Iterator[Record]:
         """Yield the records written since the last call. Raises SweeperError for a damaged record."""
         try:
-            for content in segments.contents(self._folder, self._next - 1):
-                record = _sound(self._folder, content)
-                self._next += 1
-                yield record
+            with _named(self._folder):
+                for content in segments.contents(self._folder, self._next - 1):
+                    record = _sound(self._folder, content)
+                    self._next += 1
+                    yield record
         except segments.GapError:
             # While a folder is written to, its listing can contain a later file and lack an earlier one.
             return

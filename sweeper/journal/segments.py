@@ -8,6 +8,7 @@ file gone lists the folder again.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import time
@@ -131,6 +132,12 @@ def contents(folder: Path, after: int = -1) -> Iterator[Content]:
             raise gap
         if vanished and expected == begun:
             time.sleep(PAUSE_SECONDS)
+
+
+def sweep_id(journal: Path) -> str:
+    """Return an id that separates a sweep from others of its name; its journal must have a record."""
+    # The first record contains host, process and time.
+    return hashlib.sha256(next(contents(journal)).data).hexdigest()[:16]
 
 
 def split(piece: Piece, data: bytes, begin: int = 0) -> Iterator[Content]:

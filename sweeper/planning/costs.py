@@ -37,7 +37,6 @@ from trainables.models import ARCHITECTURES, build_model
 from trainables.models.base import MOST_COMPUTED, Undrawn
 from trainables.registry import OWN, DataSetSize, Options
 from trainables.training.acceleration import prepare_arithmetic
-from trainables.training.edge_of_stability import FEWEST, SHARE
 from trainables.training.evaluation import EvaluationSettings
 from trainables.training.fine_tuning import radius_of
 from trainables.training.lanes.cohort import Cohort
@@ -405,11 +404,7 @@ def trajectory_samples(spec: SweepSpec, size: DataSetSize) -> float:
     settings = spec.evaluation.trajectory
     if settings is None:
         return 0.0
-    passes, sharpness = sum(map(size.samples, settings.splits)) / settings.every, settings.curvature
-    if sharpness is None:
-        return passes
-    taken = min(sharpness.samples or max(FEWEST, size.train // SHARE), size.train)
-    return passes + taken * PRODUCT_PASSES * sharpness.products / sharpness.every
+    return sum(map(size.samples, settings.splits)) / settings.every
 
 
 def shifted_samples(spec: SweepSpec, test: int) -> int:

@@ -311,7 +311,8 @@ def plan(spec: SweepSpec, costs: Mapping[str, Cost] | None = None, workers: int 
     Args:
         spec: the checked search space.
         costs: architecture → cost, from `sweeper.planning.costs.measure_costs`; without it, time is not estimated.
-        workers: processes that run at once; by default this machine's cores divided by `resources.cpu`.
+        workers: processes that run at once, at most `max_concurrent`; by default this machine's cores divided by
+            `resources.cpu`.
         note: sentence shown with the plan.
 
     Example:
@@ -323,7 +324,7 @@ def plan(spec: SweepSpec, costs: Mapping[str, Cost] | None = None, workers: int 
     trials, replicates = len(configurations(spec)), spec.replicates.count
     per_trial = replicates if spec.replicates.packing == "trials" else 1
     local = max(1, int(usable_cores() / spec.resources.cpu))
-    workers = min(workers or local, trials * per_trial)
+    workers = min(workers or local, trials * per_trial, spec.max_concurrent or trials * per_trial)
     schedule = spec.schedule
     # A searcher's configurations do not exist yet: the strata are counted over random ones.
     if isinstance(schedule, Stratified) and schedule.configurations is None:

@@ -16,7 +16,7 @@ from sweeper.space.components import variants
 from sweeper.space.configurations import EXAMPLES, configurations, first_examples
 from sweeper.space.evaluation import split_faults
 from sweeper.space.spec import Evaluation, Guard, Objective, SweepSpec
-from trainables.datasets import load_dataset
+from trainables.datasets import Transform, load_dataset
 from trainables.datasets.base import DATASETS, DataSet, Split, batch_fault
 from trainables.datasets.cache import DataSetUnavailableError
 from trainables.datasets.sharing import content_key, node_copy
@@ -67,6 +67,21 @@ def prepare_dataset(spec: SweepSpec, manifest: Mapping[str, object] | None = Non
     if faults:
         raise InvalidSearchSpace(faults)
     return dataset
+
+
+def suited_sizes(spec: SweepSpec) -> tuple[int | None, int]:
+    """Return a smaller batch size if the data of `spec` need one, and a number of bins that suits them.
+
+    Raises:
+        SweeperError: the data cannot be loaded.
+    """
+    dataset, own = _load(spec.dataset), first_examples(spec)[0]["optimizer"]["batch_size"]
+    assert isinstance(own, int)
+    rows, size = len(dataset.train), own
+    # Halved until it fits; batch-norm fails on a last batch of one sample.
+    while size > 1 and (size > rows or rows % size == 1):
+        size //= 2
+    return size if size < own else None, max(1, min(spec.evaluation.bins, len(dataset.val), len(dataset.test)))
 
 
 def data_of_loop(spec: SweepSpec) -> DataSet:
@@ -309,3 +324,8 @@ def _own_data_faults(dataset: object) -> Iterator[str]:
             yield f"has samples of shape {shape} in {part}, but input_shape = {dataset.input_shape}"
         if first.is_floating_point() and not torch.isfinite(split.prepare(split.inputs)).all():
             yield f"has inputs in {part} that are not finite"
+    transform = dataset.transform
+    if isinstance(transform, Transform) and transform.module is not None and transform.raw is not None:
+        made, stored = transform.module(transform.raw), dataset.test.inputs
+        if made.shape != stored.shape or not torch.allclose(made, stored):
+            yield "declares a transform whose module does not make the test split's inputs of its raw inputs"

@@ -38,8 +38,9 @@ from trainables.losses import LOSSES, Loss
 from trainables.metrics import RECALIBRATED
 from trainables.metrics.base import METRICS, are_probabilities, softmax64
 from trainables.models import ARCHITECTURES, build_for
-from trainables.posthoc import POSTHOC, PosthocUnavailable
+from trainables.posthoc import POSTHOC, PosthocUnavailable, fit
 from trainables.registry import FITTED_ON, LABEL, OWN
+from trainables.registry.hyperparameters import hyperparameter_values
 from trainables.training.evaluation import FITTED_ON as MEASURED_SPLIT
 from trainables.training.own_loop import STANDARD, LoopError, LoopReplicate
 
@@ -224,8 +225,7 @@ def _check_posthoc(values: Values, dataset: DataSet) -> None:
             raise _Fault(f"its PARAMETERS name {column!r}, which cannot be a column: choose another name")
     logits, targets = _predictions(dataset.classes)
     try:
-        calibrator = POSTHOC.build(name, logits, targets, **options)
-        calibrator(logits)
+        fit(name, logits, targets, **hyperparameter_values(options))(logits)
     except PosthocUnavailable as error:
         raise _Fault(str(error)) from error
 

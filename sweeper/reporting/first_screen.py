@@ -32,6 +32,10 @@ from trainables.registry import IMPORTED
 #: If the best configuration's accuracy exceeds the largest class's share by less than this, the screen shows a warning.
 LEAST_ABOVE_MAJORITY = 0.02
 
+#: Largest cost of using the leader that is stated, as a share of the best finalist's value. A larger one only says that
+#: nothing is known.
+LARGEST_STATED = 1.0
+
 #: Largest cost of using the leader that still counts as "nearly decided", as a share of the best finalist's value.
 NEARLY = 0.5
 
@@ -142,6 +146,11 @@ class Answer:
     trainings: int
     command: str
     seconds: float | None
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether the leader's largest possible cost is small enough to recommend the leader by it."""
+        return self.most_lost is not None and (not self.relative or self.most_lost <= LARGEST_STATED)
 
 
 @dataclass(frozen=True)
@@ -431,26 +440,67 @@ def seconds_of(results: Results, rows: Sequence[Row]) -> float | None:
     return math.fsum(known) / len(known) if known else None
 
 
+#: Comparisons of an accuracy with always predicting the largest class: all samples are of one class; no better than
+#: chance, as with swapped labels; worse than it; hardly better; better.
+ONE_CLASS, BELOW_CHANCE, BELOW_LARGEST, NEAR_LARGEST, ABOVE_LARGEST = (
+    "one class", "below chance", "below largest", "near largest", "above largest"
+)  # fmt: skip
+
+
+def against_largest(accuracy: float, share: float, balanced: float | None, classes: int | None) -> str:
+    """Compare an accuracy with the share of the largest class; return a code.
+
+    Args:
+        accuracy: accuracy on validation data.
+        share: share of the largest class.
+        balanced: balanced accuracy; None if unknown. A network that gives accuracy up for rare classes keeps it high.
+        classes: number of classes; None if unknown.
+
+    Example:
+        >>> against_largest(0.3, 0.7, 0.3, 2), against_largest(0.71, 0.7, 0.5, 2)
+        ('below chance', 'near largest')
+    """
+    if share >= 1:
+        return ONE_CLASS
+    if accuracy >= share + LEAST_ABOVE_MAJORITY:
+        return ABOVE_LARGEST
+    if accuracy > share - LEAST_ABOVE_MAJORITY:
+        return NEAR_LARGEST
+    chance = 1 / (classes or 2)
+    return BELOW_CHANCE if balanced is None or balanced <= chance + LEAST_ABOVE_MAJORITY else BELOW_LARGEST
+
+
 def majority_warning(results: Results, board: Leaderboard) -> list[str]:
-    """Return a warning if the best configuration is hardly better than always predicting the largest class."""
+    """Return a warning if the best configuration is not clearly better than always predicting the largest class."""
     best, training = board.best, results.specification.get("training") or {}
     # A training that weights classes, or draws them equally often, gives accuracy up for the rare classes.
     if best is None or training.get("class_weights") or training.get("sampler") == "balanced":
         return []
 
     accuracy, share = float_or_none(best, "val_accuracy"), float_or_none(best, "val_majority_share")
-    if accuracy is None or share is None or accuracy >= share + LEAST_ABOVE_MAJORITY:
-        return []
     balanced = float_or_none(best, "val_balanced_accuracy")
+    if accuracy is None or share is None:
+        return []
+    code = against_largest(accuracy, share, balanced, (results.manifest.get("dataset") or {}).get("classes"))
+    if code == ABOVE_LARGEST:
+        return []
+    if code == ONE_CLASS:
+        return [
+            "every validation sample is of one class: no post-hoc method can be fitted, and calibration says little; "
+            "validate on a stratified split."
+        ]
     recall = "" if balanced is None else f", balanced accuracy {balanced:.1%}"
     others = measured_values(board.finished, "val_balanced_accuracy")  # may be empty, since the best may be unfinished
-    if balanced is not None and balanced >= max(others, default=balanced):
+    if code == BELOW_CHANCE:
+        remedy = "labels may be swapped or belong to other samples: check them before anything else"
+    elif balanced is not None and balanced >= max(others, default=balanced):
         longer = "" if results.specification.get("loop") == IMPORTED else ": train longer"
         remedy = f"no finished configuration has a higher one{longer}"
     else:
         remedy = "add a constraint, e.g. constraints: [{metric: val_balanced_accuracy, within: 5 points of the best}]"
+    compared = "hardly better" if code == NEAR_LARGEST else "worse"
     return [
-        "the best configuration is hardly better than always predicting the largest class: validation accuracy "
+        f"the best configuration is {compared} than always predicting the largest class: validation accuracy "
         f"{accuracy:.1%}, largest class {share:.1%}{recall}; {remedy}."
     ]
 

@@ -84,6 +84,9 @@ def recommendation(answer: Answer) -> str:
     if answer.state == NEARLY_DECIDED:
         risk = f"at most {lost} worse than the best finalist" if answer.most_lost else "no finalist is better"
         return f"Use {who}: {risk} ({measured}).{known}"
+    if not answer.is_bounded:
+        few = f"{plural(answer.seeds, 'seed')} each are too few to recommend a configuration"
+        return f"Not decided: {few}. {who} has the best mean ({measured}).{known}"
     # The bound holds with 90 %, a finalist may be the best at 95 %: between them, nothing is lost and nothing decided.
     risk = f", but could be {lost} worse than the best finalist" if answer.most_lost else ""
     return f"Not decided. {who} leads{risk} ({measured}).{known}"

@@ -31,11 +31,14 @@ from sweeper.search.base import audit_suggestions
 from sweeper.space.loading import searcher_for
 from sweeper.space.spec import final_stage, spec_of
 from sweeper.storage.lease import LEASE, holder, holder_of_copy, process_of
-from sweeper.storage.lookup import Entry, find_sweep, sweep_names
-from sweeper.storage.places import local_copies, local_copy
+from sweeper.storage.lookup import Entry, find_sweep, sweep_names, unreadable_sweeps
+from sweeper.storage.places import local_copies, local_copy, stored_predictions
 from sweeper.storage.sweeps import Sweep, edited, open_sweep
 from trainables.files.atomic import read_text
 from trainables.files.stores.base import is_store_address
+
+#: State of a sweep of which only the tables were copied.
+TABLES_ONLY = "tables only"
 
 
 @dataclass(frozen=True)
@@ -86,14 +89,20 @@ def status_of(output: Path, name: str | None = None) -> list[SweepStatus]:
     """Return the status of every sweep in `output`, or only of `name`. Raises SweeperError if it cannot be read."""
     if name is not None:
         return [_status(name, output)]
-    return [_status_or_fault(sweep, output) for sweep in sweep_names(output)]
+    statuses = [_status_or_fault(sweep, output) for sweep in sweep_names(output)]
+    refused = unreadable_sweeps(output).items()
+    return statuses + [SweepStatus(sweep, f"cannot be read: {reason}") for sweep, reason in refused]
 
 
 def _status_or_fault(name: str, output: Path) -> SweepStatus:
     try:
         return _status(name, output)
-    except SweeperError as error:  # one damaged sweep must not hide the others
+    except (SweeperError, PermissionError) as error:  # one damaged sweep must not hide the others
         return SweepStatus(name, f"cannot be read: {str(error).splitlines()[0]}")
+
+
+#: Least widths of columns that can be wrapped; an `interrupted` stays whole.
+LEAST_WIDTHS = {"sweep": 8, "state": 11}
 
 
 def statuses_table(statuses: Iterable[SweepStatus], entries: Mapping[str, Entry] | None = None) -> Table:
@@ -103,7 +112,9 @@ def statuses_table(statuses: Iterable[SweepStatus], entries: Mapping[str, Entry]
     driven = any(status.driver for status in shown) or not known
     headings = ["sweep", "state", "trials", "finished", "stopped early", "failed", "left", "best"]
     for heading in (*headings, *(["driver"] * driven), *(("began (UTC)", "size") if known else ())):
-        table.add_column(heading, no_wrap=True)
+        # On a narrow terminal these continue on the next line, so that states and numbers stay whole.
+        is_long = heading in ("sweep", "state", "stopped early", "best", "driver")
+        table.add_column(heading, no_wrap=not is_long, overflow="fold", min_width=LEAST_WIDTHS.get(heading))
     places = {name: at for at, name in enumerate(known)}
     for status in sorted(shown, key=lambda one: places.get(one.sweep, len(places))):
         entry = known.get(status.sweep)
@@ -113,7 +124,7 @@ def statuses_table(statuses: Iterable[SweepStatus], entries: Mapping[str, Entry]
 
 
 def audit_sweep(name: str, output: Path) -> tuple[list[str], list[str]]:
-    """Recompute every journaled decision and suggestion. Return sentences on the checks, and on the differences."""
+    """Recompute journaled decisions and suggestions, and look for lost files. Return the checks and the differences."""
     sweep = open_sweep(name, output)
     checked, differences = audit(sweep.spec.schedule, read_journal(sweep.paths.journal))
     said = [f"{checked} decisions recomputed from the records before them, {len(differences)} differ"]
@@ -132,7 +143,42 @@ def audit_sweep(name: str, output: Path) -> tuple[list[str], list[str]]:
         if replayed.unchecked:
             said.append(f"{replayed.unchecked} not checked: they follow a difference or were made by another version")
         differences += replayed.differences
+    lost = lost_files(sweep.paths)
+    said.append(f"files of all tables looked for, {'some are' if lost else 'none is'} lost")
+    differences += lost
     return said, [*differences, *(f"sweep.yaml: {fault.path}: {fault.rule}" for fault in edited(sweep))]
+
+
+def lost_files(paths: SweepPaths) -> list[str]:
+    """Return sentences on lost table files: those that are missing now, and those that nobody could restore."""
+    # DuckDB and Arrow, which the progress of a sweep does not need.
+    from sweeper.results.queries import READ_TABLES, current_generation, lost_for_good, require_listed_files
+    from sweeper.tables.file_list import lost_sentence
+
+    lost = lost_for_good(paths.root)
+    faults = [f"lost for good: {lost_sentence(lost)}"] if lost else []
+    try:
+        require_listed_files(current_generation(paths.root), READ_TABLES)
+        stored_predictions(paths)
+    except SweeperError as error:
+        faults.append(f"{error.message}; {error.remedy}")
+    return faults
+
+
+def audit_all(output: Path) -> tuple[list[str], list[str]]:
+    """Audit every sweep in `output` that has a journal; one that cannot be read counts as a difference."""
+    said, differences = list[str](), list[str]()
+    for status in status_of(output):
+        if status.state == TABLES_ONLY:
+            said.append(f"{status.sweep}: it has no journal, so no decision can be recomputed")
+            continue
+        try:
+            checks, differ = audit_sweep(status.sweep, output)
+        except (SweeperError, PermissionError) as error:
+            checks, differ = [], [f"it cannot be read: {str(error).splitlines()[0]}"]
+        said += [f"{status.sweep}: {check}" for check in checks]
+        differences += [f"{status.sweep}: {difference}" for difference in differ]
+    return said, differences
 
 
 def running(paths: SweepPaths) -> str | None:
@@ -145,7 +191,7 @@ def running(paths: SweepPaths) -> str | None:
 def _status(name: str, output: Path) -> SweepStatus:
     paths = find_sweep(name, output)
     if not paths.sweep_file.is_file():  # only the tables were copied
-        return SweepStatus(paths.name, "tables only")
+        return SweepStatus(paths.name, TABLES_ONLY)
     sweep = open_sweep(str(paths.root), output, checked=False)
     state = fold(read_journal(sweep.paths.journal), len(sweep.configurations))
     driver, counts = running(sweep.paths), state.count()
@@ -309,9 +355,10 @@ def watch(
 def look_at_all(output: str) -> WatchUpdate:
     """Return the progress of all sweeps of `output`; it is over if no driver runs."""
     folder = local_copies(output)
-    driven = [name for name in sweep_names(folder) if running(find_sweep(name, folder))]
+    statuses = status_of(folder)
+    driven = [status.sweep for status in statuses if status.driver]
     line = f"{len(driven)} sweeps running: {', '.join(driven)}" if driven else "no sweep is running"
-    return WatchUpdate(statuses_table(status_of(folder)), line, over=not driven)
+    return WatchUpdate(statuses_table(statuses), line, over=not driven)
 
 
 def local_log(name: str, output: str, *, follow: bool) -> Iterator[str]:

@@ -10,7 +10,7 @@ from rich.measure import Measurement
 from rich.table import Column, Table
 from rich.text import Text
 
-from sweeper.core.cells import int_of, text_of
+from sweeper.core.cells import float_or_none, int_of, text_of
 from sweeper.core.labels import label, plural
 from sweeper.core.statistics.equivalence import HIGHER, LOWER, NO_DIFFERENCE, OPEN
 from sweeper.reporting.first_screen import BEST, STOPPED, WORSE, Answer, FirstScreen, first_screen
@@ -29,8 +29,9 @@ from sweeper.reporting.sentences import (
 from sweeper.reporting.tables import posthoc_tables
 from sweeper.results import Results
 from sweeper.results.estimators import ESTIMATORS, Judgement
-from sweeper.results.leaderboard import front, leaderboard, searcher
+from sweeper.results.leaderboard import Leaderboard, front, leaderboard, searcher
 from sweeper.results.listing import count_line, overview
+from sweeper.results.queries import literal
 from sweeper.results.verdicts import Estimates
 from sweeper.search.base import written_method
 
@@ -48,9 +49,10 @@ def summary(results: Results) -> RenderableType:
         board, counts = leaderboard(snapshot), overview(snapshot)
         answered, pareto = first_screen(snapshot, board, counts), front(snapshot)
         packed, failed = [*packing_lines(snapshot), *searcher_lines(snapshot)], failure_lines(snapshot)
-        methods = posthoc_methods(snapshot)
+        methods, positive = posthoc_methods(snapshot), class_one_line(snapshot, board)
     parts = [part for mark in results.marks for part in (Text(mark, style="bold red"), Text())]
     after = [] if methods is None else [Text(), methods]
+    after += [Text(), Text(positive)] if positive else []
     after += [Text(), Text(count_line(counts)), *(Text(line, style="red") for line in failed)]
     after += map(Text, pareto.lines() if pareto is not None else ())
     after += [Text(line, style="dim") for line in packed]
@@ -71,7 +73,22 @@ def posthoc_methods(results: Results) -> RenderableType | None:
     for at, method in enumerate(posthoc.tables[0].methods):
         cells = [table.rows[0][2][at] for table in posthoc.tables]
         shown.add_row(method, *(Text(cell.text, style="bold" if cell.best else "") for cell in cells))
-    return shown
+    reasons = dict.fromkeys(reason for table in posthoc.tables for _, reason in table.notes)
+    return Group(shown, *(Text(f"– not fitted: {reason}", style="dim") for reason in reasons))
+
+
+def class_one_line(results: Results, board: Leaderboard) -> str:
+    """Return the leader's calibration of the probability of class 1, if a sweep of two classes measured it."""
+    present, scaled = results.columns("evaluations"), "posthoc_temperature_ece_positive"
+    if board.best is None or "ece_positive" not in present:
+        return ""
+    means = ", ".join(f"avg({name}) AS {name}" for name in ("ece_positive", scaled) if name in present)
+    trial = literal(board.best["trial"])
+    (row,) = results.rows(f"SELECT {means} FROM final WHERE trial = {trial} AND split = 'test'")
+    before, after = float_or_none(row, "ece_positive"), float_or_none(row, scaled)
+    if before is None:
+        return ""
+    return f"test {label('ece_positive')} {before:.3f}" + ("" if after is None else f" → {after:.3f} after temperature")
 
 
 def failure_lines(results: Results) -> list[str]:

@@ -19,6 +19,7 @@ from sweeper.journal.reasons import row_text
 from sweeper.reporting.matrix import Measured, evaluated, matrix, measure
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, MARK, Goal, Leaderboard, leaderboard, varying_columns
+from sweeper.results.listing import meaning
 from sweeper.results.posthoc import Posthoc, Variant, posthoc_measurements
 from sweeper.results.recalibration import at_bound
 from trainables.curvature.statistics.base import headline_columns
@@ -37,7 +38,7 @@ class DataTable:
         key: identifier and anchor.
         title: heading.
         caption: description of content and order.
-        columns: `{"label": …, "kind": "text" | "number" | "spread" | "percent" | "status" | "time"}`.
+        columns: `{"label": …, "kind": "text" | "number" | "spread" | "percent" | "status" | "time", "meaning": …}`.
         rows: one list per row; a spread is [mean, standard deviation or None].
         status: index of the column that the page's filter uses, or None.
         sql, tables: query of the rows and the tables that it reads.
@@ -53,9 +54,9 @@ class DataTable:
     status: int | None = None
 
 
-def column(heading: str, kind: str = "number") -> dict[str, str]:
-    """Return the description of a column."""
-    return {"label": heading, "kind": kind}
+def column(heading: str, kind: str = "number", meaning: str = "") -> dict[str, str]:
+    """Return the description of a column; its meaning is the heading's tooltip."""
+    return {"label": heading, "kind": kind, "meaning": meaning}
 
 
 def trials_table(board: Leaderboard) -> DataTable:
@@ -69,11 +70,11 @@ def trials_table(board: Leaderboard) -> DataTable:
         ("test_nll", "test NLL", "spread"),
         ("test_brier", "test Brier", "spread"),
         ("test_aurc", "test AURC", "spread"),
-        *((name, label(name), "spread") for name in headline_columns()),
+        *((name, f"val {label(name)}", "spread") for name in headline_columns()),
     ]
     measured = [line for line in measured if board.rows and line[0] in board.rows[0]]
     columns = [column("trial", "text"), column("configuration", "text"), column("status", "status"), column("epoch")]
-    columns += [column(heading, kind) for _, heading, kind in measured]
+    columns += [column(heading, kind, meaning(name.removeprefix("test_"))) for name, heading, kind in measured]
     columns += [column("replicates")]
     # A column that contains text is sorted as text, since the page cannot compare names with numbers.
     texts = {name for name in board.varying if any(isinstance(row[name], str) for row in board.rows)}

@@ -25,8 +25,8 @@ from sweeper.core.errors import SweeperError
 from sweeper.core.labels import AFTER_METHODS, STATUS_WORDS, duration, label, plural, short
 from sweeper.core.schemas import REHEARSAL
 from sweeper.results.leaderboard import MARK, Leaderboard, leaderboard
-from sweeper.results.queries import FRAGILITY, VIEWS
-from trainables.curvature.statistics.base import statistic_of
+from sweeper.results.queries import VIEWS
+from trainables.curvature.statistics.base import measured_loss, statistic_of
 from trainables.metrics.base import metric_of
 from trainables.registry.names import nearest
 
@@ -102,11 +102,15 @@ class TrialsTable:
         if words:
             table.add_column("configuration", no_wrap=True, overflow="ellipsis", ratio=1)
         for row in self.rows:
-            values = [cell(self.board, row, heading) for heading in headings]
-            values += [SHORT_STATUS[text_of(row, "status")]] if status else []
-            mark = f" {MARK}" if self.board.breaks_constraint(row) else ""
-            table.add_row(f"{row['trial']}{mark}", *values, *([self.board.describe(row)] if words else []))
+            described = [self.board.describe(row)] if words else []
+            table.add_row(*self.cells(row, headings, status=status), *described)
         return table
+
+    def cells(self, row: Row, headings: Sequence[Heading], *, status: bool) -> list[str]:
+        """Return a row's trial, numbers, and status; raises LookupError or TypeError if others edited the tables."""
+        values = [cell(self.board, row, heading) for heading in headings]
+        values += [SHORT_STATUS[text_of(row, "status")]] if status else []
+        return [f"{row['trial']}{f' {MARK}' if self.board.breaks_constraint(row) else ''}", *values]
 
 
 def usual_headings(board: Leaderboard) -> list[Heading]:
@@ -139,12 +143,17 @@ def listed(
 
     Raises:
         SweeperError: an unknown column; the message has the nearest names.
+        LookupError, TypeError: another program has edited the tables, see `Results.snapshot`.
     """
     most = None if everything else TOP
     board = leaderboard(results, most, by)
     headings = [Heading(name, heading_of(board, name)) for name in chosen(board, columns)] or usual_headings(board)
     rows = board.rows if sort is None else results.sql(sorted_sql(board, sort), most=most).to_pylist()
-    return TrialsTable(board, rows, headings)
+    table = TrialsTable(board, rows, headings)
+    for row in rows:
+        # A value that does not fit is named here, in the snapshot; the table is drawn when the files are closed.
+        table.cells(row, headings, status=True)
+    return table
 
 
 def count_of_listed(results: Results) -> int:
@@ -249,8 +258,7 @@ def columns_table(results: Results) -> pa.Table:
         schema = results.sql(f"SELECT * FROM {table} LIMIT 0", trials=()).schema
         rows += [
             {"table": table, "column": field.name, "type": str(field.type), "meaning": meaning(field.name)}
-            # `fragility` is in no schema, because it is simulated when a query names it.
-            for field in [*schema, *([pa.field(FRAGILITY, pa.float64())] if table == "decisions" else [])]
+            for field in schema
         ]
     return pa.Table.from_pylist(rows)
 
@@ -268,14 +276,16 @@ def meaning(column: str) -> str:
     """Return the meaning of a column, e.g. `expected calibration error, in [0, 1]; smaller is better`."""
     if (known := column_words().get(column)) is not None:
         return known
+    if (statistic := statistic_of(column)) is not None:
+        loss, described = statistic
+        words = ": ".join(filter(None, (label(column), described.summary)))
+        return f"{words}; Hessian of {measured_loss(loss)}"
     for ending, words in ENDINGS.items():
         if column.endswith(ending):
             return f"{words}{label(column.removesuffix(ending))}"
     if column.startswith("config_"):
         part, _, rest = column.removeprefix("config_").partition("_")
         return f"name of the {part}" if rest == "name" else f"hyperparameter {rest} of the {part}"
-    if (statistic := statistic_of(column)) is not None:
-        return f"{label(column)}: {statistic[1].summary}" if statistic[1].summary else label(column)
     metric = metric_of(column)
     if metric is None:
         return label(column)

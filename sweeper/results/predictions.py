@@ -16,12 +16,13 @@ import pyarrow.parquet as pq
 
 from sweeper.core.cells import text_of
 from sweeper.core.errors import SweeperError
-from sweeper.core.ids import SweepPaths, trial_of
+from sweeper.core.ids import KEPT, SweepPaths, trial_of
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
-from sweeper.results.queries import current_generation
+from sweeper.results.queries import current_generation, require_listed_files
 from sweeper.storage.places import bring_predictions
-from sweeper.tables.generations import EMPTY_PART, INCOMING
+from sweeper.tables.file_list import EMPTY_PART, table_files
+from sweeper.tables.generations import INCOMING
 from trainables.files.sealed import require_sound
 from trainables.metrics.base import Floats, softmax64
 from trainables.posthoc import fit
@@ -82,15 +83,17 @@ class PredictionFiles:
             paths: the sweep's files.
             trials: skip files that hold none of these trials; all trials by default.
 
-        Raises SweeperError if no predictions are stored, StoreError if they cannot be fetched.
+        Raises SweeperError if no predictions are stored or files are lost, StoreError if they cannot be fetched.
         """
         self._paths = paths
         self._seen: set[Key] = set()
         bring_predictions(paths, trials)
-        folder = current_generation(paths.root) / "predictions"
-        files = (path for path in folder.glob("**/*.parquet") if path.name != EMPTY_PART)
-        names = sorted(path.relative_to(folder).as_posix() for path in files)
-        # A compacted file holds several trials, and its name does not contain them, so it is always included.
+        generation = current_generation(paths.root)
+        require_listed_files(generation, [KEPT], trials)
+        folder = generation / KEPT
+        files = (path for path in table_files(generation, KEPT) if path.name != EMPTY_PART)
+        names = [path.relative_to(folder).as_posix() for path in files]
+        # A merged file holds several trials, and its name does not contain them, so it is always included.
         self._names = [name for name in names if trials is None or trial_of(name) in (None, *trials)]
         # A loop without the method `predict` writes files without rows.
         if not any(map(self._has_rows, self._names)):

@@ -11,7 +11,7 @@ Conformal sets are computed for a sweep's best configuration: their size and the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -29,7 +29,7 @@ from sweeper.results.predictions import FITTED_ON, MEASURED_ON, StoredPrediction
 from trainables.metrics import SMALLEST_PROBABILITY, evaluate_probabilities
 from trainables.metrics.base import Floats, Integers, softmax64
 from trainables.posthoc import fit
-from trainables.posthoc.base import Calibrator, PosthocUnavailable
+from trainables.posthoc.base import PosthocUnavailable
 from trainables.posthoc.conformal import SCORES, SplitFit, fit_split, promised_coverage, samples_needed, set_measures
 
 NONE, BEFORE, AFTER = "none", "before", "after"
@@ -128,13 +128,15 @@ def _scaled(member: StoredPredictions) -> dict[str, Floats]:
     Raises SweeperError if no temperature can be fitted, because a calibrated ensemble must not silently contain an
     uncalibrated member.
     """
-    calibrator = _temperature(member.logits[FITTED_ON], member.targets[FITTED_ON], member.trial)
-    return {split: calibrator(logits) for split, logits in member.logits.items()}
+    return _with_temperature(member.logits, member.targets[FITTED_ON], member.trial)
 
 
-def _temperature(logits: Floats | NDArray[np.float32], targets: Integers, whose: str) -> Calibrator:
+def _with_temperature(
+    logits: Mapping[str, Floats | NDArray[np.float32]], targets: Integers, whose: str
+) -> dict[str, Floats]:
     try:
-        return fit("temperature", logits, targets)
+        calibrator = fit("temperature", logits[FITTED_ON], targets)
+        return {split: calibrator(values) for split, values in logits.items()}
     except PosthocUnavailable as error:
         raise SweeperError(
             f"no temperature can be fitted to {whose}: {error}", "choose among fewer configurations with --candidates"
@@ -156,8 +158,7 @@ def _measured(
         if where == AFTER:
             # A mean of probabilities has no logits, so its logarithm is used. It is unique up to a constant.
             logits = {split: np.log(np.maximum(values, SMALLEST_PROBABILITY)) for split, values in mean.items()}
-            calibrator = _temperature(logits[FITTED_ON], targets[FITTED_ON], f"the ensemble {name!r}")
-            mean = {split: calibrator(values) for split, values in logits.items()}
+            mean = _with_temperature(logits, targets[FITTED_ON], f"the ensemble {name!r}")
         bins = min(15, len(targets[MEASURED_ON]))  # each equal-mass bin needs a sample
         measured = evaluate_probabilities(mean[MEASURED_ON], targets[MEASURED_ON], bins)
         configurations = len({members[at].trial for at in chosen})

@@ -5,23 +5,27 @@ from __future__ import annotations
 import os
 import re
 import stat
+import tempfile
 import threading
-from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import duckdb
 import pyarrow as pa
 
 from sweeper.core.errors import SweeperError
-from sweeper.core.ids import RECALIBRATIONS, TABLES, SweepPaths
+from sweeper.core.ids import KEPT, RECALIBRATIONS, TABLES, SweepPaths, trial_of
 from sweeper.core.schemas import table_schemas
-from sweeper.storage.places import bring_predictions
+from sweeper.storage.lease import holder
+from sweeper.storage.places import bring_predictions, is_copy
+from sweeper.tables.file_list import REBUILT, TRIALS_FILE, LostFilesError, Names, absent_files, read_list, table_files
 from sweeper.tables.generations import RECALIBRATIONS_SCHEMA
-from trainables.files.sealed import require_sound
+from trainables.files.sealed import is_sealed, require_sound
 from trainables.registry.names import measured_as, nearest
 
 if TYPE_CHECKING:
@@ -30,9 +34,6 @@ if TYPE_CHECKING:
 READ_TABLES = (*TABLES, RECALIBRATIONS)
 
 VIEWS = (*READ_TABLES, "final")
-
-#: The column of `decisions` with the fragility of stops. It is simulated when a query names it.
-FRAGILITY = "fragility"
 
 #: Tables with many rows per evaluation. A snapshot does not copy them, and reads only the rows that a query needs.
 LARGE_TABLES = frozenset({"reliability", "predictions", "spectra", "blocks"})
@@ -60,6 +61,12 @@ PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 CHANGED = "another program changed the sweep's files; use an unchanged copy"
 
+#: Characters that DuckDB expands in a path.
+_PATTERN = re.compile(r"[*?\[\\]")
+
+#: How often a missing file of a running sweep is looked for again, as a network file system can show files late.
+LOOKS, LOOK_SECONDS = 5, 0.5
+
 #: Percentage of the machine's memory that one query may take. Without a limit, `SELECT * FROM range(1e10)` would take
 #: all of it, and the kernel would kill the process.
 MEMORY_PERCENT = 50
@@ -71,6 +78,8 @@ DEADLINE_SECONDS = 600.0
 #: them.
 _NAMED_TABLES = re.compile(rf"\b(?:{'|'.join(VIEWS)})\b", re.IGNORECASE)
 
+
+T = TypeVar("T")
 
 #: Numbers for the names of the databases that hold a query's views.
 _NUMBERS = count(1)
@@ -98,8 +107,23 @@ def current_generation(folder: Path) -> Path:
     return target
 
 
+@contextmanager
+def _without_patterns(folder: Path) -> Iterator[Path]:
+    """Yield a path of `folder` that DuckDB does not take for a pattern: the folder itself, or a link to it.
+
+    DuckDB 2.0 cannot escape `*`, `?` and `[` in a path, and reads a backslash as a separator where access is limited.
+    """
+    if not _PATTERN.search(str(folder)):
+        yield folder
+        return
+    with tempfile.TemporaryDirectory() as place:
+        link = Path(place, "sweep")
+        link.symlink_to(folder, target_is_directory=True)
+        yield link
+
+
 @lru_cache(maxsize=4)
-def _database(folder: str, process: int) -> duckdb.DuckDBPyConnection:
+def _database(folder: Path, process: int) -> duckdb.DuckDBPyConnection:
     """Return a database in memory whose queries read files in `folder` only.
 
     It is kept, because opening one takes thirty milliseconds, most of a query's time. A fork has no threads of its
@@ -111,7 +135,8 @@ def _database(folder: str, process: int) -> duckdb.DuckDBPyConnection:
     # The order matters: the directories cannot be set after external access is disabled, and the last setting locks
     # all settings. `python_enable_replacements` would let a query read this process's variables by name. A cache of
     # files could outlive a change within a second.
-    database.execute(f"SET allowed_directories = [{literal(folder)}]; SET memory_limit = '{MEMORY_PERCENT}%'")
+    with _without_patterns(folder) as plain:  # DuckDB follows the link now, and keeps the folder's own path
+        database.execute(f"SET allowed_directories = [{literal(plain)}]; SET memory_limit = '{MEMORY_PERCENT}%'")
     database.execute("SET GLOBAL TimeZone = 'UTC'; SET GLOBAL python_enable_replacements = false")
     database.execute("SET enable_external_file_cache = false; SET enable_external_access = false")
     database.execute("SET lock_configuration = true")
@@ -133,28 +158,53 @@ def connect(generation: Path, query: str = "", *, in_memory: bool = False) -> It
     tables = {*READ_TABLES} - LARGE_TABLES if in_memory else tables_of(query)
     # A view opens its files, so one query gets only the views it names. `SHOW TABLES` names none and gets all.
     views = READ_TABLES if in_memory or not tables else [name for name in READ_TABLES if name in tables]
-    schema = f"query_{next(_NUMBERS)}"
-    connection = _database(str(_sweep_of(generation)), os.getpid()).cursor()
+    generation = Path(os.path.realpath(generation))
+    schema, sweep = f"query_{next(_NUMBERS)}", _sweep_of(generation)
+    connection = _database(sweep, os.getpid()).cursor()
     try:
-        require_files(generation)
-        require_sound_files(generation, tables)
-        connection.execute(f"ATTACH ':memory:' AS {schema}; USE {schema}")
-        for name in views:
-            rows = f"read_parquet({literal(f'{generation}/{name}/**/*.parquet')}, hive_partitioning = false)"
-            # DuckDB raises an error for a pattern without files, and a new sweep has no decisions yet.
-            if absent := next((generation / name).glob("**/*.parquet"), None) is None:
-                connection.register(rows := f"no_{name}", empty_table(name))
-            kind = "TABLE" if in_memory and not absent and name not in LARGE_TABLES else "VIEW"
-            connection.execute(f"CREATE {kind} {name} AS SELECT * FROM {rows}")
-        columns = _plain_columns(connection, views)
-        if "evaluations" in columns and "trials" in columns:
-            _create_final_view(connection, columns["evaluations"], columns["trials"])
-        yield connection
+        with _without_patterns(sweep) as plain:
+            require_listed_files(generation, tables)
+            files = {name: table_files(generation, name) for name in READ_TABLES}
+            require_files(generation, files)
+            require_sound_files(generation, tables)
+            connection.execute(f"ATTACH ':memory:' AS {schema}; USE {schema}")
+            for name in views:
+                kind = "TABLE" if in_memory and files[name] and name not in LARGE_TABLES else "VIEW"
+                _create(connection, kind, name, [plain / path.relative_to(sweep) for path in files[name]])
+            columns = _plain_columns(connection, views)
+            if "evaluations" in columns and "trials" in columns:
+                _create_final_view(connection, columns["evaluations"], columns["trials"])
+            yield connection
     except (duckdb.Error, OSError) as error:  # OSError: a generation was removed while its folders were listed
         raise QueryError(first_line(error), "the sweep's tables could not be read") from error
     finally:
         connection.execute(f"USE memory; DETACH DATABASE IF EXISTS {schema}")
         connection.close()
+
+
+def _create(connection: duckdb.DuckDBPyConnection, kind: str, name: str, files: Sequence[Path]) -> None:
+    """Create the view or table `name` of the rows in these files."""
+    rows = f"read_parquet([{', '.join(map(literal, files))}], hive_partitioning = false)"
+    if not files:  # a new sweep has no decisions yet
+        connection.register(rows := f"no_{name}", empty_table(name))
+    connection.execute(f"CREATE OR REPLACE {kind} {name} AS SELECT * FROM {rows}")
+
+
+@contextmanager
+def fresh_views(connection: duckdb.DuckDBPyConnection, generation: Path, tables: Collection[str]) -> Iterator[None]:
+    """Let a snapshot's large tables have the files that exist now, since predictions are fetched when needed.
+
+    Raises QueryError or LostFilesError if a file is damaged or lost.
+    """
+    sweep = _sweep_of(generation)
+    with _without_patterns(sweep) as plain:
+        for name in tables:
+            require_listed_files(generation, [name])
+            require_sound_files(generation, [name])
+            files = [plain / path.relative_to(sweep) for path in table_files(generation, name)]
+            _create(connection, "VIEW", name, files)
+        _plain_columns(connection, tables)
+        yield
 
 
 def tables_of(query: str) -> set[str]:
@@ -163,22 +213,65 @@ def tables_of(query: str) -> set[str]:
     return (named - {"final"}) | ({"evaluations", "trials"} if "final" in named else set())
 
 
-def require_files(generation: Path) -> None:
+def require_files(generation: Path, files: Mapping[str, Iterable[Path]]) -> None:
     """Raise QueryError if a table's files include a link, pipe or device: a link can lead anywhere, a pipe blocks."""
-    for path in (path for name in READ_TABLES for path in (generation / name).glob("**/*.parquet")):
+    for path in (path for of_table in files.values() for path in of_table):
         if not stat.S_ISREG(path.lstat().st_mode):
             raise QueryError(f"{path} is not a regular file", CHANGED)
+        if _PATTERN.search(str(path.relative_to(generation))):
+            raise QueryError(f"{path} has a name that no sweep writes", CHANGED)
+
+
+def require_listed_files(generation: Path, tables: Iterable[str], trials: Collection[str] | None = None) -> None:
+    """Raise LostFilesError if files are lost, of tables that the journal has, or of `tables`.
+
+    With `trials`, a lost file of another trial is no error. Raises QueryError if the generation is no longer current.
+    """
+    paths = SweepPaths(_sweep_of(generation))
+    # Predictions of a copy are fetched when they are needed, and are compared with the store's then.
+    checked = {*REBUILT, *tables} - ({KEPT} if is_copy(paths) else set())
+    try:
+        absent = absent_files(generation, sorted(checked))
+        for _ in range(LOOKS):
+            if not absent or holder(paths.lease) is None:
+                break
+            time.sleep(LOOK_SECONDS)
+            absent = absent_files(generation, sorted(checked))
+    except (OSError, ValueError) as error:
+        raise _unreadable(generation, generation / TRIALS_FILE, error) from error
+    if trials is not None:
+        absent = {table: [n for n in names if trial_of(n) in (None, *trials)] for table, names in absent.items()}
+    if any(absent.values()):
+        if os.path.realpath(paths.tables) != str(generation):  # a later driver is removing this generation
+            raise QueryError("the sweep's tables were replaced while they were read", "try again")
+        raise LostFilesError(paths, absent)
 
 
 def require_sound_files(generation: Path, tables: Iterable[str]) -> None:
     """Raise QueryError naming the first damaged file of these tables; DuckDB does not verify checksums."""
-    for path in (path for name in sorted(tables) for path in sorted((generation / name).glob("**/*.parquet"))):
+    for path in (path for name in sorted(tables) for path in table_files(generation, name)):
         try:
             require_sound(path)
         except (OSError, ValueError) as error:
-            again = f"sweeper resume {SweepPaths(_sweep_of(generation)).in_commands} --discard-damaged"
-            reason = getattr(error, "strerror", None) or first_line(error)
-            raise QueryError(f"{path} cannot be read: {reason}", f"`{again}` quarantines it") from error
+            raise _unreadable(generation, path, error) from error
+
+
+def unsealed_files(generation: Path) -> list[Path]:
+    """Return the files of tables that another program wrote, such as an edited copy."""
+
+    def is_foreign(path: Path) -> bool:
+        try:
+            return not is_sealed(path)
+        except (OSError, ValueError):  # not even a Parquet file
+            return True
+
+    return [path for table in READ_TABLES for path in table_files(generation, table) if is_foreign(path)]
+
+
+def _unreadable(generation: Path, path: Path, error: Exception) -> QueryError:
+    again = f"sweeper resume {SweepPaths(_sweep_of(generation)).in_commands} --discard-damaged"
+    reason = getattr(error, "strerror", None) or first_line(error)
+    return QueryError(f"{path} cannot be read: {reason}", f"`{again}` quarantines it")
 
 
 def _sweep_of(generation: Path) -> Path:
@@ -214,19 +307,43 @@ def read_one_generation(folder: Path, query: str, most: int | None = None) -> pa
 
     Raises:
         QueryError: DuckDB refuses the query, or the files were replaced READ_ATTEMPTS times.
+        LostFilesError: files are lost.
     """
+
+    def read(generation: Path) -> pa.Table:
+        with connect(generation, query) as connection:
+            return execute(connection, query, most)
+
+    return _attempts(folder, read)
+
+
+def connect_to_current(folder: Path, opened: ExitStack) -> tuple[Path, duckdb.DuckDBPyConnection]:
+    """Return the current generation, and a connection that holds its small tables until `opened` is closed."""
+    return _attempts(folder, lambda generation: (generation, opened.enter_context(connect(generation, in_memory=True))))
+
+
+def _attempts(folder: Path, read: Callable[[Path], T]) -> T:
+    """Return what `read` returns for the current generation; repeat it if the generation was replaced meanwhile."""
     for _ in range(READ_ATTEMPTS):
         before = current_generation(folder)
         try:
-            with connect(before, query) as connection:
-                rows = execute(connection, query, most)
-        except QueryError:  # files may have vanished, if the link has changed
+            rows = read(before)
+        except SweeperError:  # files may have vanished, if the link has changed
             if before == current_generation(folder):
                 raise
         else:
             if before == current_generation(folder):
                 return rows
     raise QueryError(f"the tables were replaced {READ_ATTEMPTS} times while they were read", "try again")
+
+
+def lost_for_good(folder: Path) -> Names:
+    """Return, by table, the files that only trials wrote, and that were lost before the last `sweeper resume`."""
+    try:
+        files = read_list(current_generation(folder) / TRIALS_FILE)
+    except (SweeperError, OSError, ValueError):  # the next query says what is wrong
+        return {}
+    return {} if files is None else {table: sorted(names) for table, names in files.lost.items() if names}
 
 
 def fetch_needed_predictions(paths: SweepPaths, query: str, trials: Collection[str] | None = None) -> None:
@@ -275,17 +392,29 @@ def execute(connection: duckdb.DuckDBPyConnection, query: str, most: int | None 
 
     Raises QueryError with DuckDB's message, or after DEADLINE_SECONDS.
     """
-    alarm = threading.Timer(DEADLINE_SECONDS, connection.interrupt)  # DuckDB itself has no timeout
-    alarm.daemon = True  # a waiting timer must not keep the process alive
-    alarm.start()
     try:
-        rows = connection.sql(query)
-        return (rows if most is None else rows.limit(most)).to_arrow_table()
+        with _deadline(connection):
+            rows = connection.sql(query)
+            return (rows if most is None else rows.limit(most)).to_arrow_table()
     except duckdb.InterruptException as error:
         rule = f"the query took longer than {DEADLINE_SECONDS:.0f} s"
         raise QueryError(rule, "read fewer rows, or aggregate them in the query") from error
     except (duckdb.Error, UnicodeDecodeError) as error:  # a damaged file may hold text that is not UTF-8
         raise QueryError(first_line(error), f"tables: {', '.join(VIEWS)}") from error
+
+
+@contextmanager
+def _deadline(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
+    """Interrupt the query inside the context after DEADLINE_SECONDS; DuckDB itself has no timeout."""
+    alarm = threading.Timer(DEADLINE_SECONDS, connection.interrupt)
+    alarm.daemon = True  # a waiting timer must not keep the process alive
+    try:
+        alarm.start()
+    except RuntimeError:  # too little memory for a thread (`ulimit -v`): the query runs without a deadline
+        yield
+        return
+    try:
+        yield
     finally:
         alarm.cancel()
         # A thread that is still ending when the interpreter exits holds the connection, which DuckDB 2.0 calls leaked.

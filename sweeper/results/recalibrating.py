@@ -16,18 +16,28 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from statistics import fmean
 
 import pyarrow as pa
 
-from sweeper.core.cells import Value
+from sweeper.core.cells import Rows, Value, grouped
 from sweeper.core.errors import SweeperError, writing_to
 from sweeper.core.ids import RECALIBRATIONS, SweepPaths
+from sweeper.core.labels import label
 from sweeper.core.schemas import record_batch
 from sweeper.journal.state import COMPLETED
 from sweeper.results import Results
 from sweeper.results.predictions import FITTED_ON, MEASURED_ON, PredictionFiles, StoredPredictions
 from sweeper.results.queries import current_generation
-from sweeper.results.recalibration import UNCALIBRATED, Effect, Request, effects, read_metrics, read_requests
+from sweeper.results.recalibration import (
+    UNCALIBRATED,
+    Effect,
+    Request,
+    effects,
+    measured_split,
+    read_metrics,
+    read_requests,
+)
 from sweeper.space.user_code import take_up_kept
 from sweeper.storage.lookup import refuse_odd_files
 from sweeper.storage.metadata import read_manifest
@@ -61,6 +71,8 @@ class Recalibrated:
         seconds: duration.
         missing: names of the evaluations without stored predictions, which were left out.
         effects: effect of each method on test ECE and NLL, over the trials' last evaluations.
+        values: for each request, the mean of each further metric over the trials' last evaluations, on the split that
+            `effects` measures.
     """
 
     requests: Sequence[Request]
@@ -71,6 +83,7 @@ class Recalibrated:
     seconds: float
     missing: Sequence[str] = ()
     effects: Sequence[Effect] = ()
+    values: Sequence[Mapping[str, float]] = ()
 
     def lines(self) -> list[str]:
         """Return the result in lines: a summary, the effect of each method, and warnings."""
@@ -82,6 +95,11 @@ class Recalibrated:
                 f"e.g. {self.missing[0]}"
             )
         said += [effect.sentence() for effect in self.effects]
+        said += [
+            f"{request.label}: {', '.join(f'{label(name)} {value:.4g}' for name, value in further.items())}."
+            for request, further in zip(self.requests, self.values, strict=False)
+            if further
+        ]
         said += [f"warning: {effect.warning}" for effect in self.effects if effect.warning]
         for request, count, reason in zip(self.requests, self.unavailable, self.reasons, strict=True):
             if count:
@@ -139,22 +157,40 @@ def recalibrate(
         [next(iter(reasons), None) for reasons in unavailable],
         time.monotonic() - began,
         missing,
-        effects_of(paths, requests),
+        *effects_of(paths, requests),
     )
 
 
-def effects_of(paths: SweepPaths, requests: Sequence[Request]) -> list[Effect]:
-    """Return the effects of the requested methods on the finished trials, or on all trials if none finished."""
-    results = Results(paths.root)
-    # `final` keeps only each replicate's last evaluation, because earlier ones measured half-trained networks.
-    rows = results.rows(
-        "SELECT recalibrations.*, seed, status FROM recalibrations JOIN final USING (trial, replicate, epoch, split) "
-        "ORDER BY trial, replicate"
-    )
-    finished = [row for row in rows if row["status"] == COMPLETED] or rows
-    measured = effects(finished, results.manifest.get("dataset"))
+def effects_of(paths: SweepPaths, requests: Sequence[Request]) -> tuple[list[Effect], list[dict[str, float]]]:
+    """Return the effects of the requested methods on the finished trials, or on all trials if none finished.
+
+    Also return, for each request, the means of its further metrics.
+    """
+    with Results(paths.root).snapshot() as results:
+        # `final` keeps only each replicate's last evaluation, because earlier ones measured half-trained networks.
+        rows = results.rows(
+            "SELECT recalibrations.*, seed, status FROM recalibrations "
+            "JOIN final USING (trial, replicate, epoch, split) ORDER BY trial, replicate"
+        )
+        finished = [row for row in rows if row["status"] == COMPLETED] or rows
+        measured = effects(finished, results.manifest.get("dataset"))
     requested = [effect for effect in measured if effect.request in requests]
-    return sorted(requested, key=lambda effect: requests.index(effect.request))
+    return sorted(requested, key=lambda effect: requests.index(effect.request)), further_means(finished, requests)
+
+
+def further_means(rows: Rows, requests: Sequence[Request]) -> list[dict[str, float]]:
+    """Return, for each request, the mean of each further metric over its rows of the measured split."""
+    measured = measured_split(rows)
+    of_one = grouped(
+        (row for row in rows if row["split"] == measured), lambda row: (row["method"], row["options"], row["bins"])
+    )
+    means = []
+    for request in requests:
+        own = of_one.get((request.method, request.options_text, request.bins), [])
+        values = [json.loads(str(row["metrics"] or "{}")) for row in own]
+        known = {name: [v[name] for v in values if isinstance(v.get(name), float)] for name in (values or [{}])[0]}
+        means.append({name: fmean(numbers) for name, numbers in known.items() if numbers})
+    return means
 
 
 def recalibrate_sweep(

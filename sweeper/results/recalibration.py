@@ -246,6 +246,10 @@ def signed(value: float, digits: int = 2) -> str:
     return (f"{value:+,.0f}" if abs(value) >= 100 else f"{value:+.{digits}g}").replace("-", "−")
 
 
+#: Reasons why validation data do not determine a fit.
+BOUND_CAUSES = "too few samples, all predicted right, none of a class, or predictions no better than chance"
+
+
 @dataclass(frozen=True)
 class Effect:
     """The effect of one method.
@@ -290,7 +294,7 @@ class Effect:
             return ""
         return (
             f"validation data do not determine {self.at_bound} of {plural(self.fits, 'fit')} of {self.words}, which "
-            "ended at their bound (too few samples, all predicted right, or none of a class): do not rely on them"
+            f"ended at their bound ({BOUND_CAUSES}): do not rely on them"
         )
 
     @property
@@ -352,7 +356,10 @@ def _with_gain(effect: Effect, before: Rows, after: Rows, dataset: Mapping[str, 
     change = _over_units("nll", before, after)
     if count is None or not samples or not classes or change is None or FITTED_ON in effect.request.options:
         return effect
-    free = fmean(count(classes, json.loads(str(row["parameters"]))) for row in after if not row["unavailable"])
+    fitted = [json.loads(str(row["parameters"])) for row in after if not row["unavailable"]]
+    if not fitted:
+        return effect
+    free = fmean(count(classes, parameters) for parameters in fitted)
     # n samples show a gain that is k/(2n) too large to the fit, and k/(2n) too small to others; folds are 4/5 of them.
     bias = free / (2 * samples) if effect.split == "test" else -free / (2 * samples) * FOLDS / (FOLDS - 1)
     return replace(effect, free=free, samples=samples, gain=-change.difference.mean - bias)

@@ -14,14 +14,14 @@ from rich.text import Text
 
 from sweeper.core.cells import Row, Rows, float_or_none, int_of, text_of
 from sweeper.core.errors import SweeperError
-from sweeper.core.ids import trial_name
+from sweeper.core.ids import SweepPaths, configuration_index, trial_name
 from sweeper.core.labels import STATUS_WORDS, duration, label, number, plural
 from sweeper.core.statistics.basics import spread_text
+from sweeper.journal.journal import read_kind
 from sweeper.journal.reasons import row_text
+from sweeper.journal.records import Added
 from sweeper.results.leaderboard import breaking_constraints, constraints_of, leaderboard, spread_sql
-from sweeper.results.posthoc import own_methods
 from sweeper.results.queries import literal
-from sweeper.results.results import stop_chances
 from trainables.curvature.statistics.base import headline_columns
 from trainables.metrics import HEADLINES
 from trainables.registry.names import nearest
@@ -54,6 +54,10 @@ class Grid:
     left: frozenset[int] = frozenset({0})
 
 
+#: The name of the best trial, whichever it is.
+BEST = "best"
+
+
 @dataclass(frozen=True)
 class TrialFacts:
     """One trial of a sweep.
@@ -67,7 +71,7 @@ class TrialFacts:
         decisions: the scheduler's decisions; None before the first.
         metrics: mean ± standard deviation over replicates; None before the first evaluation.
         posthoc: test metrics after each post-hoc method; None if none was measured.
-        checkpoints: the folder of its checkpoints; None if none is kept.
+        checkpoints: the folders of its checkpoints; empty if none is kept.
     """
 
     sweep: str
@@ -78,7 +82,7 @@ class TrialFacts:
     decisions: Grid | None
     metrics: Grid | None
     posthoc: Grid | None
-    checkpoints: Path | None
+    checkpoints: Sequence[Path]
 
 
 def trial_facts(results: Results, asked: str | None) -> TrialFacts:
@@ -86,7 +90,7 @@ def trial_facts(results: Results, asked: str | None) -> TrialFacts:
 
     Args:
         results: the sweep. A snapshot is faster, because there are a dozen queries.
-        asked: the trial's name, `c00039`, or its number; None for the best.
+        asked: the trial's name, `c00039`, or its number; None or `best` for the best.
 
     Raises:
         SweeperError: there is no such trial; the message has the nearest name.
@@ -94,17 +98,24 @@ def trial_facts(results: Results, asked: str | None) -> TrialFacts:
     trial = chosen_name(results, asked)
     replicates = results.rows(f"SELECT * FROM trials WHERE trial = {literal(trial)} ORDER BY replicate")
     ended, remarks = state_of(replicates)
-    remarks += fragile(results, trial, replicates) + broken_constraints(results, trial)
+    remarks += broken_constraints(results, trial)
     decisions = results.rows(f"SELECT * FROM decisions WHERE trial = {literal(trial)} ORDER BY epoch, decided_at")
     tables = rungs(decisions), metrics(results, trial), posthoc(results, trial)
-    folder = results.paths.checkpoints / trial
-    kept = folder if folder.is_dir() else None
+    kept = checkpoints_of(results.paths, configuration_index(trial))
     return TrialFacts(results.name, trial, ended, remarks, configuration(replicates[0]), *tables, kept)
+
+
+def checkpoints_of(paths: SweepPaths, trial: int) -> list[Path]:
+    """Return the existing folders of a trial's checkpoints: its own, and those of its added seeds."""
+    bodies = (record.body for record in read_kind(paths.journal, Added))
+    seeds = [seed for body in bodies if isinstance(body, Added) for seed in body.seeds if seed.trial == trial]
+    folders = dict.fromkeys(map(paths.trial_checkpoints, (trial, *(seed.configuration for seed in seeds))))
+    return [folder for folder in folders if folder.is_dir()]
 
 
 def chosen_name(results: Results, asked: str | None) -> str:
     """Return the name of an existing trial, by default the best. Raises SweeperError if there is none."""
-    if asked is None:
+    if asked is None or asked == BEST:
         if (best := leaderboard(results).best) is None:
             raise SweeperError(f"{results.name} has no finished trial yet", "name one, e.g. c00000")
         return text_of(best, "trial")
@@ -135,16 +146,6 @@ def broken_constraints(results: Results, trial: str) -> list[str]:
         return []
     guards = ", ".join(constraint.text for constraint in constraints_of(results))
     return [f"breaks a constraint, so it is not among the best: {guards}"]
-
-
-def fragile(results: Results, trial: str, replicates: Rows) -> list[str]:
-    """Return a sentence on how fragile the trial's stop was; nothing if it was not stopped or this is unknown."""
-    # This is checked first, because simulating the chances takes seconds.
-    stopped = any(row["status"] == "early_stopped" for row in replicates)
-    odds = stop_chances(results).get(trial) if stopped else None
-    if odds is None:
-        return []
-    return [f"by other seeds in another order: finished in {odds.finishes:.0%}, won in {odds.wins:.0%} of sweeps"]
 
 
 def configuration(row: Row) -> list[tuple[str, str]]:
@@ -191,19 +192,31 @@ def metrics(results: Results, trial: str) -> Grid | None:
 
 
 def posthoc(results: Results, trial: str) -> Grid | None:
-    """Return ECE and NLL on test data after each post-hoc method, at the last evaluation."""
-    present = {*results.columns("evaluations")}
-    prefixes = [prefix for _, _, prefix in own_methods(results) if {f"{prefix}ece", f"{prefix}nll"} <= present]
-    if not prefixes:
+    """Return ECE and NLL on test data after each post-hoc method, or why there are none, at the last evaluation."""
+    present = results.columns("evaluations")
+    # Each method has a column for the reason; a weighted metric, `posthoc_temperature_weighted_nll`, has none.
+    methods = [match[1] for name in present if (match := re.fullmatch(r"posthoc_(.*)_unavailable", name))]
+    methods = [name for name in methods if f"posthoc_{name}_ece" in present]
+    if not methods:
         return None
-    columns = [f"{prefix}{metric}" for prefix in ("", *prefixes) for metric in ("ece", "nll")]
-    selected = ", ".join(spread_sql(name, name) for name in columns)
+    columns = ["ece", "nll", *(f"posthoc_{name}_{metric}" for name in methods for metric in ("ece", "nll"))]
+    selected = ", ".join(
+        [*(spread_sql(name, name) for name in columns), *(f"any_value({_reason(n)}) AS {_reason(n)}" for n in methods)]
+    )
     row = results.rows(f"SELECT {selected} FROM final WHERE trial = {literal(trial)} AND split = 'test'")[0]
     if row["nll"] is None:
         return None
-    named = {"": "uncalibrated", **{prefix: prefix[len("posthoc_") : -1].replace("_", " ") for prefix in prefixes}}
-    rows = [[words, value(row, f"{prefix}ece"), value(row, f"{prefix}nll")] for prefix, words in named.items()]
-    return Grid(("post-hoc, test data", "ECE", "NLL"), rows)
+    named = {"uncalibrated": "", **{name.replace("_", " "): f"posthoc_{name}_" for name in methods}}
+    rows = [[words, value(row, f"{start}ece"), value(row, f"{start}nll")] for words, start in named.items()]
+    reasons = ["", *(str(row[_reason(name)] or "") for name in methods)]
+    if not any(reasons):
+        return Grid(("post-hoc, test data", "ECE", "NLL"), rows)
+    explained = [[*cells, reason] for cells, reason in zip(rows, reasons, strict=True)]
+    return Grid(("post-hoc, test data", "ECE", "NLL", "reason"), explained, frozenset({0, 3}))
+
+
+def _reason(method: str) -> str:
+    return f"posthoc_{method}_unavailable"
 
 
 def value(row: Row, column: str) -> str:
@@ -230,7 +243,8 @@ def trial_view(facts: TrialFacts) -> RenderableType:
     parts.append(drawn(facts.metrics, "not evaluated yet"))
     if facts.posthoc is not None:
         parts.append(drawn(facts.posthoc, ""))
-    places = f"SQL: trial = '{facts.trial}' in every table; checkpoints: {facts.checkpoints or 'none kept'}"
+    folders = ", ".join(map(str, facts.checkpoints)) or "none kept"
+    places = f"SQL: trial = '{facts.trial}' in every table; checkpoints: {folders}"
     parts.append(Text(places, style="dim"))
     heading = Text(f"{facts.sweep} · {facts.trial} · {facts.ended}", style="bold")
     return Group(heading, *map(Text, facts.remarks), *(line for part in parts for line in (Text(), part)))

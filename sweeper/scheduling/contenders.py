@@ -284,6 +284,12 @@ def replicates_of(state: SweepState) -> dict[int, dict[int, TrialState]]:
     return replicates
 
 
+def unit_of(state: SweepState, trial: int, replicate: int) -> TrialState:
+    """Return the state of the training of a replicate: of its trial, or of an added seed."""
+    added = replicates_of(state).get(trial, {}).get(replicate)
+    return state.trials[trial] if added is None else added
+
+
 def spread(domain: Node, taken: Sequence[float], count: int) -> list[float]:
     """Return up to `count` values of a domain, each as far as possible from those `taken` and from each other.
 

@@ -251,6 +251,7 @@ def template(
     objective: str = "val_nll",
     epochs: int = 27,
     replicates: int = 1,
+    bins: int = 15,
 ) -> str:
     """Write a search space file with comments on the alternatives at each line.
 
@@ -262,6 +263,7 @@ def template(
         objective: metric by which trials are compared.
         epochs: epochs of a trial that runs to the end.
         replicates: seeds of each configuration, before the final stage.
+        bins: bins of the calibration errors.
 
     Raises:
         SweeperError: a name is unknown, or no component takes a value. The error lists all faults.
@@ -297,7 +299,7 @@ def template(
     import jinja2  # only `sweeper init` needs it
 
     filled = jinja2.Template(text, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
-    shown = {"objective": objective, "epochs": epochs, "replicates": replicates, "tried": bool(values)}
+    shown = {"objective": objective, "epochs": epochs, "replicates": replicates, "bins": bins, "tried": bool(values)}
     return str(filled.render(shown, named=named, values={**USUAL_RECIPE, **values}, component=_as_yaml, others=_others))
 
 

@@ -24,10 +24,10 @@ import numpy as np
 from sweeper.core import domains
 from sweeper.core.domains import Configuration, Fields, Members, Node, Plain, every_value, join_path, part_of
 from sweeper.core.errors import Fault, SweeperError
-from sweeper.core.ids import config_hash, configuration_seed, flatten_configuration, seed_from
+from sweeper.core.ids import config_hash, configuration_seed, flatten_configuration, is_added, seed_from
 from sweeper.core.labels import plural
 from sweeper.journal.journal import read_kind
-from sweeper.journal.records import Drawn, Suggested
+from sweeper.journal.records import Added, Body, Drawn, Suggested
 from sweeper.scheduling.base import TOO_SMALL, WITHIN
 from sweeper.scheduling.strata import Stratified, stratum_name
 from trainables.registry.names import hint
@@ -46,6 +46,7 @@ class Configurations(Sequence[Configuration]):
 
     The driver journals a configuration before its trial begins, whether drawn or suggested. So a trial keeps its values
     even if a later release would draw others. If the searcher learns, the journal is the only source of configurations.
+    So it is for the configurations of added seeds. They have an index, but do not count as configurations of the space.
 
     Example:
         >>> from sweeper.space.loading import load_spec
@@ -91,10 +92,12 @@ class Configurations(Sequence[Configuration]):
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         i = index + len(self) if index < 0 else index
-        if not 0 <= i < len(self):
+        if not 0 <= i < len(self) and not is_added(i):
             raise IndexError(f"configuration {index} of {len(self)}")
         if self._journaled(i):
             return self._known[i]
+        if is_added(i):
+            raise IndexError(f"no seed was added as configuration {index}")
         if self._draw is None:
             # Not an IndexError, which would silently end an iteration.
             raise LookupError(f"configuration {i} has not been suggested yet")
@@ -103,16 +106,12 @@ class Configurations(Sequence[Configuration]):
     def _journaled(self, index: int) -> bool:
         """Return whether the journal has a configuration."""
         # If configurations are drawn, the journal is read once, because a missing configuration can be drawn.
-        # Suggestions come only from the journal, so it is read again for new records.
-        if index not in self._known and self._journal is not None and not (self._read and self._draw is not None):
+        # Suggestions and added seeds come only from the journal, so it is read again for new records.
+        drawn = self._draw is not None and not is_added(index)
+        if index not in self._known and self._journal is not None and not (self._read and drawn):
             self._read, begun = True, self._newest
-            for record in (r for kind in (Drawn, Suggested) for r in read_kind(self._journal, kind, after=begun)):
-                body = record.body
-                if isinstance(body, Drawn):
-                    journaled = dict(enumerate(map(dict, body.values), body.first))
-                else:
-                    assert isinstance(body, Suggested)
-                    journaled = {body.configuration: dict(body.values)}
+            for record in (r for kind in _SOURCES for r in read_kind(self._journal, kind, after=begun)):
+                journaled = _values_in(record.body)
                 # A results folder can come from somebody else: its values must not reach code unchecked.
                 for number, values in journaled.items():
                     if (reason := self._misfit(values)) is not None:
@@ -124,6 +123,22 @@ class Configurations(Sequence[Configuration]):
                 self._known |= journaled
                 self._newest = max(self._newest, record.sequence)
         return index in self._known
+
+
+#: The kinds of journal records that have values of configurations.
+_SOURCES = (Drawn, Suggested, Added)
+
+
+def _values_in(body: Body) -> dict[int, Configuration]:
+    """Return the configurations in a journal record, by index."""
+    match body:
+        case Drawn():
+            return dict(enumerate(map(dict, body.values), body.first))
+        case Suggested():
+            return {body.configuration: dict(body.values)}
+        case Added():
+            return {seed.configuration: dict(seed.values) for seed in body.seeds}
+    return {}
 
 
 def configurations(spec: SweepSpec, samples: int | None = None) -> Configurations:
@@ -373,7 +388,23 @@ def size_faults(spec: SweepSpec) -> list[Fault]:
         f"the stratum {name} has {trials}{more}, but {spec.scheduler.name} with these settings needs "
         f"{schedule.smallest_pool} to compare"
     )
-    return [Fault(PLACE, rule, "raise samples, write grid instead of choice or one_of, or remove a path")]
+    needed = samples_needed(spec)
+    more = "" if needed is None else f"raise samples to {needed:,}, "
+    return [Fault(PLACE, rule, f"{more}write grid instead of choice or one_of, or remove a path")]
+
+
+def samples_needed(spec: SweepSpec) -> int | None:
+    """Return the fewest samples at which each stratum is large enough; None if 128 times as many do not suffice."""
+
+    def suffice(samples: int) -> bool:
+        schedule, sizes = spec.schedule, stratum_sizes(spec.model_copy(update={"samples": samples}))
+        assert isinstance(schedule, Stratified)
+        return min(sizes.values()) >= schedule.smallest_pool
+
+    enough = next(filter(suffice, (spec.samples * 2**power for power in range(1, 8))), None)
+    if enough is None:
+        return None
+    return next(filter(suffice, range(enough // 2 + 1, enough + 1)))
 
 
 def repeat_notes(spec: SweepSpec) -> list[str]:

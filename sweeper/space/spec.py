@@ -168,21 +168,6 @@ class Guard(Part):
         return constraint_of(self.model_dump())
 
 
-class TrajectoryCurvature(Part):
-    """The measurement of λ_max of the training loss's Hessian after epochs, and of its product with the learning rate.
-
-    Attributes:
-        every: number of epochs between measurements.
-        samples: number of training samples. By default, the measurement costs at most a tenth of an epoch.
-        products: largest number of Hessian-vector products per measurement. Each measurement starts from the last
-            eigenvector.
-    """
-
-    every: int = Field(default=1, ge=1)
-    samples: int | None = Field(default=None, ge=1)
-    products: int = Field(default=3, ge=1)
-
-
 class Trajectory(Part):
     """Further measurements after each epoch, as columns of the table `epochs`.
 
@@ -190,13 +175,11 @@ class Trajectory(Part):
         splits: splits on which losses, entropies and norms are measured.
         every: number of epochs between measurements.
         gradient_norms: epochs after which the training samples' gradient norms are counted in bins (mukhoti Fig. 4).
-        curvature: measurement of sharpness; `null` for none.
     """
 
     splits: list[str] = Field(default=["train", "test"])
     every: int = Field(default=1, ge=1)
     gradient_norms: list[Annotated[int, Field(ge=1)]] = Field(default_factory=list)
-    curvature: TrajectoryCurvature | None = None
 
 
 class Evaluation(Part):
@@ -380,7 +363,8 @@ class Keep(Part):
     """The ended trials whose checkpoints are kept, for `sweeper export`.
 
     Attributes:
-        best: number of best trials, in each stratum if `per` names paths.
+        best: number of best trials, in each stratum if `per` names paths. Of as many configurations that are best by
+            fresh seeds, these seeds are kept, too.
         per: paths of the space that divide trials into strata, like `scheduler.within`, e.g. `[loss]`.
     """
 

@@ -15,6 +15,7 @@ import re
 import shutil
 import stat
 import tarfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from sweeper.journal.segments import piece_of
 from sweeper.storage.lease import holder, process_of
 from sweeper.storage.metadata import read_manifest, read_specification, require_format, started_at
 from sweeper.storage.store_journal import INDEX
-from trainables.files.atomic import is_temporary, replacing, temporary_name
+from trainables.files.atomic import creating, is_temporary, temporary_name
 from trainables.files.stores.base import is_store_address
 from trainables.registry.names import nearest
 
@@ -50,6 +51,24 @@ def is_sweep(folder: Path) -> bool:
         return False
 
 
+def refusal(folder: Path) -> str | None:
+    """Return why the system refuses to open a folder, such as a colleague's; `None` if it does not."""
+    try:
+        SweepPaths(folder).sweep_file.stat()
+    except PermissionError as error:
+        return error.strerror
+    except (OSError, ValueError):
+        return None
+    return None
+
+
+def unreadable_sweeps(output: str | Path) -> dict[str, str]:
+    """Return the folders in `output` that this user cannot open and that can be sweeps, with the reason."""
+    folders = Path(output).iterdir() if Path(output).is_dir() else []
+    refused = {folder.name: refusal(folder) for folder in folders if is_sweep_name(folder.name)}
+    return {name: reason for name, reason in sorted(refused.items()) if reason is not None}
+
+
 def sweep_fault(folder: Path) -> str | None:
     """Return why a folder is not a sweep that can be removed or moved; `None` if it is one.
 
@@ -65,7 +84,10 @@ def sweep_fault(folder: Path) -> str | None:
     if os.path.lexists(paths.journal):
         if paths.journal.is_symlink() or not paths.journal.is_dir():
             return "its journal is no folder"
-        records = [name for name in os.listdir(paths.journal) if name != INDEX]  # a copy from a store has an index
+        try:
+            records = [name for name in os.listdir(paths.journal) if name != INDEX]  # a copy from a store has an index
+        except PermissionError as error:
+            return f"its journal cannot be read: {error.strerror}"
     for name in records:
         if piece_of(name.removesuffix(".damaged")) is None and not is_temporary(name):
             return f"its journal has a file {name!r}, which is no record"
@@ -78,9 +100,8 @@ def sweep_fault(folder: Path) -> str | None:
 def refuse_odd_files(paths: SweepPaths) -> None:
     """Raise SweeperError if a sweep's folder contains a file or link that no sweep creates.
 
-    A sweep has files, folders and two kinds of links: `tables`, to one of its generations, and `recalibrations` in each
-    generation. Any other link could make sweeper overwrite or remove files elsewhere, and a pipe would block its
-    writer.
+    A sweep has files, folders and the links of `_OWN_LINKS`. Any other link could make sweeper overwrite or remove
+    files elsewhere, and a pipe would block its writer.
     """
     remedy = "remove it, or put in its place what belongs there"
     every = (Path(where) / name for where, folders, files in os.walk(paths.root) for name in (*folders, *files))
@@ -107,6 +128,8 @@ _FOLDERS = ("journal", "checkpoints", "generations", "recalibrations", "data", "
 _OWN_LINKS = (
     re.compile(r"tables -> generations/\d{4,}/?"),
     re.compile(rf"generations/\d{{4,}}/{RECALIBRATIONS} -> \.\./\.\./{RECALIBRATIONS}/?"),
+    # W&B (0.31) links each run to the log that its service keeps in the user's cache; nothing opens it by this name.
+    re.compile(r"wandb/(offline-)?run-[\w-]+/logs/debug-core\.log -> .+"),
 )
 
 
@@ -124,7 +147,7 @@ def sweep_names(output: str | Path = "results") -> list[str]:
     try:
         listed = [*Path(output).iterdir()]
     except PermissionError as error:
-        raise SweeperError(f"{output} cannot be read: {error.strerror}", "ask its owner for access") from error
+        raise SweeperError(f"{output} cannot be read: {error.strerror}", FOREIGN) from error
     except (OSError, ValueError):  # missing, not a folder, or not a valid name
         listed = []
     sweeps = [SweepPaths(path) for path in listed if not is_temporary(path.name) and is_sweep(path)]
@@ -134,17 +157,21 @@ def sweep_names(output: str | Path = "results") -> list[str]:
 def find_sweep(name_or_path: str | Path, output: str | Path) -> SweepPaths:
     """Return the paths of an existing sweep, by its name in the folder `output` or by its folder's path.
 
-    Raises UnknownSweepError, which lists the existing sweeps, if there is none; SweeperError for a sweep of another
-    format.
+    A link to a sweep's folder has the link's name.
+
+    Raises UnknownSweepError, which lists the existing sweeps, if there is none; SweeperError for a folder that this
+    user cannot open, and for a sweep of another format.
     """
     direct, below = Path(name_or_path), Path(output) / name_or_path
     # A bare name means first the sweep in `output`, then a folder of that name in the working directory.
     is_name = len(direct.parts) == 1 and direct.name != ".."
     for folder in (below, direct) if is_name else (direct, below):
         if is_sweep(folder):
-            paths = SweepPaths(folder.resolve())
+            paths = SweepPaths(_absolute(folder))
             require_format(paths.manifest)
             return paths
+        if (reason := refusal(folder)) is not None:
+            raise SweeperError(f"{folder} cannot be read: {reason}", FOREIGN)
     names = sweep_names(output)
     hint = (
         f"no sweeps yet in {Path(output).resolve()}; --output names another folder, `sweeper run quickstart` starts one"
@@ -152,6 +179,11 @@ def find_sweep(name_or_path: str | Path, output: str | Path) -> SweepPaths:
     if names:
         hint = f"available sweeps: {', '.join(names[:SHOWN_NAMES])}{nearest(str(name_or_path), names)}"
     raise UnknownSweepError(f"there is no sweep {str(name_or_path)!r} in {output}", hint)
+
+
+def _absolute(folder: Path) -> Path:
+    """Return the absolute path of a folder; a link stays a link, so that its name finds it again."""
+    return folder.resolve() if folder.name in ("", "..") else folder.parent.resolve() / folder.name
 
 
 def _age(paths: SweepPaths) -> tuple[float, float]:
@@ -172,7 +204,11 @@ def changed_at(path: Path) -> float:
         return 0.0
 
 
-#: Remedy for folders that this user cannot change.
+#: Size in bytes from which a file is examined for holes, and of the blocks that `stat` counts.
+LARGE_FILE, BLOCK = 2**28, 512
+
+#: Remedies for folders that this user cannot read, or cannot change.
+FOREIGN = "ask its owner for access"
 OWNED = "ask its owner, or work on a copy"
 
 
@@ -200,16 +236,20 @@ class Entry:
 
 
 def entries(output: str | Path) -> list[Entry]:
-    """Return the sweeps in a folder, newest first."""
+    """Return the sweeps in a folder, newest first, without those that cannot be read."""
     sweeps = []
     for name in sweep_names(output):
-        paths = SweepPaths(Path(output) / name)
-        if sweep_fault(paths.root) is not None:
-            continue
-        dataset = str(read_specification(paths.sweep_file).get("dataset", {}).get("name", ""))
-        began = str(read_manifest(paths.manifest, unknown_if_damaged=True).get("created", ""))[:16].replace("T", " ")
-        sweeps.append(Entry(name, began, dataset, size_of(paths.root), holder(paths.lease) is not None))
+        with suppress(SweeperError, PermissionError):  # its status says why
+            sweeps += _entries_of(SweepPaths(Path(output) / name))
     return sweeps
+
+
+def _entries_of(paths: SweepPaths) -> list[Entry]:
+    if sweep_fault(paths.root) is not None:
+        return []
+    dataset = str(read_specification(paths.sweep_file).get("dataset", {}).get("name", ""))
+    began = str(read_manifest(paths.manifest, unknown_if_damaged=True).get("created", ""))[:16].replace("T", " ")
+    return [Entry(paths.name, began, dataset, size_of(paths.root), holder(paths.lease) is not None)]
 
 
 def size_of(folder: Path) -> int:
@@ -248,7 +288,7 @@ def _folder_of(name: str, output: Path) -> Path:
     if not os.path.lexists(folder):
         find_sweep(name, output)
         raise UnknownSweepError(f"there is no sweep {name!r} in {output}")
-    return folder.parent.resolve() / folder.name  # a link stays a link, which `sweep_fault` refuses
+    return _absolute(folder)  # a link stays a link, which `sweep_fault` refuses
 
 
 def delete(name: str, output: str | Path) -> int:
@@ -291,7 +331,19 @@ def archive(name: str, output: str | Path, to: Path | None) -> Path:
     file = to if to is not None else paths.root.with_name(f"{paths.name}.tar.gz")
     if os.path.lexists(file):
         raise SweeperError(f"{file} already exists", "remove it, or name another file with --to")
+    _refuse_holes(paths.root)
     remedy = "free space, or name another file with --to"
-    with writing_to(file, remedy), replacing(file) as part, tarfile.open(part, "w:gz") as packed:
+    with writing_to(file, remedy), creating(file) as part, tarfile.open(fileobj=part, mode="w:gz") as packed:
         packed.add(paths.root, arcname=paths.name)
     return file
+
+
+def _refuse_holes(folder: Path) -> None:
+    """Raise SweeperError for a large file that is nearly all holes: packing its zeros could take days."""
+    for path in (Path(where) / name for where, _, names in os.walk(folder) for name in names):
+        status = path.lstat()
+        # No sweep writes such files. Compressing file systems store ordinary files in less, but not in a hundredth.
+        if status.st_size > LARGE_FILE and status.st_blocks * BLOCK * 100 < status.st_size:
+            raise SweeperError(
+                f"{path} claims {status.st_size:,} bytes and has {status.st_blocks * BLOCK:,}", "remove or restore it"
+            )

@@ -37,8 +37,8 @@ PACKAGES = (
 #: Format number of a results folder: files, records, columns. Increase it with each change that breaks older readers.
 FORMAT = 6
 
-#: Key of the manifest that marks a sweep started with --no-mlflow.
-UNTRACKED = "untracked"
+#: Key of the manifest that says which tracker the sweep was started with, see `sweeper.tracking.choice`.
+TRACKER = "tracker"
 
 
 def build_manifest(spec: SweepSpec, dataset_facts: dict[str, Any]) -> dict[str, Any]:
@@ -136,7 +136,7 @@ _SHAPES: Mapping[str, Mapping[type, Sequence[str]]] = {
     "manifest.json": {
         dict: ("dataset", "extensions", "git", "hardware", "versions"),
         list: ("command",),
-        str: ("created", "dataset.name", "git.commit", "submitter"),
+        str: ("created", "dataset.name", "git.commit", "submitter", TRACKER),
     },
 }
 
@@ -220,6 +220,8 @@ def _read(path: Path, parse: Callable[[bytes], Any]) -> dict[str, Any]:
         values = parse(read_bytes(path, MAXIMUM_BYTES))
     except FileNotFoundError:
         return {}
+    except PermissionError as error:
+        raise SweeperError(f"{path} cannot be read: {error.strerror}", "ask its owner for access") from error
     except (OSError, ValueError, RecursionError) as error:
         reason = (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0]
         raise _damaged(path, reason) from error

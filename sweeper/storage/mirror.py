@@ -23,7 +23,9 @@ from sweeper.journal.segments import last_sequence
 from sweeper.storage.lease import LeaseLostError, StoreLease
 from sweeper.storage.places import STOP, Place, fetch, objects
 from sweeper.storage.store_journal import JOURNAL, StoredJournal
+from sweeper.tables.file_list import TRIALS_FILE
 from sweeper.tables.large_tables import StoreArrivals
+from trainables.files.atomic import read_bytes
 from trainables.files.stores.base import StoreError
 from trainables.files.stores.object_store import Store, patiently
 from trainables.worker.checkpoints import CHECKPOINTS, INCOMING
@@ -36,6 +38,8 @@ PUSH_SECONDS = 10.0
 
 #: Largest fraction of time spent on these uploads: if an upload takes long, the pause grows.
 SHARE_OF_TIME = 0.25
+
+_TRIALS = f"tables/{TRIALS_FILE.as_posix()}"
 
 _log = logging.getLogger("sweeper.storage")
 
@@ -251,10 +255,16 @@ class Mirror:
             began = time.monotonic()
             self._lease.require()
             taken_in = self.arrivals.taken_in()  # before the tables are listed, so that the upload contains all of it
+            # The driver may write all the while. `trials` lists the files of the other tables, so it is read before
+            # them and uploaded after them: a reader who finds a name in it finds that file, too.
+            trials = self._paths.tables.resolve() / TRIALS_FILE
+            last = {_TRIALS: (_facts(trials), read_bytes(trials))} if trials.exists() else {}
             present = objects(self._paths)
             facts = {name: _facts(path) for name, path in present.items()}
+            facts |= {name: stamp for name, (stamp, _) in last.items()}
             changed = [name for name, stamp in facts.items() if self._put.get(name) != stamp]
-            self._tags |= self.store.put_all({name: present[name] for name in changed})
+            self._tags |= self.store.put_all({name: present[name] for name in changed if name not in last})
+            self._tags |= self.store.put_all({name: content for name, (_, content) in last.items() if name in changed})
             self._put.update({name: facts[name] for name in changed})
             gone = {name for name in self._put if name.startswith("tables/")} - present.keys()
             # Delete after the upload, so that a reader always finds each row in at least one object.

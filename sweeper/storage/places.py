@@ -26,6 +26,7 @@ from sweeper.core.errors import SweeperError
 from sweeper.core.ids import (
     KEPT,
     RECALIBRATIONS,
+    TABLES,
     SweepPaths,
     cache_folder,
     is_sweep_name,
@@ -178,7 +179,10 @@ def publish(name: str, output: str | Path) -> None:
     if place.store is not None:
         files = objects(SweepPaths(place.folder / name))
         made = {key: path for key, path in files.items() if key == "report.html" or f"/{RECALIBRATIONS}/" in key}
-        place.store.child(name).put_all(dict(made))
+        # The list of recalibrations is uploaded after the files that it names.
+        for last in (False, True):
+            part = {key: path for key, path in made.items() if (path.name == "empty.parquet") is last}
+            place.store.child(name).put_all(dict(part))
 
 
 def fetch(store: Store, root: Path, *, tables: bool = True) -> Mapping[str, Entry]:
@@ -189,6 +193,24 @@ def fetch(store: Store, root: Path, *, tables: bool = True) -> Mapping[str, Entr
     Raises StoreError; SweeperError if an object has a name that would leave the folder.
     """
     paths = SweepPaths(root)
+    for _ in range(LISTINGS):
+        entries = _fetch_once(store, paths, tables=tables)
+        # `trials` can be newer than the listing, and names files that were uploaded in the meantime.
+        if not (tables and _lacks_files(paths)):
+            break
+    return entries
+
+
+def _lacks_files(paths: SweepPaths) -> bool:
+    from sweeper.tables.file_list import absent_files
+
+    try:
+        return bool(absent_files(paths.tables.resolve(), {*TABLES} - {KEPT}))
+    except (OSError, ValueError):  # damaged: the next reader says so
+        return False
+
+
+def _fetch_once(store: Store, paths: SweepPaths, *, tables: bool) -> Mapping[str, Entry]:
     paths.root.mkdir(parents=True, exist_ok=True)
     entries = _fetch_records(store, paths)
     if tables and not paths.tables.is_symlink() and any(name.startswith("tables/") for name in entries):
@@ -209,7 +231,7 @@ def fetch(store: Store, root: Path, *, tables: bool = True) -> Mapping[str, Entr
     outdated = {path for path in kept_files(paths) if path in later and not is_current(path, later[path])}
     for path in outdated | (_present(paths, tables=tables) - wanted.keys()):
         path.unlink(missing_ok=True)
-    write_text(root / ADDRESS, store.uri)  # readers of the copy fetch predictions from there
+    write_text(paths.root / ADDRESS, store.uri)  # readers of the copy fetch predictions from there
     return entries
 
 
@@ -299,25 +321,52 @@ def bring_predictions(paths: SweepPaths, trials: Collection[str] | None = None) 
         paths: Paths of the copy.
         trials: Trials whose predictions are read; all by default.
 
-    Raises StoreError if the store cannot be read.
+    Raises StoreError if the store cannot be read, LostFilesError if it lacks files.
     """
-    if not paths.root.resolve().is_relative_to(cache_folder()):
-        return  # not a copy: do not trust an address file in a folder that somebody else may have made
-    try:
-        store = Store(read_text(paths.root / ADDRESS))
-    except FileNotFoundError:
-        return
     if trials is not None and not trials:
         return
-    wanted = {
-        paths.tables.resolve() / KEPT / file: (name, entry)
-        for name, entry in store.entries(f"tables/{KEPT}", recursive=False).items()
-        if (file := kept_file(name)) is not None and (trials is None or trial_of(file) in trials)
-    }
-    if trials is None:
+    wanted = stored_predictions(paths, trials)
+    if trials is None and is_copy(paths):
         for path in {*kept_files(paths)} - wanted.keys():
             path.unlink(missing_ok=True)
-    fetch_changed(store, wanted)
+    if wanted:
+        fetch_changed(_store_of(paths), wanted)
+
+
+def stored_predictions(paths: SweepPaths, trials: Collection[str] | None = None) -> Mapping[Path, tuple[str, Entry]]:
+    """Return a copy's files of predictions in its store: file → object and entry; none if it is not a copy.
+
+    Arguments and errors are those of `bring_predictions`.
+    """
+    from sweeper.tables.file_list import EMPTY_PART, TRIALS_FILE, FileList, LostFilesError, read_list
+
+    if not is_copy(paths):
+        return {}
+    generation = paths.tables.resolve()
+    try:
+        listed = read_list(generation / TRIALS_FILE) or FileList()
+    except (OSError, ValueError):  # damaged: the query that needs the predictions says so
+        listed = FileList()
+    wanted = {
+        generation / KEPT / file: (name, entry)
+        for name, entry in _store_of(paths).entries(f"tables/{KEPT}", recursive=False).items()
+        if (file := kept_file(name)) is not None and (trials is None or trial_of(file) in trials)
+    }
+    published = {generation / KEPT / file for file in listed.published.get(KEPT, set()) - {EMPTY_PART}}
+    lost = [path.name for path in published - wanted.keys() if trials is None or trial_of(path.name) in trials]
+    if lost:
+        raise LostFilesError(paths, {KEPT: sorted(lost)})
+    return wanted
+
+
+def _store_of(paths: SweepPaths) -> Store:
+    return Store(read_text(paths.root / ADDRESS))
+
+
+def is_copy(paths: SweepPaths) -> bool:
+    """Return whether a sweep's folder is a copy from a store, so that its predictions are fetched when needed."""
+    # Do not trust an address file in a folder that somebody else may have made.
+    return paths.root.resolve().is_relative_to(cache_folder()) and (paths.root / ADDRESS).exists()
 
 
 def kept_files(paths: SweepPaths) -> Iterator[Path]:

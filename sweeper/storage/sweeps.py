@@ -47,10 +47,10 @@ class Sweep:
 
     def configuration_of(self, trial: str) -> Configuration:
         """Return a trial's configuration. Raises SweeperError if the sweep has no trial of that name."""
-        index = configuration_index(trial)
-        if index >= len(self.configurations):
-            raise SweeperError(f"the sweep {self.name!r} has no trial {trial}", "use the sweep's own tables")
-        return self.configurations[index]
+        try:
+            return self.configurations[configuration_index(trial)]
+        except LookupError as error:
+            raise SweeperError(f"the sweep {self.name!r} has no trial {trial}", "use the sweep's own tables") from error
 
     def describe(self, index: int) -> str:
         """Return the varying hyperparameters of a configuration, e.g. `focal (γ 1.9) · resnet8 · lr 0.12`."""

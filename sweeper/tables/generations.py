@@ -19,7 +19,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +30,7 @@ import pyarrow.parquet as pq
 
 from sweeper.core.errors import SweeperError, writing_to
 from sweeper.core.ids import RECALIBRATIONS, TABLES, SweepPaths
+from sweeper.tables.file_list import EMPTY_PART, FileList, read_list
 from trainables.files.atomic import clear_leftovers, replacing
 from trainables.files.locks import LockHeldError, file_lock
 from trainables.files.sealed import require_sound
@@ -43,9 +44,6 @@ RECALIBRATIONS_SCHEMA = evaluation_schema(
     split=TEXT, method=TEXT, bins=COUNT, options=TEXT, samples=COUNT, temperature=NUMBER, gamma=NUMBER, parameters=TEXT,
     unavailable=TEXT, **dict.fromkeys(METRIC_NAMES, NUMBER), metrics=TEXT,
 )  # fmt: skip
-
-#: A file without rows, so that readers find a schema before the first recalibration.
-EMPTY_PART = "empty.parquet"
 
 #: Key of the Parquet metadata with a file's digest and the time it was written.
 _FACTS = b"recalibration"
@@ -63,11 +61,27 @@ class RecalibrationPart:
 def link_recalibrations(paths: SweepPaths, generation: Path) -> None:
     """Link the folder of recalibrations into `generation`; create it, with a file without rows, if it is missing."""
     if not (paths.recalibrations / EMPTY_PART).exists():
-        write_parquet(paths.recalibrations / EMPTY_PART, RECALIBRATIONS_SCHEMA, [])
+        list_recalibrations(paths, listed_recalibrations(paths))
     link = generation / RECALIBRATIONS
     if not link.exists():
         # Relative, so that a sweep's folder can be moved.
         link.symlink_to(Path("..") / ".." / paths.recalibrations.name, target_is_directory=True)
+
+
+def list_recalibrations(paths: SweepPaths, names: Collection[str] = ()) -> None:
+    """Write the file without rows, whose footer lists the files of recalibrations: `names` and itself."""
+    metadata = FileList({RECALIBRATIONS: {EMPTY_PART, *names}}).metadata()
+    write_parquet(paths.recalibrations / EMPTY_PART, RECALIBRATIONS_SCHEMA.with_metadata(metadata), [])
+
+
+def listed_recalibrations(paths: SweepPaths) -> set[str]:
+    """Return the names of the listed files; those that exist if the list is missing or damaged."""
+    try:
+        files = read_list(paths.recalibrations / EMPTY_PART)
+    except (OSError, ValueError):
+        files = None
+    present = {path.name for path in paths.recalibrations.glob("*.parquet")}
+    return present if files is None else files.published.get(RECALIBRATIONS, set())
 
 
 @contextmanager
@@ -102,6 +116,8 @@ def write_part(paths: SweepPaths, name: str, batches: Sequence[pa.RecordBatch]) 
     facts = json.dumps({"digest": digest, "written": round(time.time() * 1000)})
     with writing_to(path, "free space or make the folder writable"):
         write_parquet(path, RECALIBRATIONS_SCHEMA.with_metadata({_FACTS: facts}), batches, durable=True)
+        if name not in (known_names := listed_recalibrations(paths)):
+            list_recalibrations(paths, known_names | {name})
 
 
 def recalibration_parts(paths: SweepPaths) -> list[RecalibrationPart]:
@@ -190,6 +206,17 @@ class Generations:
         for folder in self.unproven:
             shutil.rmtree(folder)
         self.unproven = []
+
+    def drop_lost_recalibrations(self) -> None:
+        """List only the files of recalibrations that exist; note which others were listed."""
+        listed = listed_recalibrations(self._paths)
+        lost = sorted(name for name in listed - {EMPTY_PART} if not (self._paths.recalibrations / name).exists())
+        if lost:
+            list_recalibrations(self._paths, listed.difference(lost))
+            self.recovered.append(
+                f"recalibrations were lost: {', '.join(lost)}; `sweeper recalibrate {self._paths.in_commands}` with "
+                "the same options makes them again"
+            )
 
     def create(self) -> Path:
         """Create the folder of the next generation, with an empty folder for each table; readers do not see it."""

@@ -6,6 +6,8 @@ In a shared folder, trials write them to `incoming`; from a store, `StoreArrival
 from __future__ import annotations
 
 import logging
+import os
+import re
 import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +19,7 @@ import pyarrow.parquet as pq
 
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import KEPT, is_table_file, kept_file, trial_of
+from sweeper.tables.file_list import EMPTY_PART, TRIALS_FILE, FileList, read_list
 from sweeper.tables.generations import INCOMING, Generations, carry
 from sweeper.tables.rows import FINAL
 from trainables.files.atomic import own_temporary_names
@@ -45,8 +48,22 @@ LOOKS = 3
 #: Key of the Parquet metadata in which a merged file lists the files it was made of.
 MERGED_KEY = b"evaluations"
 
+#: The end of a merged file's name, with its number of further evaluations.
+_MORE = "-and-%d-more"
+
 #: A table and the name of one of its files.
 _Name = tuple[str, str]
+
+
+def evaluations_in(name: str) -> int:
+    """Return the number of evaluations in a file that trials wrote, from its name.
+
+    Example:
+        >>> evaluations_in("c00007-r0-e00009.parquet"), evaluations_in("c00007-r0-e00009-and-63-more.parquet")
+        (1, 64)
+    """
+    match = re.search(_MORE.replace("%d", r"(\d+)"), name)
+    return 1 + int(match[1]) if match else 1
 
 
 class StoreArrivals:
@@ -129,6 +146,11 @@ class StoreArrivals:
         with self._lock:
             return sorted(self._lost)
 
+    def published(self) -> set[str]:
+        """Return the files that the store keeps under their final names."""
+        with self._lock:
+            return self._published - self._withdrawn
+
     def work(self) -> None:
         """Publish and withdraw the scheduled files. Raises StoreError; the next call then does the rest."""
         # One thread at a time: otherwise the driver, when it ends, and the mirror would both upload the same file, and
@@ -166,35 +188,63 @@ _log = logging.getLogger(__name__)
 class LargeTables:
     """Moves files of trials from `incoming` to the published tables.
 
-    A file becomes visible once its evaluation is journaled, and keeps its name and content from then on.
+    A file becomes visible once its evaluation is journaled, and keeps its name and content from then on. Published and
+    lost files are added to `files`.
     """
 
     def __init__(
-        self, generations: Generations, schemas: Mapping[str, pa.Schema], arrivals: StoreArrivals | None = None
+        self,
+        generations: Generations,
+        schemas: Mapping[str, pa.Schema],
+        files: FileList,
+        arrivals: StoreArrivals | None = None,
     ) -> None:
-        self._generations, self._schemas, self._arrivals = generations, schemas, arrivals
+        self._generations, self._schemas, self._files, self._arrivals = generations, schemas, files, arrivals
         self._kept: set[str] = set()
         tables = [table for table in LARGE_TABLES if arrivals is None or table != KEPT]
         self._waiting: dict[str, dict[str, int]] = {table: {} for table in tables}
-        self._published = dict.fromkeys(self._waiting, 0)
-        self._lost: dict[str, list[str]] = {table: [] for table in ALWAYS_WRITTEN if table in self._waiting}
+        self._always = [table for table in ALWAYS_WRITTEN if table in self._waiting]
 
     def missing(self) -> dict[str, list[str]]:
         """Return, by table, the files of journaled evaluations that neither exist nor are being downloaded."""
-        missing = {KEPT: names} if self._arrivals is not None and (names := self._arrivals.lost()) else {}
-        for table, lost in self._lost.items():
+        self.list_kept()
+        missing = {table: {*names} for table, names in self._files.lost.items()}
+        for table in self._always:
             present = {path.name for path in (self._generations.incoming / table).iterdir()}
-            awaited = (name for name in self._waiting[table] if name not in present and not self._comes(table, name))
-            if names := sorted({*lost, *awaited}):
-                missing[table] = names
-        return missing
+            awaited = {name for name in self._waiting[table] if name not in present and not self._comes(table, name)}
+            missing[table] = missing.get(table, set()) | awaited
+        return {table: sorted(names) for table, names in missing.items() if names}
+
+    def list_kept(self) -> None:
+        """Update the list of files that are published in the store."""
+        if self._arrivals is not None:
+            self._files.published[KEPT] = {EMPTY_PART, *self._arrivals.published()}
+            self._files.lost[KEPT] = {*self._arrivals.lost()}
+
+    def note_losses(self, before: Path) -> None:
+        """Note the files of the generation `before` that are gone, of tables that not every evaluation writes.
+
+        Call it after `carry_over`.
+        """
+        try:
+            listed = read_list(before / TRIALS_FILE) or FileList()
+        except (OSError, ValueError):  # `trials` is damaged: its list is lost
+            listed = FileList()
+        damaged = {(path.parent.name, path.name) for path in self._generations.damaged}
+        for table in self._waiting.keys() - {*self._always}:
+            known = listed.published.get(table, set()) | listed.lost.get(table, set())
+            gone = {n for n in known if not (before / table / n).exists()} | {n for t, n in damaged if t == table}
+            # Of a merged file, only its name is known here; its evaluations may be in a split-off file by now.
+            expected = {n for n in gone if n in self._waiting[table] or (trial_of(n) is None and n != EMPTY_PART)}
+            present = self._files.published.get(table, set()) | {*os.listdir(self._generations.incoming / table)}
+            self._files.lost[table] = expected - present
 
     def expect(self, evaluations: Iterable[Mapping[str, Any]]) -> None:
         """Expect the files of newly journaled evaluations, given as rows of `evaluations`."""
         for row in evaluations:
             name = part_name(row["trial"], row["replicate"], row["epoch"])
             # Seeds of the final stage are measured without curvature, so they write no file of its tables.
-            for table in self._lost if row.get("stage") == FINAL else self._waiting:
+            for table in self._always if row.get("stage") == FINAL else self._waiting:
                 self._waiting[table][name] = LOOKS
                 if self._arrivals is not None:
                     self._arrivals.request(table, name)
@@ -216,13 +266,13 @@ class LargeTables:
         self.publish_kept()
         for table in self._waiting:
             arrived = self._arrived(table)
-            while arrived and self._published[table] < SINGLE_PARTS:
+            while arrived and len(self._files.published.get(table, ())) <= SINGLE_PARTS:
                 self._move(arrived.pop(0), generation)
             while len(arrived) >= MERGED_PARTS or (everything and arrived):
                 group = _first_group(arrived)
                 arrived = arrived[len(group) :]
                 self._merge(group, generation)
-            self._give_up(table)
+            self._give_up(table, at_once=everything)
 
     def carry_over(self, before: Path, after: Path) -> None:
         """Copy every sound file of journaled evaluations from generation `before` to the unpublished `after`.
@@ -238,7 +288,7 @@ class LargeTables:
                 names = self._sound(part)
                 if names and names <= waiting.keys():
                     carry(part, after / table)
-                    self._published[table] += 1
+                    self._files.add(table, part.name)
                     for name in names:
                         del waiting[name]
                         if self._arrivals is not None:
@@ -272,15 +322,18 @@ class LargeTables:
         table = part.parent.name
         part.replace(generation / table / part.name)
         del self._waiting[table][part.name]
-        self._published[table] += 1
+        self._files.add(table, part.name)
 
-    def _give_up(self, table: str) -> None:
-        for name in [name for name, looks in self._waiting[table].items() if looks <= 0]:
+    def _give_up(self, table: str, *, at_once: bool) -> None:
+        given_up = [name for name, looks in self._waiting[table].items() if looks <= 0]
+        if at_once:
+            given_up = [name for name in self._waiting[table] if not self._comes(table, name)]
+        for name in given_up:
             del self._waiting[table][name]
-            if table in self._lost:
-                self._lost[table].append(name)
+            if table in self._always:
+                self._files.lost.setdefault(table, set()).add(name)
             # Without any published file, the table was not requested, or the sweep writes none.
-            if self._published[table]:
+            if self._files.published.get(table, set()) - {EMPTY_PART}:
                 _log.warning("the journal says that %s of %s was written, but the file is missing", table, name)
 
     def _merge(self, group: Sequence[Path], generation: Path) -> None:
@@ -291,15 +344,17 @@ class LargeTables:
         tables = {part: read for part in group if (read := self._read(part)) is not None}
         if tables:
             first = next(iter(tables)).stem
-            target = generation / table / f"{first}-and-{len(tables) - 1}-more.parquet"
+            target = generation / table / f"{first}{_MORE % (len(tables) - 1)}.parquet"
             names = " ".join(part.name for part in tables)
             whole = pa.concat_tables(tables.values())
             whole = whole.replace_schema_metadata({MERGED_KEY: names})
             write_parquet(target, whole.schema, whole.combine_chunks().to_batches())
-            self._published[table] += 1
+            self._files.add(table, target.name)
         for part in group:
             part.unlink(missing_ok=True)
             del self._waiting[table][part.name]
+            if part not in tables and table in self._always:  # it was damaged
+                self._files.lost.setdefault(table, set()).add(part.name)
 
     def _split(self, part: Path, wanted: set[str]) -> None:
         """Split the evaluations `wanted` off a merged file, into one file each in `incoming`.

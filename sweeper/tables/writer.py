@@ -18,11 +18,13 @@ import pyarrow as pa
 
 from sweeper.core.errors import writing_to
 from sweeper.core.ids import ReplicateSeeds, SweepPaths
+from sweeper.core.labels import plural
 from sweeper.core.schemas import record_batch
 from sweeper.journal.records import Record
 from sweeper.journal.state import ENDED, SweepState
+from sweeper.tables.file_list import EMPTY_PART, TRIALS_FILE, FileList
 from sweeper.tables.generations import Generations
-from sweeper.tables.large_tables import LargeTables, StoreArrivals
+from sweeper.tables.large_tables import LargeTables, StoreArrivals, evaluations_in
 from sweeper.tables.rows import SCALAR_TABLES, JournalRows, TrialsTable
 from trainables.worker.trial_tables import write_parquet
 
@@ -38,10 +40,10 @@ def part_name(first: int, last: int) -> str:
 
 
 class PartBuffer:
-    """Rows of one table that are not written yet."""
+    """Rows of one table that are not written yet; `files` lists the parts."""
 
-    def __init__(self, table: str, schema: pa.Schema) -> None:
-        self.table, self.schema = table, schema
+    def __init__(self, table: str, schema: pa.Schema, files: FileList) -> None:
+        self.table, self.schema, self._files = table, schema, files
         self._rows: list[Mapping[str, object]] = []
         self._first = self._last = -1
 
@@ -65,7 +67,9 @@ class PartBuffer:
         if not self._rows:
             return
         batch = record_batch(self.table, self.schema, self._rows)
-        write_parquet(generation / self.table / (name or part_name(self._first, self._last)), self.schema, [batch])
+        name = name or part_name(self._first, self._last)
+        write_parquet(generation / self.table / name, self.schema, [batch])
+        self._files.add(self.table, name)
         self._rows = []  # only now, so that the next flush writes them after an error
 
 
@@ -114,9 +118,6 @@ SHARE_OF_TIME = 0.05
 #: The interval grows with the sweep's age, so the number of parts grows with the logarithm of the age: 140 per
 #: doubling.
 GROWTH = 1 / 200
-
-#: A part without rows in every table, so that readers find a schema before the first row.
-EMPTY_PART = "empty.parquet"
 
 
 class ParquetSink:
@@ -182,9 +183,10 @@ class ParquetSink:
     def missing(self) -> list[str]:
         """Return a sentence for each table without files of some journaled evaluations."""
         return [
-            f"missing {table} of {len(names)} evaluation{'s' if len(names) > 1 else ''}, e.g. {names[0]}: trials wrote "
-            f"these files, and they cannot be rebuilt from the journal; put the files back into tables/{table} from a "
-            f"backup, then `sweeper resume {self._paths.in_commands}`"
+            f"missing {table} of {plural(sum(map(evaluations_in, names)), 'evaluation')}, e.g. {names[0]}: trials "
+            "wrote these files, and they cannot be rebuilt from the journal; put the files back into "
+            f"tables/{table} from a backup, then `sweeper resume {self._paths.in_commands}`, or train these trials "
+            "again in a new sweep"
             for table, names in self._large.missing().items()
         ]
 
@@ -219,6 +221,7 @@ class ParquetSink:
         """
         with self._writing():
             before = self._current()
+            self._generations.drop_lost_recalibrations()
             generation = self._generations.create()
             self._begin()
             parts = {table: RebuiltParts(buffer, before, generation) for table, buffer in self._buffers.items()}
@@ -228,6 +231,7 @@ class ParquetSink:
                 rebuilt.finish()
             for folder in (before, *self._generations.unproven):
                 self._large.carry_over(folder, generation)
+            self._large.note_losses(before)
             self._large.publish_kept(only=True)
             self._write_fixed_parts(generation)
             self._generations.publish(generation)
@@ -238,9 +242,9 @@ class ParquetSink:
 
     def close(self) -> None:
         """Flush; once every trial has ended, remove files of evaluations that were never journaled."""
-        self.flush()
         with self._writing():
             self._large.publish(self._current(), everything=True)
+        self.flush()  # afterwards, so that the list of files has all of them
         if all(trial.status in ENDED for trial in self._state.trials.values()):
             self._large.clear_incoming()
 
@@ -254,8 +258,9 @@ class ParquetSink:
     def _begin(self) -> None:
         self._state = SweepState(self._configurations)
         self._rows = JournalRows()
-        self._buffers = {table: PartBuffer(table, self._schemas[table]) for table in SCALAR_TABLES}
-        self._large = LargeTables(self._generations, self._schemas, self._arrivals)
+        self._files = FileList()
+        self._buffers = {table: PartBuffer(table, self._schemas[table], self._files) for table in SCALAR_TABLES}
+        self._large = LargeTables(self._generations, self._schemas, self._files, self._arrivals)
         self._changed = False
 
     def _flush(self) -> None:
@@ -271,11 +276,16 @@ class ParquetSink:
         for table, schema in self._schemas.items():
             if table != "trials":
                 write_parquet(generation / table / EMPTY_PART, schema, [])
+                self._files.add(table, EMPTY_PART)
         self._write_trials(generation)
 
     def _write_trials(self, generation: Path) -> None:
+        """Write `trials`; always the last file of a flush, since its footer lists the others."""
+        self._files.add("trials", TRIALS_FILE.name)
+        self._large.list_kept()
         batch = self._trials.batch(self._state)
-        write_parquet(generation / "trials" / "trials.parquet", batch.schema, [batch])
+        batch = batch.replace_schema_metadata(self._files.metadata())
+        write_parquet(generation / TRIALS_FILE, batch.schema, [batch])
 
     def _current(self) -> Path:
         generation = self._generations.current

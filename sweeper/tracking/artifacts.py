@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib import resources
 from operator import itemgetter
 from pathlib import Path
@@ -21,9 +21,10 @@ from sweeper.core.cells import grouped
 from sweeper.core.ids import RECALIBRATIONS, SweepPaths, configuration_index, trial_name
 from sweeper.journal.best import Judging, best_trial, best_words
 from sweeper.journal.state import ENDED, SweepState
+from sweeper.results.queries import current_generation, require_listed_files
 from sweeper.tables.generations import recalibration_parts
 from sweeper.tracking.base import DIAGRAM
-from trainables.metrics.binning import consistency_bars
+from trainables.metrics.isotonic import consistency_bars
 from trainables.worker.trial_reports import Row
 from trainables.worker.trial_tables import write_parquet
 
@@ -48,8 +49,12 @@ def artifacts(
         state: state of its trials, to find the best.
         judging: the scheduler, which orders trials.
         folder: folder for temporary files.
+
+    Raises LostFilesError if files of the tables are lost.
     """
-    for table in (*TABLES, *([RECALIBRATIONS] if recalibration_parts(paths) else [])):
+    tables = (*TABLES, *([RECALIBRATIONS] if recalibration_parts(paths) else []))
+    require_listed_files(current_generation(paths.root), tables)
+    for table in tables:
         source = ds.dataset(paths.tables / table, format="parquet")
         yield write_parquet(folder / f"{table}.parquet", source.schema, source.to_batches()), "tables"
     for file in (paths.report, paths.sweep_file):
@@ -59,45 +64,53 @@ def artifacts(
     if best is not None:
         name = trial_name(best.configuration)
         epoch = best.last_evaluation_epoch
-        if epoch is not None and (bins := reliability_of(paths, {name: epoch}).get(name)):
+        if epoch is not None and (bins := reliability_of(paths, name, epoch)):
             target = folder / DIAGRAM
             target.write_text(reliability_diagram(bins, f"{name}, the {best_words(best)}", said_of(bins)), "utf-8")
             yield target, None
 
 
-def reliability_of(paths: SweepPaths, epochs: Mapping[str, int]) -> dict[str, Bins]:
-    """Return trial → bins of its evaluation at an epoch on the test split, pooled over its replicates.
+def reliability_of(paths: SweepPaths, trial: str, epoch: int) -> Bins:
+    """Return the bins of a trial's evaluation at an epoch on the test split, pooled over all its replicates.
 
-    Args:
-        paths: paths of the sweep.
-        epochs: trial → epoch.
+    Raises as `_rows_of`.
+    """
+    return merged([row for row in _rows_of(paths, {trial}) if row["epoch"] == epoch])
+
+
+def _rows_of(paths: SweepPaths, trials: Collection[str]) -> list[Row]:
+    """Return the rows of trials on the test split.
 
     Raises:
         OSError, ValueError: a file is damaged, or was replaced while it was read.
     """
-    wanted = (pc.field("split") == SPLIT) & pc.field("trial").isin([*epochs])
-    rows = ds.dataset(paths.tables / "reliability", format="parquet").to_table(filter=wanted).to_pylist()
-    of_trial = grouped((row for row in rows if row["epoch"] == epochs[row["trial"]]), itemgetter("trial"))
-    return {trial: merged(group) for trial, group in of_trial.items()}
+    wanted = (pc.field("split") == SPLIT) & pc.field("trial").isin([*trials])
+    rows: list[Row] = ds.dataset(paths.tables / "reliability", format="parquet").to_table(filter=wanted).to_pylist()
+    return rows
 
 
 def missing_diagrams(paths: SweepPaths, state: SweepState, drawn: Mapping[int, str]) -> dict[int, tuple[int, Bins]]:
     """Return configuration → (epoch, bins) of ended trials whose runs lack the diagram of their last evaluation.
+
+    An added seed has a run and a diagram of its own; its trial's diagram is that of the trial's first seeds.
 
     Args:
         paths: paths of the sweep.
         state: state of its trials.
         drawn: configuration → epoch of the diagram that its run has.
     """
-    last = {i: trial.last_evaluation_epoch for i, trial in state.trials.items()
-            if trial.status in ENDED and trial.added is None and trial.last_evaluation_epoch is not None}  # fmt: skip
-    lacking = {trial_name(i): epoch for i, epoch in last.items() if epoch is not None and drawn.get(i) != str(epoch)}
+    added = {(trial_name(seed.trial), seed.replicate): i for i, trial in state.trials.items() if (seed := trial.added)}
+    last = {i: trial.last_evaluation_epoch for i, trial in state.trials.items() if trial.status in ENDED}
+    lacking = {i: epoch for i, epoch in last.items() if epoch is not None and drawn.get(i) != str(epoch)}
+    trials = {trial_name(seed.trial if (seed := state.trials[i].added) else i) for i in lacking}
     try:
-        diagrams = reliability_of(paths, lacking) if lacking else {}
+        rows = _rows_of(paths, trials) if trials else []
     except (OSError, ValueError):
         # The next process that opens the sweep quarantines a damaged file; diagrams are drawn after that.
         return {}
-    return {configuration_index(trial): (lacking[trial], bins) for trial, bins in diagrams.items()}
+    runs = grouped(rows, lambda row: added.get((row["trial"], row["replicate"]), configuration_index(row["trial"])))
+    of_run = {i: [row for row in runs.get(i, ()) if row["epoch"] == epoch] for i, epoch in lacking.items()}
+    return {i: (lacking[i], merged(rows)) for i, rows in of_run.items() if rows}
 
 
 def merged(rows: Bins) -> Bins:

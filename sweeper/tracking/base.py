@@ -154,14 +154,14 @@ class TrackerKind:
         open: function that makes the tracker of a sweep for an address, without sending anything.
         errors: function that returns the exceptions that the tracker raises if it is down, slow or broken.
         fault: function that returns why an address is invalid, with the remedy; `None` if it is valid.
-        beside_sweep: function that returns whether an address means the sweep's own folder, which a store lacks.
+        beside_sweep: function that returns the remedy if an address means the sweep's own folder, which a store lacks.
     """
 
     name: str
     open: Callable[[str, TrackedSweep], Tracker]
     errors: Callable[[], tuple[type[Exception], ...]] = lambda: (OSError,)
     fault: Callable[[str], tuple[str, str] | None] = lambda address: None
-    beside_sweep: Callable[[str], bool] = lambda address: False
+    beside_sweep: Callable[[str], str | None] = lambda address: None
 
 
 def number_of(text: str) -> float | None:

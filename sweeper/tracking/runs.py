@@ -8,10 +8,8 @@ are equal. So a point that is sent twice is the same point, and a changed value 
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from sweeper.core.domains import part_of
@@ -20,8 +18,8 @@ from sweeper.core.labels import STATUS_WORDS, describe, plural
 from sweeper.core.schemas import REHEARSAL
 from sweeper.journal.journal import generation
 from sweeper.journal.reasons import decision_text, reason_text
-from sweeper.journal.records import Record, Reported, Suggested, configuration_of
-from sweeper.journal.segments import contents
+from sweeper.journal.records import Ended, Record, Reported, Suggested, configuration_of
+from sweeper.journal.segments import sweep_id
 from sweeper.journal.state import COMPLETED, EARLY_STOPPED, ENDED, INTERRUPTED, RUNNING, WAITING, SweepState, TrialState
 from sweeper.tables.rows import FINAL, JournalRows
 from sweeper.tracking.base import DIAGRAM_TAG, SWEEP_RUN, Point, RunUpdate, TrackedSweep
@@ -36,6 +34,9 @@ LONGEST_TEXT = 5000
 
 #: Prefix of the names of runs that were stopped early, because MLflow shows them as finished.
 STOPPED_SIGN = "○ "
+
+#: Group of the metrics that the sweep's run has of the recommended configuration.
+RECOMMENDED = "recommended"
 
 #: Longer names of runs are cut; no page shows more.
 LONGEST_NAME = 120
@@ -67,18 +68,22 @@ class RunProjection:
         self._points: dict[int, list[Point]] = {}
         self._texts: dict[int, dict[str, str]] = {}
         self._touched: set[int] = set()
+        self._newest = 0
         #: Number of points that wait to be taken.
         self.pending_points = 0
 
     def apply(self, record: Record) -> None:
         """Add one record; records come in order."""
-        milliseconds = round(record.time * 1000)
+        milliseconds = self._newest = round(record.time * 1000)
         for place in self._places(record):
             self._began.setdefault(place, milliseconds)
             self._changed_at[place] = milliseconds
             if record.sequence > self._known.get(place, -1):
                 self._touched.add(place)
         self.state.apply(record)
+        if isinstance(record.body, Ended):
+            counts = self.state.count()
+            self._measure_sweep({f"trials_{status}": float(counts[status]) for status in sorted(ENDED)})
         rows = self._rows.project(record)
         configuration = configuration_of(record.body)
         if rows and configuration is not None and configuration in self._touched:
@@ -108,6 +113,15 @@ class RunProjection:
         if len(self._sweep.configurations) <= MOST_TRIALS or is_core(column):
             return True
         return self._sweep.spec.objective.metric.endswith(f"_{column}")
+
+    def recommend(self, metrics: Mapping[str, float]) -> None:
+        """Add the metrics of the recommended configuration to the sweep's run."""
+        self._measure_sweep({f"{RECOMMENDED}/{name}": value for name, value in metrics.items()})
+        self._touched.add(SWEEP_RUN)
+
+    def _measure_sweep(self, metrics: Mapping[str, float]) -> None:
+        points = [Point(key, value, self._newest, self.state.attempt) for key, value in metrics.items()]
+        self._points.setdefault(SWEEP_RUN, []).extend(points)
 
     def add(self, place: int, points: Sequence[Point]) -> None:
         """Add points that are not in the journal to a trial's run; a trial that never started has none."""
@@ -195,13 +209,7 @@ class RunProjection:
 
     def _sweep_update(self, abandoned: bool) -> RunUpdate:
         outcome = self.state.outcome or (INTERRUPTED if abandoned else RUNNING)
-        counts = self.state.count()
         ended_at = None if outcome == RUNNING else self._changed_at[SWEEP_RUN]
-        points = [
-            Point(f"trials_{status}", float(counts[status]), ended_at, self.state.attempt)
-            for status in sorted(ENDED)
-            if ended_at is not None and self.state.outcome is not None
-        ]
         return RunUpdate(
             place=SWEEP_RUN,
             name=self._sweep.paths.name,
@@ -210,7 +218,7 @@ class RunProjection:
             status=outcome,
             end_time=ended_at,
             tags={**self._tags, "status": outcome, "attempt": str(self.state.attempt)},
-            points=points + self._points.get(SWEEP_RUN, []),
+            points=self._points.get(SWEEP_RUN, []),
             sequence=self.state.sequence,
         )
 
@@ -220,12 +228,6 @@ def identity_of(paths: SweepPaths) -> dict[str, str]:
     quarantined = generation(paths.journal)
     own = {GENERATION_TAG: quarantined} if quarantined else {}
     return {"sweep": paths.name, "sweep_id": sweep_id(paths.journal), **own}
-
-
-def sweep_id(journal: Path) -> str:
-    """Return an id that separates a sweep from others of its name; its journal must have a record."""
-    # The first record contains host, process and time.
-    return hashlib.sha256(next(contents(journal)).data).hexdigest()[:16]
 
 
 def _sweep_tags(sweep: TrackedSweep) -> dict[str, str]:

@@ -20,6 +20,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from sweeper.core.cells import float_or_none
 from sweeper.core.display import redact
 from sweeper.core.errors import SweeperError, writing_to
 from sweeper.core.ids import SweepPaths
@@ -121,21 +122,23 @@ class Projection:
         self._store.watch_machine()
 
     def attach(self) -> None:
-        """Attach tables, report and reliability diagram to the parent run, unless it has their current versions.
+        """Add the sweep's answer to the parent run, with tables, report and reliability diagram, unless they are there.
 
         Before that, log recalibrations, which are not in the journal, and draw the last trials' diagrams.
         """
         self._write(draw=True)
         recalibrated = self._log_recalibrations()
-        if not self._store.takes_files:
-            return
         sequence = f"{self._runs.state.sequence} {recalibrated}".strip()
         if self._store.parent_tag(ARTIFACTS_TAG) == sequence or not self.paths.tables.exists():
             return
-        self._store.describe(answer(self.paths.root))
-        with tempfile.TemporaryDirectory() as folder:
-            for path, target in artifacts(self.paths, self._runs.state, self._judging, Path(folder)):
-                self._store.log_artifact(path, target)
+        said, metrics = answer(self.paths.root)
+        self._runs.recommend(metrics)
+        self._write()
+        if self._store.takes_files:
+            self._store.describe(said)
+            with tempfile.TemporaryDirectory() as folder:
+                for path, target in artifacts(self.paths, self._runs.state, self._judging, Path(folder)):
+                    self._store.log_artifact(path, target)
         self._store.set_parent_tag(ARTIFACTS_TAG, sequence)
 
     def _log_recalibrations(self) -> str:
@@ -193,15 +196,26 @@ class Projection:
             yield
 
 
-def answer(root: Path) -> str:
-    """Return the sentences of a sweep's first screen, and its best configuration."""
+#: Metrics of the recommended configuration that the parent run shows besides the objective.
+SHOWN = ("accuracy", "ece", "posthoc_temperature_ece")
+
+
+def answer(root: Path) -> tuple[str, dict[str, float]]:
+    """Return the sentences of a sweep's first screen with its best configuration, and that configuration's metrics."""
     try:
         with Results(root).snapshot() as results:
             board = leaderboard(results)
-            said = sentences(first_screen(results, board, overview(results)))
-            return "\n\n".join([*said, headline(board)])
+            screen = first_screen(results, board, overview(results))
+            text = "\n\n".join([*sentences(screen), headline(board)])
     except SweeperError as error:  # damaged tables, which the sweep itself reports
-        return str(error)
+        return str(error), {}
+    # Several settings of the data set have a leader each, which no single row can show.
+    leaders = [answer.leader.trial for answer in screen.answers] if len(screen.answers) == 1 else []
+    row = next((row for row in board.rows if row["trial"] in leaders), {})
+    split = "test" if row.get("test_ece") is not None else "val"
+    shown = {board.objective.metric: "judged", **{f"{split}_{name}": f"{split}_{name}" for name in SHOWN}}
+    values = {metric: float_or_none(row, column) for metric, column in shown.items()}
+    return text, {metric: value for metric, value in values.items() if value is not None}
 
 
 def sentence(error: Exception) -> str:

@@ -1,7 +1,8 @@
 """TensorBoard: event files with scalars and hyperparameters, one folder per trial, in `tensorboard/` of the sweep.
 
 `tensorboard --logdir results/quickstart/tensorboard` shows them; needs the extra `tensorboard`. The address
-`tensorboard:` means the sweep's own folder; `tensorboard:/mnt/runs` means a folder with one sub-folder per sweep.
+`tensorboard:` means the sweep's own folder; `tensorboard:/mnt/runs` means a folder with one sub-folder per sweep, named
+after the sweep and the first characters of its id, since sweeps in several folders can have the same name.
 
 An event file can only grow, and does not record how much of the journal it contains. So each new process writes all
 files again. Their content follows from the journal alone, so a page that has read half of an old file continues in the
@@ -27,6 +28,9 @@ FOLDER = "tensorboard"
 #: One file per run. TensorBoard recognises event files by `tfevents` in their name.
 FILE = "events.out.tfevents.0.sweeper"
 
+#: Characters of a sweep's id in the name of its folder.
+ID_LENGTH = 8
+
 #: Statuses of the hparams plugin (`api_pb2.Status`): 1 is success, 2 failure, 3 running.
 ENDED = {"completed": 1, "early_stopped": 1, "finished": 1, "failed": 2, "interrupted": 2, "stopped": 2}
 
@@ -37,19 +41,20 @@ class TensorBoardTracker(Tracker):
     def __init__(self, address: str, sweep: TrackedSweep) -> None:
         """Prepare; nothing is written before `connect`."""
         super().__init__()
-        place = address.partition(":")[2]
-        self._folder = Path(place).expanduser() / sweep.paths.name if place else sweep.paths.root / FOLDER
+        self._place = address.partition(":")[2]
+        self._folder = sweep.paths.root / FOLDER
         self._sweep = sweep
         self._begun: set[int] = set()
         self._statuses: dict[int, str] = {}
 
-    def prepare(self) -> None:
-        """Make the folder."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-
     def connect(self, sweep_id: str, generation: str) -> dict[int, int]:
         """Remove the event files of an earlier process, so that all runs lack everything."""
-        for file in self._folder.glob(f"c*/{FILE}"):
+        if self._place:
+            self._folder = Path(self._place).expanduser() / f"{self._sweep.paths.name}-{sweep_id[:ID_LENGTH]}"
+            for earlier in self._folder.parent.glob(f"*-{sweep_id[:ID_LENGTH]}"):
+                if not self._folder.exists():  # the sweep was renamed
+                    earlier.rename(self._folder)
+        for file in self._folder.glob(f"*/{FILE}"):
             file.unlink()
             with contextlib.suppress(OSError):  # the folder has other files, which are the user's
                 file.parent.rmdir()
@@ -127,6 +132,8 @@ def _fault(address: str) -> tuple[str, str] | None:
     return None
 
 
-TRACKER = TrackerKind(
-    "TensorBoard", TensorBoardTracker, fault=_fault, beside_sweep=lambda address: address.endswith(":")
-)
+def _beside(address: str) -> str | None:
+    return "write tensorboard:/folder" if address.endswith(":") else None
+
+
+TRACKER = TrackerKind("TensorBoard", TensorBoardTracker, fault=_fault, beside_sweep=_beside)

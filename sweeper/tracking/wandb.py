@@ -43,10 +43,12 @@ class WandbTracker(Tracker):
         self._runs: dict[int, wandb.Run] = {}
 
     def connect(self, sweep_id: str, generation: str) -> dict[int, int]:
-        """Remove the offline files of an earlier process, so that all runs lack everything."""
+        """Remove the files of an earlier process, so that all runs lack everything."""
         self._key, self._tags = f"{sweep_id}/{generation}", {}
-        for file in self._paths.root.glob(f"{FOLDER}/offline-run-*/run-*.wandb"):
-            shutil.rmtree(file.parent, ignore_errors=True)
+        while self._runs:  # of this process, which connects again after an error
+            self._runs.popitem()[1].finish()
+        for folder in self._paths.root.glob(f"{FOLDER}/*run-*"):
+            shutil.rmtree(folder, ignore_errors=True)
         return {}
 
     def write(self, updates: Iterable[RunUpdate]) -> None:
@@ -60,8 +62,9 @@ class WandbTracker(Tracker):
             ordered = sorted(update.points, key=attrgetter("step"))
             for step, points in itertools.groupby(ordered, key=attrgetter("step")):
                 run.log({point.key: point.value for point in points}, step=step)
-            # A finished offline run cannot be continued, so W&B ends those with this process.
-            if update.end_time is not None and not run.offline:
+            # W&B ends the others with this process: offline runs, which cannot be continued, and the sweep's own, whose
+            # answer follows at the step of its end.
+            if update.end_time is not None and not run.offline and update.place != SWEEP_RUN:
                 run.finish(exit_code=int(update.status == FAILED))
                 del self._runs[update.place]
 
@@ -71,7 +74,10 @@ class WandbTracker(Tracker):
 
         numbers = {key: number_of(text) for key, text in update.params.items()}
         params = {key: text if numbers[key] is None else numbers[key] for key, text in update.params.items()}
-        quiet = wandb.Settings(console="off", silent=True, x_disable_stats=True, disable_git=True, disable_code=True)
+        # Links to the newest run would be links that no sweep has, see `refuse_odd_files`.
+        quiet = wandb.Settings(
+            console="off", silent=True, x_disable_stats=True, disable_git=True, disable_code=True, symlink=False
+        )
         run = wandb.init(
             entity=self._entity,
             project=self._project,
@@ -107,4 +113,10 @@ def _fault(address: str) -> tuple[str, str] | None:
     return None if known else ("Weights & Biases has no API key", remedy)
 
 
-TRACKER = TrackerKind("Weights & Biases", WandbTracker, errors=_errors, fault=_fault)
+def _beside(address: str) -> str | None:
+    import wandb
+
+    return "log to a server, without WANDB_MODE=offline" if wandb.setup().settings.mode == "offline" else None
+
+
+TRACKER = TrackerKind("Weights & Biases", WandbTracker, errors=_errors, fault=_fault, beside_sweep=_beside)

@@ -19,8 +19,8 @@ from threadpoolctl import threadpool_limits
 from trainables.datasets.splits.corrupted import KINDS, corrupted
 from trainables.metrics import BOOTSTRAPPED, METRIC_NAMES, evaluate_probabilities, softmax64
 from trainables.metrics.base import METRICS, further_metrics
-from trainables.metrics.binning import consistency_band, decomposition
 from trainables.metrics.evaluate import bootstrap_standard_error
+from trainables.metrics.isotonic import consistency_band, decomposition
 from trainables.metrics.refinement import refinement
 from trainables.posthoc import POSTHOC, fit
 from trainables.posthoc.conformal import SCORES, fit_split

@@ -1,13 +1,10 @@
 """What each measurement of curvature takes as a share of a training epoch: `make bench-curvature-shares`.
 
-Along training (`trajectory: {curvature: {}}`: three warm-started products on one training sample in 128), and at an
-evaluation on as many samples as the epoch has over 64 or, with `--samples`, so many: plain (six Lanczos steps, four
-probes, cross-entropy alone), and what blocks, H = G + R, SAM's and ASAM's sharpness, the Fisher trace and the tempered
-loss take besides. Random images: 50,000 of 1×28×28 for mlp, 8,960 of 3×8×8 for the ResNets, 2,048 of 3×32×32 for
-vit_small_32 (along training alone; of fewer, the least number of samples, 16, would be more than one in 128); an
-epoch's time is that of two batches times their number. The least of several
-rounds, in turns: on a machine that others use, it varies least. What a measurement takes at least (a copy of the
-network, three looks at its structure, about 10 ms) is all of a digits epoch of an mlp.
+An evaluation measures one sample in 64, or `--samples`: plain (six Lanczos steps, four probes, cross-entropy alone),
+and what blocks, H = G + R, SAM's and ASAM's sharpness, the Fisher trace and the tempered loss take besides. Random
+images: 50,000 of 1×28×28 for mlp, 8,960 of 3×8×8 for the ResNets. An epoch's time is that of two batches times their
+number. The least of several rounds, in turns: on a machine that others use, it varies least. A measurement takes at
+least about 10 ms (a copy of the network, three forward passes), which is all of a digits epoch of an mlp.
 """
 
 import argparse
@@ -25,17 +22,14 @@ from trainables.curvature.measure import Tempered, measure_by_block
 from trainables.datasets.base import Split
 from trainables.losses import build_loss
 from trainables.models import build_model
-from trainables.training.edge_of_stability import EdgeOfStability
 from trainables.training.evaluation import curvature_subset
 from trainables.training.fine_tuning import layer_numbers
-from trainables.training.prediction import SharpnessSettings
 
 BATCH = 64
 
 
 #: Network → training samples and their shape.
 DATA = {"mlp": (50_000, (1, 28, 28)), "resnet8": (8960, (3, 8, 8)), "resnet20": (8960, (3, 8, 8))}
-LARGE = (2048, (3, 32, 32))
 
 
 def least(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
@@ -52,7 +46,7 @@ def least(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, floa
 def shares(name: str, rounds: int, samples: int | None) -> tuple[float, dict[str, float]]:
     """Seconds of an epoch, and measurement → its share."""
     torch.manual_seed(0)
-    count, shape = DATA.get(name, LARGE)
+    count, shape = DATA[name]
     train = Split(torch.randn(count, *shape), torch.randint(0, 10, (count,)))
     model = build_model(name, shape, 10)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
@@ -65,13 +59,8 @@ def shares(name: str, rounds: int, samples: int | None) -> tuple[float, dict[str
             loss(model(x), y).backward()
             optimizer.step()
 
-    edge, along = EdgeOfStability(), SharpnessSettings()
-    calls: dict[str, Callable[[], object]] = {
-        "epoch": two_steps,
-        "along training": lambda: edge.row(model, loss, optimizer, train, along),
-    }
-    for call in calls.values():  # allocations, and the first measurement, which starts cold
-        call()
+    calls: dict[str, Callable[[], object]] = {"epoch": two_steps}
+    two_steps()  # allocations
     plain = CurvatureSettings(lanczos_steps=6, trace_probes=4, samples=samples or len(train.targets) // 64)
     data = curvature_subset(train, plain.samples)
     cases: dict[str, tuple[CurvatureSettings, dict[str, Any], dict[str, str] | None]] = {
@@ -83,17 +72,16 @@ def shares(name: str, rounds: int, samples: int | None) -> tuple[float, dict[str
         "tempered": (plain, {"loss": loss, "tempered": Tempered(1.5)}, None),
     }
     for label, (settings, losses, blocks) in cases.items():
-        if name in DATA:
-            calls[label] = partial(measure_by_block, model, *data, losses, settings=settings, seed=0, blocks=blocks)
+        calls[label] = partial(measure_by_block, model, *data, losses, settings=settings, seed=0, blocks=blocks)
     found = least(calls, rounds)
     epoch = found.pop("epoch") * count / (2 * BATCH)
     base = found.get("plain", 0.0)
-    return epoch, {k: (v - (0 if k in ("along training", "plain") else base)) / epoch for k, v in found.items()}
+    return epoch, {k: (v - (0 if k == "plain" else base)) / epoch for k, v in found.items()}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--networks", nargs="+", default=["mlp", "resnet8", "resnet20", "vit_small_32"])
+    parser.add_argument("--networks", nargs="+", default=[*DATA])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--samples", type=int)
     asked = parser.parse_args()

@@ -11,7 +11,7 @@ from sweeper.core.ids import SweepPaths
 from sweeper.journal.journal import read_journal
 from tests.faults.processes import trial_processes, wait_until
 from tests.running import kill, metrics_by_key, reports, same, started, sweeper, write_space
-from tests.trainables.stream_files import write_shards
+from tests.trainables.stream_files import write_tree
 
 SPACE = """
 dataset: {name: streamed_images, folder: FOLDER, image_size: 24, randaugment: 1, workers: 1}
@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 @pytest.mark.parametrize("victim", ["driver", "trial"])
 def test_kills_within_epochs_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, victim: str) -> None:
     monkeypatch.setenv("SWEEPER_DATA", str(tmp_path / "data"))
-    folder = write_shards(tmp_path / "shards", "train", shards=2, samples=240)
+    folder = write_tree(tmp_path / "photos", ["a", "b"], 240)
     space = write_space(tmp_path, SPACE.replace("FOLDER", str(folder)))
     options = ("--output", tmp_path / "out", "--cpus", "1", "--executor", "local")
     with started("run", space, *options, "--name", "whole", cwd=tmp_path) as process:

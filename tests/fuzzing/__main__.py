@@ -1,6 +1,7 @@
-"""`make fuzz`: search spaces and results folders, 100,000 inputs and more; prints counts, exits 1 at a fault.
+"""`make fuzz`: search spaces, results folders and imports, 100,000 inputs and more; prints counts, exits 1 at a fault.
 
-    python -m tests.fuzzing --spaces 60000 --garbled 10000 --guided 30000 --folders 4000 --places 1500 --seed 1
+    python -m tests.fuzzing --spaces 60000 --garbled 10000 --guided 30000 --folders 4000 --places 1500 --imports 5000 \\
+        --tables 100 --seed 1
 
 An input counts as handled if it is accepted (and then planned, or read) or refused with a clear error, within
 `PATIENCE` seconds. `--guided` inputs come from atheris (libFuzzer, guided by the parser's coverage), the others from
@@ -23,7 +24,9 @@ from hypothesis import HealthCheck, Phase, given, seed as seeded, settings, stra
 
 from tests.fuzzing import spaces
 from tests.fuzzing.folders import Folder, cases
+from tests.fuzzing.imports import Imports
 from tests.fuzzing.places import Places
+from tests.fuzzing.tables import Tables
 from tests.sweeper.inline_sweep import Inline
 
 PATIENCE = 60.0
@@ -86,6 +89,8 @@ def main() -> None:
         "guided": 30_000,
         "folders": 4_000,
         "places": 1_500,
+        "imports": 5_000,
+        "tables": 100,
     }.items():
         parser.add_argument(f"--{part}", type=int, default=inputs, help=f"inputs; {inputs} if unset")
     parser.add_argument("--seed", type=int, default=None, help="drawn and printed if unset")
@@ -106,6 +111,8 @@ def main() -> None:
             "guided": guided,
             "folders": lambda inputs, seed: fuzz(cases, lambda case: folder.check(*case), inputs, seed),
             "places": lambda inputs, seed: Places(sound, Path(work, "odd")).fuzz(inputs, seed),
+            "imports": lambda inputs, seed: Imports(Path(work, "files")).fuzz(inputs, seed),
+            "tables": lambda inputs, seed: Tables(sound, Path(work, "edited")).fuzz(inputs, seed),
         }
         for part, run in parts.items():
             inputs = getattr(chosen, part)

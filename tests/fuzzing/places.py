@@ -5,6 +5,7 @@ import io
 import multiprocessing
 import os
 import random
+import re
 import shutil
 import socket
 import sys
@@ -95,12 +96,28 @@ def flipped_bits(path: Path, outside: Path, content: bytes) -> None:
     path.write_bytes(flip(content, bits))
 
 
+def gone(path: Path, outside: Path, content: bytes) -> None:
+    """Nothing."""
+
+
+def holes(path: Path, outside: Path, content: bytes) -> None:
+    """A file that claims to be larger than any memory."""
+    path.touch()
+    os.truncate(path, 2**43)
+
+
 Kind = Callable[[Path, Path, bytes], None]
 KINDS: tuple[Kind, ...] = (
     pipe, folder, link, link_to_folder, endless_link, device, listener, nothing, bytes_of_chance, flipped_bits,
+    gone, holes,
 )  # fmt: skip
 
 Case = tuple[str, Kind, list[str]]
+
+READING = ("results", "show", "compare", "ensemble", "conformal")
+"""Commands whose output must not change in silence when a table's file is gone."""
+
+TABLE_FILE = re.compile(r"(generations/\d+|recalibrations)/.*\.parquet")
 
 
 class Places:
@@ -110,6 +127,7 @@ class Places:
         """Prepare for copies below `work` of the results folder `sound`."""
         self._sound, self._work = sound, work
         self._files = sorted(str(path.relative_to(sound)) for path in sound.rglob("*") if not path.is_dir())
+        self._answers: dict[tuple[str, ...], str] = {}
         self._processes = multiprocessing.get_context("forkserver")
         self._processes.set_forkserver_preload(["sweeper.api.main", "sweeper.api.commands", "sweeper.results", "torch"])
 
@@ -154,7 +172,16 @@ class Places:
         assert [*outside.iterdir()] == [outside / "secret"] and (outside / "secret").read_text() == SECRET, case
         written = [path for path in root.rglob("*.html") if path.is_file() and not path.is_symlink()]
         assert SECRET not in said + "".join(path.read_text(errors="replace") for path in written), case
+        if kind is gone and TABLE_FILE.fullmatch(name) and words[0] in READING and process.exitcode == 0:
+            assert said == self._said_of_the_sound(words), f"silent: {case}"
         return REFUSED if process.exitcode == 2 else READ
+
+    def _said_of_the_sound(self, words: list[str]) -> str:
+        """Return what a command says of the sweep with nothing gone."""
+        if tuple(words) not in self._answers:
+            self.check("stop", gone, words)  # no finished sweep has that file
+            self._answers[tuple(words)] = (self._work / "said").read_text(errors="replace")
+        return self._answers[tuple(words)]
 
 
 def _run(work: Path, words: list[str]) -> None:

@@ -1,12 +1,14 @@
 """A few hundred inputs of `make fuzz`; and the fuzzing itself finds faults and hangs."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from hypothesis import strategies as st
 
-from tests.fuzzing import __main__ as fuzzing, folders, places, spaces
+from tests.fuzzing import __main__ as fuzzing, folders, imports, places, spaces, tables
 from tests.sweeper.inline_sweep import Inline
+from tests.sweeper.synthetic_sweep import write_sweep
 
 SEED = 12
 
@@ -34,6 +36,22 @@ def test_damaged_folders_are_read_or_refused(tmp_path: Path) -> None:
 def test_commands_neither_wait_for_nor_follow_odd_things_in_the_places_of_files(tmp_path: Path) -> None:
     odd = places.Places(Inline(tmp_path).run("fuzzed").paths.root, tmp_path / "odd")
     assert odd.fuzz(12, SEED).total() == 12
+
+
+def test_files_of_predictions_are_read_or_refused_and_nothing_is_dropped(tmp_path: Path) -> None:
+    counts = imports.Imports(tmp_path / "files").fuzz(150, SEED)
+    assert counts[imports.READ] > 20 and counts[imports.REFUSED] > 50, counts
+
+
+@pytest.mark.integration
+def test_edited_tables_are_read_or_refused(tmp_path: Path) -> None:
+    sound = write_sweep(tmp_path / "results" / "s", configurations=4, samples=20, failures=1)
+    edited = tables.Tables(sound, tmp_path / "edited")
+    edited.ways = edited.ways[:3]  # without the report and the comparison, which take seconds
+    cases = [("trials", "status", tables.texts), ("decisions", "quota", tables.whole_numbers),
+             ("epochs", "val_nll", tables.structs), ("evaluations", "ece", tables.nulls)]  # fmt: skip
+    counts = sum((edited.check(*case) for case in cases), Counter[str]())
+    assert counts[tables.READ] > 3 and counts[tables.REFUSED] > 1, counts
 
 
 def test_a_fault_is_found_and_shrunk() -> None:

@@ -5,6 +5,7 @@ import pytest
 
 import sweeper
 from sweeper.core.ids import SweepPaths
+from sweeper.exporting.program import raw_batches
 from tests.remote.services import BUCKET, s3_server
 from tests.sweeper.exporting.swept import DIGITS, SPACE, calibrated
 from trainables.datasets import load_dataset
@@ -28,8 +29,8 @@ def test_a_network_of_a_sweep_in_a_store_is_exported(tmp_path, monkeypatch):
             sweeper.export("digits", tmp_path / "lost", trial=lost, output=output)
         again = sweeper.export("digits", tmp_path / "again", trial=lost, retrain=True, output=output)
     assert kept == {best.trial} and best.again is None and again.again == 0.0
-    test = load_dataset("digits").test
+    raw = next(raw_batches(load_dataset("digits"), 1000))
     for exported in (best, again):
-        found = sweeper.load_model(exported.folder).predict(test.inputs)
+        found = sweeper.load_model(exported.folder).predict(raw)
         expected = calibrated(SweepPaths(done.folder), exported.trial, [0])
         assert np.abs(found.double().numpy() - expected).max() < 1e-5

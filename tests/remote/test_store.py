@@ -27,6 +27,7 @@ from sweeper.storage.lease import LeaseLostError, StoreLease
 from sweeper.storage.mirror import Mirror
 from sweeper.storage.places import fetch, local_copy, objects
 from sweeper.storage.store_journal import StoredJournal
+from sweeper.tables.file_list import FileList, LostFilesError
 from sweeper.tables.large_tables import StoreArrivals
 from sweeper.tables.writer import ParquetSink
 from tests.remote.services import BUCKET, s3_server
@@ -415,6 +416,22 @@ def test_predictions_are_published_where_they_are(store: Store, tmp_path: Path) 
         f"tables/predictions/{name}": name.encode() for name in (one, two, three, four)
     }
     assert not [*(tmp_path / "predictions").iterdir()] and not store.entries("incoming")
+
+
+def test_predictions_that_the_store_has_lost_are_named(store: Store, tmp_path: Path, service: dict[str, str]) -> None:
+    names = [part_name(trial, 0, 1) for trial in ("c00001", "c00002")]
+    logits, targets = {"val": np.zeros((3, 2))}, {"val": np.zeros(3, int)}
+    path = write_predictions(tmp_path, ("c00001", 0, 1), logits, targets)
+    store.put(f"tables/predictions/{path.name}", path)
+    store.put("sweep.yaml", b"samples: 2\n")
+    schema = table_schemas({}, 2, ())["trials"].with_metadata(FileList({"predictions": {*names}}).metadata())
+    store.put("tables/trials/trials.parquet", write_parquet(tmp_path / "trials.parquet", schema, []))
+    found, query = load(store.uri), "SELECT count(*) AS n FROM predictions"
+    assert found.rows(query, trials=["c00001"]) == [{"n": 3}]
+    for trials in (None, ["c00002"]):
+        with pytest.raises(LostFilesError) as caught:
+            found.rows(query, trials=trials)
+        assert caught.value.absent == {"predictions": names[1:]}
 
 
 def test_predictions_are_fetched_when_they_are_read(store: Store, tmp_path: Path, service: dict[str, str]) -> None:

@@ -10,8 +10,8 @@ import torch
 
 import sweeper
 from sweeper.core.ids import SweepPaths
-from tests.sweeper.exporting.test_served import answer, exported, free_port, server
 from tests.sweeper.package_descriptions import SECTIONS, write_packages
+from tests.sweeper.tracking.mlflow.test_served import answer, exported, free_port, server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.filterwarnings("ignore")]
 
@@ -49,11 +49,12 @@ def test_which_gamma_and_rank(tmp_path):
     assert found[16, 0]["accuracy"] > found[1, 0]["accuracy"]
     page = (tmp_path / "packages" / "report.html").read_text()
     assert "Which γ" in page and "lora rank" in page
-    _serve(exported(SweepPaths(tmp_path / "packages"), tmp_path / "program"), tmp_path)
+    texts = [row["description"] for row in rows if row["part"] == "test"]
+    _serve(exported(SweepPaths(tmp_path / "packages"), tmp_path / "program"), texts[:50], tmp_path)
 
 
-def _serve(model, folder):
-    """Load the program in plain torch and have MLflow serve it: both give the sweep's probabilities."""
+def _serve(model, texts, folder):
+    """Load the program in plain torch and have MLflow serve texts: both give the sweep's probabilities."""
     plain = torch.export.load(model.folder / "program.pt2").module()
     with torch.no_grad():
         alone = plain(torch.from_numpy(model.samples[:50])).numpy()
@@ -64,5 +65,5 @@ def _serve(model, folder):
     environment |= {"MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db"}
     with server(command, folder, environment) as up:
         up(f"http://127.0.0.1:{port}/ping")
-        served = answer(f"http://127.0.0.1:{port}/invocations", model.samples[:50])
+        served = answer(f"http://127.0.0.1:{port}/invocations", np.array(texts))
     assert np.abs(served - model.expected[:50]).max() < 1e-5

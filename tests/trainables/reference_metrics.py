@@ -33,12 +33,16 @@ def width_error(confidence, outcome, bins, reduce="mean"):
 
 
 def mass_error(confidence, outcome, bins):
-    order = sorted(range(len(confidence)), key=lambda i: confidence[i])
     total = 0.0
-    for group in np.array_split(order, bins):
+    for group in np.array_split(np.argsort(confidence), bins):
         if len(group):
-            total += abs(sum(confidence[i] - outcome[i] for i in group))
+            total += abs(sum(confidence[i] - mean_of_tied(confidence, outcome, i) for i in group))
     return total / len(confidence)
+
+
+def mean_of_tied(confidence, outcome, i):
+    """The mean outcome of the samples with the confidence of sample i."""
+    return mean([y for c, y in zip(confidence, outcome, strict=True) if c == confidence[i]])
 
 
 def risk_coverage_area(confidence, loss):

@@ -109,12 +109,14 @@ class GaussNewtonOperator:
 
 
 def lanczos_from_gradient(
-    operator: HessianOperator, generator: torch.Generator, *, steps: int, tolerance: float
+    operator: HessianOperator, generator: torch.Generator, *, steps: int, tolerance: float, starts: int = 1
 ) -> LanczosRun:
-    """Return a Lanczos run that starts at the gradient, in the types of the operator's surface."""
+    """Return a Lanczos run that starts at the gradient, in the types of the operator's surface (see `lanczos_run`)."""
     surface = operator.surface
     start, arithmetic = gradient_start(operator.gradient, generator).to(surface.basis_type), surface.arithmetic
-    return lanczos_run(start, steps=steps, tolerance=tolerance, generator=generator, arithmetic=arithmetic)
+    return lanczos_run(
+        start, steps=steps, tolerance=tolerance, generator=generator, arithmetic=arithmetic, starts=starts
+    )
 
 
 def gauss_newton_split(

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 Product = Callable[[Tensor], Tensor]
+
+#: Tolerance of later runs relative to ‖H‖ in their complement, over that of the first run. Of 140 small networks, 2 had
+#: an error of λ_min above 5 % after 29 products on average; after the first run alone 23 (15 products).
+LATER_RUNS = 10.0
 
 #: Error of a product relative to ‖H‖, in units of its dtype's epsilon. With float32 products, λ_max of three mlps and
 #: three resnet8 was wrong by 4e-8 to 4e-7 while Lanczos' own estimate of the residual had fallen to 1e-32.
@@ -25,7 +29,7 @@ class Lanczos:
         basis: orthonormal rows [k, P] that span the Krylov space.
         coordinates: Ritz vectors in that basis, one per column [k, k].
         precision: relative error of a product, which limits the accuracy of every residual.
-        rest: component of the last product outside the Krylov space [P].
+        rests: row of `basis` → component of its product outside the Krylov space [P]; all other products lie inside.
     """
 
     values: Tensor
@@ -33,7 +37,7 @@ class Lanczos:
     basis: Tensor
     coordinates: Tensor
     precision: float = 0.0
-    rest: Tensor | None = None
+    rests: Mapping[int, Tensor] = field(default_factory=dict)
 
     @property
     def lambda_max(self) -> float:
@@ -53,18 +57,26 @@ class Lanczos:
     @property
     def images(self) -> Tensor:
         """Products of H with the rows of `basis` [k, P]."""
-        # The recurrence H Q = Q T + r eᵀ gives them without a further product.
-        tridiagonal = (self.coordinates * self.values.to(self.coordinates)) @ self.coordinates.T
-        products = tridiagonal @ self.basis
-        if self.rest is not None:
-            products[-1] += self.rest
+        # The recurrence H Q = Q T + Σ r eᵀ gives them without a further product.
+        projected = (self.coordinates * self.values.to(self.coordinates)) @ self.coordinates.T
+        products = projected @ self.basis
+        for row, rest in self.rests.items():
+            products[row] += rest
         return products
 
     @property
     def relative_residual(self) -> float:
         """‖Hv − λv‖/|λ| for λ_max, at least the rounding error of a product; 0 for a zero operator."""
-        top = abs(self.lambda_max)
-        return max(float(self.residuals[-1]), self.precision * self.norm) / top if top > 0 else 0.0
+        return self._relative(-1)
+
+    @property
+    def lambda_min_residual(self) -> float:
+        """‖Hv − λv‖/|λ| for λ_min, at least the rounding error of a product; 0 if λ_min is 0."""
+        return self._relative(0)
+
+    def _relative(self, place: int) -> float:
+        value = abs(float(self.values[place]))
+        return max(float(self.residuals[place]), self.precision * self.norm) / value if value > 0 else 0.0
 
     @property
     def norm(self) -> float:
@@ -117,45 +129,129 @@ def complete_run(run: LanczosRun, product: Product) -> Lanczos:
 
 
 def lanczos_run(
-    start: Tensor, *, steps: int, tolerance: float, generator: torch.Generator, arithmetic: torch.dtype | None = None
+    start: Tensor,
+    *,
+    steps: int,
+    tolerance: float,
+    generator: torch.Generator,
+    arithmetic: torch.dtype | None = None,
+    starts: int = 1,
 ) -> LanczosRun:
     """Run Lanczos with at most `steps` products from `start` [P]; stop early once both ends have converged.
 
     The generator yields each vector whose product it needs, and receives that product. Several runs can thus share a
     traversal. Converged means ‖Hv − λv‖ ≤ tolerance·|λ| for λ_max and ≤ tolerance·‖H‖ for λ_min.
 
+    Converged Ritz pairs can miss an end whose eigenvector is almost orthogonal to `start`. With `starts` = 2, the run
+    therefore continues from a random direction in the complement until the ends converge there as well. All pairs come
+    from the space of both runs, so the second run never makes an end worse.
+
     Args:
-        start: start vector [P]. The basis has its dtype; the tridiagonal matrix is in double precision.
-        steps: maximum number of products.
+        start: start vector [P]. The basis has its dtype; the projected matrix is in double precision.
+        steps: maximum number of products, over all starts.
         tolerance: relative residual of convergence.
-        generator: source of new directions when the Krylov space is exhausted.
+        generator: source of the directions of later starts.
         arithmetic: dtype of the products if it differs from that of `start`; it limits the accuracy of residuals.
+        starts: runs that must converge. A Krylov space that is exhausted is always followed by a further start.
     """
-    dimension = start.numel()
-    steps = min(steps, dimension)
-    basis = torch.zeros(steps, dimension, dtype=start.dtype, device=start.device)
-    diagonal: list[float] = []
-    off_diagonal: list[float] = []
-    vector = _unit(start, basis[:0], generator)
-    precision = ROUNDINGS * max(torch.finfo(kind).eps for kind in (basis.dtype, arithmetic or basis.dtype))
-    for step in range(steps):
-        basis[step] = vector
-        image = (yield vector).to(basis)
-        diagonal.append(float(vector.double() @ image.double()))
+    space = _Space(start, min(steps, start.numel()))
+    precision = ROUNDINGS * max(torch.finfo(kind).eps for kind in (space.basis.dtype, arithmetic or space.basis.dtype))
+    vector = _unit(start, space.rows, generator)
+    while True:
+        exhausted = space.add(vector, (yield vector).to(space.basis))
+        result = space.ritz(precision)
+        over = exhausted or (_converged(result, tolerance) and space.last_run_converged(LATER_RUNS * tolerance))
+        if over:
+            # Only a random start reaches all eigenvectors, so an exhausted first run says nothing about the rest.
+            starts = max(starts - 1, 1) if exhausted and space.first_run else starts - 1
+            space.close_run()
+        if space.full or (over and starts <= 0):
+            return result
+        vector = _unit(torch.zeros_like(vector) if over else space.rest, space.rows, generator)
+
+
+class _Space:
+    """The orthonormal vectors of one or several Lanczos runs, and the operator projected onto them.
+
+    Attributes:
+        basis: rows [steps, P], of which the first `size` are set.
+        size: number of vectors.
+        projected: the operator on them [steps, steps], tridiagonal within each run.
+        rests: last row of each run → component of its product outside the space.
+    """
+
+    def __init__(self, like: Tensor, steps: int) -> None:
+        """Reserve memory for `steps` vectors like `like` [P]."""
+        self.basis = torch.zeros(steps, like.numel(), dtype=like.dtype, device=like.device)
+        self.projected = torch.zeros(steps, steps, dtype=torch.float64)
+        self.rests: dict[int, Tensor] = {}
+        self.size = self._first = 0
+
+    @property
+    def rows(self) -> Tensor:
+        """The vectors so far [size, P]."""
+        return self.basis[: self.size]
+
+    @property
+    def full(self) -> bool:
+        """Whether all steps are taken."""
+        return self.size == len(self.basis)
+
+    @property
+    def first_run(self) -> bool:
+        """Whether all vectors belong to one run."""
+        return self._first == 0
+
+    @property
+    def rest(self) -> Tensor:
+        """Component of the last product outside the space [P]."""
+        return self.rests[self.size - 1]
+
+    def add(self, vector: Tensor, image: Tensor) -> bool:
+        """Add a unit vector orthogonal to the space, with its product; return whether its run is exhausted."""
+        row = self.size
+        self.basis[row], self.size = vector, row + 1
+        self.projected[row, row] = vector.double() @ image.double()
+        # Only the last product of a run leaves its space, so it alone has a component along the new vector.
+        if row > self._first:
+            before = self.rests.pop(row - 1)
+            self.projected[row, row - 1] = self.projected[row - 1, row] = float(before.norm())
+        for other, rest in self.rests.items():
+            share = rest @ vector
+            self.projected[row, other] = self.projected[other, row] = float(share)
+            self.rests[other] = rest - share * vector
         # Full reorthogonalisation: without it, converged eigenvalues reappear as copies (Golub & Van Loan, Matrix
         # Computations, §10.3).
-        image = project_out(image, basis[: step + 1])
-        remainder = float(image.norm())
-        scale = max(map(abs, diagonal + off_diagonal))
-        # An invariant subspace: the run continues in a random direction, so that eigenvectors orthogonal to `start`
-        # are not missed.
-        exhausted = remainder <= 100 * torch.finfo(basis.dtype).eps * max(scale, 1e-300)
-        result = _ritz(diagonal, off_diagonal, 0.0 if exhausted else remainder, basis[: step + 1])
-        if step + 1 == steps or (not exhausted and _converged(result, tolerance)):
-            return replace(result, precision=precision, rest=image)
-        vector = _unit(torch.zeros_like(image) if exhausted else image, basis[: step + 1], generator)
-        off_diagonal.append(0.0 if exhausted else remainder)
-    raise AssertionError("the loop returns at its last step")
+        self.rests[row] = project_out(image, self.rows)
+        scale = max(float(self.projected.abs().max()), 1e-300)
+        exhausted = float(self.rest.norm()) <= 100 * torch.finfo(self.basis.dtype).eps * scale
+        if exhausted:
+            self.rests[row] = torch.zeros_like(image)
+        return exhausted
+
+    def close_run(self) -> None:
+        """Let the next vector begin a new run."""
+        self._first = self.size
+
+    def ritz(self, precision: float) -> Lanczos:
+        """Return the Ritz pairs of the whole space; a residual is what the runs' last products leave outside."""
+        projected = self.projected[: self.size, : self.size]
+        values, coordinates = torch.linalg.eigh(projected)
+        left = torch.stack([*self.rests.values()]).double()
+        last = coordinates[[*self.rests]].to(left)
+        residuals = ((left @ left.T @ last) * last).sum(0).clamp(min=0).sqrt().cpu()
+        return Lanczos(values, residuals, self.rows, coordinates.to(self.basis), precision, {**self.rests})
+
+    def last_run_converged(self, tolerance: float) -> bool:
+        """Return whether the last run's own lowest Ritz pair has a residual of at most tolerance·‖H‖ within it.
+
+        A first run has converged where the whole space has.
+        """
+        if self.first_run:
+            return True
+        values, coordinates = torch.linalg.eigh(self.projected[self._first : self.size, self._first : self.size])
+        residual = float(self.rest.norm()) * abs(float(coordinates[-1, 0]))
+        return len(values) > 1 and residual <= tolerance * float(values.abs().max())
 
 
 def gradient_start(gradient: Tensor, generator: torch.Generator) -> Tensor:
@@ -186,16 +282,6 @@ def _unit(vector: Tensor, basis: Tensor, generator: torch.Generator) -> Tensor:
     drawn = project_out(drawn, basis)
     direction: Tensor = drawn / drawn.norm()
     return direction
-
-
-def _ritz(diagonal: list[float], off_diagonal: list[float], remainder: float, basis: Tensor) -> Lanczos:
-    """Return the Ritz pairs of the tridiagonal matrix; a residual is the remainder times a vector's last coordinate."""
-    tridiagonal = torch.diag(torch.tensor(diagonal, dtype=torch.float64))
-    if off_diagonal:
-        sides = torch.tensor(off_diagonal, dtype=torch.float64)
-        tridiagonal += torch.diag(sides, 1) + torch.diag(sides, -1)
-    values, coordinates = torch.linalg.eigh(tridiagonal)
-    return Lanczos(values, remainder * coordinates[-1].abs(), basis, coordinates.to(basis))
 
 
 def _converged(run: Lanczos, tolerance: float) -> bool:

@@ -22,6 +22,7 @@ from trainables.curvature.hessian import LARGEST_CHUNK, HessianOperator, Surface
 from trainables.curvature.lanczos import Lanczos
 from trainables.curvature.loss_of_logits import LossFunction
 from trainables.curvature.measure import distinct_losses, lanczos_for_ends, measurement, statistics_of, surface_of
+from trainables.curvature.second_derivatives import require_second_derivatives
 from trainables.curvature.statistics.base import CurvatureSettings
 from trainables.curvature.trace import EXACT_CLASSES, TraceEstimate
 
@@ -245,6 +246,8 @@ def _of_one_loss(
 ) -> dict[int, dict[str, float]]:
     """Return lane → statistics, for lanes whose loss does not couple samples and whose numbers are finite."""
     surface, slopes = stacked.surface, torch.zeros_like(stacked.logits)
+    for loss in losses.values():
+        require_second_derivatives(surface.network, surface.chunks[0].inputs, stacked.targets, loss)
     blocks, separable = slopes.new_zeros(*slopes.shape, slopes.shape[2]), []
     for lane, loss in losses.items():
         logits = stacked.logits[lane].clone().requires_grad_()

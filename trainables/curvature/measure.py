@@ -28,6 +28,7 @@ from trainables.curvature.further import (
 from trainables.curvature.hessian import HessianOperator, Surface, second_order
 from trainables.curvature.lanczos import Lanczos, LanczosRun, Product, complete_run, lanczos
 from trainables.curvature.loss_of_logits import LossFunction, frozen
+from trainables.curvature.second_derivatives import require_second_derivatives
 from trainables.curvature.statistics.base import STATISTICS, CurvatureSettings, Measurement, statistic_names
 from trainables.curvature.trace import TraceEstimate, hutchinson, per_sample_trace, rademacher
 
@@ -59,10 +60,11 @@ def measure_curvature(
         seed: seed for the Lanczos start and the probes.
 
     Returns:
-        `CURVATURE_FIELDS` per label: λ_max (largest algebraic) and λ_min by Lanczos from the gradient, the trace with
-        its standard error, ‖gradient‖, the number of Hessian-vector products, the residual ‖Hv − λv‖/|λ| for λ_max and
-        the number of samples. Ritz values never lie outside the spectrum, so after few steps λ_max is a lower bound and
-        λ_min an upper bound. The standard error is 0 for an exact trace, and covers the probed part of a deflated one.
+        `CURVATURE_FIELDS` per label: λ_max (largest algebraic) and λ_min by Lanczos from the gradient and from a random
+            start, the trace with its standard error, ‖gradient‖, the number of Hessian-vector products, the residuals
+            ‖Hv − λv‖/|λ| for λ_max and λ_min, and the number of samples. Ritz values never lie outside the spectrum, so
+            after few steps λ_max is a lower bound and λ_min an upper bound. The standard error is 0 for an exact trace,
+            and covers the probed part of a deflated one.
 
     Raises:
         CurvatureUnavailable: network or loss fail, a product is not finite, an operation has no second derivative, or
@@ -138,6 +140,8 @@ def of_each_loss(
         for label, loss, same in distinct_losses(losses):
             # A copy keeps the results of two labels independent.
             results[label] = compute(surface, loss) if same is None else copy(results[same])
+            if same is None:
+                require_second_derivatives(model, inputs, targets, loss)
     return results
 
 
@@ -227,9 +231,10 @@ def same_loss(first: LossFunction, second: LossFunction) -> bool:
 
 
 def lanczos_for_ends(operator: HessianOperator, settings: CurvatureSettings, generator: torch.Generator) -> LanczosRun:
-    """Return a Lanczos run from the gradient for both ends of the spectrum."""
+    """Return a Lanczos run from the gradient, and from a random start, for both ends of the spectrum."""
+    # From the gradient alone, λ_min was up to 15 % off in 3 of 140 small networks although its residual had converged.
     steps, tolerance = settings.lanczos_steps, settings.residual_tolerance
-    return lanczos_from_gradient(operator, generator, steps=steps, tolerance=tolerance)
+    return lanczos_from_gradient(operator, generator, steps=steps, tolerance=tolerance, starts=2)
 
 
 def measurement(

@@ -6,7 +6,11 @@ need them. They import no losses, networks or training loop.
 
 from trainables.datasets.base import DATASETS, DataSet, Split, hash_of_splits, load_dataset, stratified_split
 from trainables.datasets.cache import DataSetUnavailableError
+from trainables.datasets.transforms import Transform, Undeclared
 
 DATASETS.discover(__name__)
 
-__all__ = ["DataSet", "DataSetUnavailableError", "Split", "hash_of_splits", "load_dataset", "stratified_split"]
+__all__ = [
+    "DataSet", "DataSetUnavailableError", "Split", "Transform", "Undeclared", "hash_of_splits", "load_dataset",
+    "stratified_split",
+]  # fmt: skip

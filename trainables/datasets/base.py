@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trainables.datasets.image_stream import CropAndFlip, ImagePreprocessing, ImageStream, sent
+from trainables.datasets.transforms import Transform, Undeclared
 from trainables.extensions.targets import OwnFamily, described
 from trainables.registry import (
     SPLITS,
@@ -231,6 +232,8 @@ class DataSet:
         notes: warnings for users before they train on the data.
         further: additional splits by name, e.g. shifted data that an evaluation can request. The data set's component
             names them in `splits`, so that a search space is checked before anything is loaded.
+        transform: how the stored inputs were made from raw inputs, for exported models; `Undeclared` if that cannot be
+            said; `None` if the stored inputs are raw. Copies for workers have none.
 
     Raises:
         ValueError: the name of a further split is taken, or would need quoting in SQL.
@@ -255,6 +258,7 @@ class DataSet:
     word_vectors: Tensor | None = None
     notes: tuple[str, ...] = ()
     further: Mapping[str, Split] = field(default_factory=dict)
+    transform: Transform | Undeclared | None = None
 
     def __post_init__(self) -> None:
         """Check the names of further splits."""

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -25,7 +25,9 @@ from trainables.datasets.base import DATASETS, DataSet, divided, hash_of_splits,
 from trainables.datasets.cache import DataSetUnavailableError, refused
 from trainables.datasets.image_stream import ImagePreprocessing
 from trainables.datasets.images import Augment, ImageArrays, LabelNoise, flip_labels, image_dataset, images_on_paper
+from trainables.datasets.raw_inputs import Numbers
 from trainables.datasets.sentiment import Tree, encoded_tree
+from trainables.datasets.transforms import Standardised, Transform
 from trainables.registry import DataSetSize, Options
 
 SPLIT_SEED = 0
@@ -104,10 +106,15 @@ def load_digits(label_noise: LabelNoise = 0.0) -> DataSet:
     """
     images, targets, parts = digit_arrays()
     targets[parts[0]] = flip_labels(targets[parts[0]], label_noise, len(CLASS_NAMES))
-    pixels = images.astype(np.float32)[:, None] / LEVELS
-    reference = pixels[parts[0]]
-    pixels = (pixels - reference.mean(dtype=np.float64)) / reference.std(dtype=np.float64)
-    return divided("digits", pixels.astype(np.float32), targets, parts, 10, class_names=CLASS_NAMES)
+    pixels, reference = torch.from_numpy(images)[:, None], images[parts[0]].astype(np.float32) / LEVELS
+    # multiplying by 16 is exact: the bits are those of standardised pixels in [0, 1]
+    module = Standardised(LEVELS * reference.mean(dtype=np.float64), LEVELS * reference.std(dtype=np.float64))
+    reader = Numbers((1, *images.shape[1:]), "uint8", 0, LEVELS)
+    facts: dict[str, Any] = {
+        "class_names": CLASS_NAMES,
+        "transform": Transform(module, pixels[torch.from_numpy(parts[2])], reader),
+    }
+    return divided("digits", module(pixels).numpy(), targets, parts, 10, **facts)
 
 
 @DATASETS.add("digits_32", size=images_on_paper((3, 32, 32), 10, *SAMPLES))

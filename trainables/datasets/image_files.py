@@ -1,19 +1,18 @@
-"""Image files on disk: an index of their bytes, decoding once per node, and lists of the images in folders.
+"""Image files on disk: lists of the images in folders, and decoding once per node.
 
-A `StoredImages` has the file, offset and length of each image, in arrays that the processes of a node share. The images
-are in folders, one per class or one for all with a table of classes, or in tar shards (`trainables.datasets.shards`).
+A `StoredImages` has the name, size and class of each image, in arrays that the processes of a node share. The images
+are in folders, one per class or one for all with a table of classes.
 """
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -25,20 +24,17 @@ from trainables.datasets.cache import DataSetUnavailableError, prepared, prepare
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-#: Files that a process keeps open: the usual limit of a system is 1,024, and ImageNet has as many shards.
-OPEN_FILES = 64
-
 Arrays = Mapping[str, NDArray[np.generic]]
 
 
 @dataclass(frozen=True)
 class StoredImages:
-    """Images in files, each a range of bytes.
+    """Image files.
 
     Attributes:
         root: folder of the files.
-        arrays: `names`, the bytes of all file names relative to the root, uint8; `ends`, the end of each name, int64
-            [F]; and the `file`, `offset`, `size` and class (`target`) of each image, int64 [N].
+        arrays: `names`, the bytes of all file names relative to the root, uint8; and `ends`, the end of each name, the
+            `size` and the class (`target`) of each image, int64 [N].
     """
 
     root: Path
@@ -52,30 +48,28 @@ class StoredImages:
         """Classes, int64 [N]."""
         return np.asarray(self.arrays["target"], np.int64)
 
-    def place(self, index: int) -> tuple[Path, int, int]:
-        """Return the file of an image, the offset of its first byte and its number of bytes."""
-        file, offset, size = (int(self.arrays[key][index]) for key in ("file", "offset", "size"))
+    def path(self, index: int) -> Path:
+        """Return the file of an image."""
         ends = self.arrays["ends"]
-        name = self.arrays["names"][int(ends[file - 1]) if file else 0 : int(ends[file])]
-        return self.root / os.fsdecode(name.tobytes()), offset, size
+        name = self.arrays["names"][int(ends[index - 1]) if index else 0 : int(ends[index])]
+        return self.root / os.fsdecode(name.tobytes())
 
     def read(self, index: int) -> bytes:
         """Return the bytes of an image.
 
         Raises:
-            DataSetUnavailableError: its file is missing, or shorter than when it was indexed.
+            DataSetUnavailableError: its file is missing, or has another size than when it was listed.
         """
-        # `pread` moves no file position, so threads can share the open file
-        path, offset, size = self.place(index)
+        path, size = self.path(index), int(self.arrays["size"][index])
         with refused(path, "cannot be read", "restore the file", OSError):
-            content = os.pread(_opened(path, os.getpid()).fileno(), size, offset)
+            content = path.read_bytes()
         if len(content) != size:
-            rule = f"has {len(content)} of the {size} bytes of an image at {offset}"
-            raise DataSetUnavailableError(path, rule, "the file was changed after it was indexed: start again")
+            rule = f"has {len(content)} bytes, and had {size} when it was listed"
+            raise DataSetUnavailableError(path, rule, "the file was changed: start again")
         return content
 
     def fingerprint(self) -> str:
-        """Return a digest of file names and of the position, size and class of each image, without reading pixels."""
+        """Return a digest of the name, size and class of each image, without reading pixels."""
         digest = hashlib.sha256()
         for key in sorted(self.arrays):
             digest.update(f"{key} {len(self.arrays[key])}\0".encode())
@@ -83,23 +77,15 @@ class StoredImages:
         return digest.hexdigest()
 
 
-def arrays_of(
-    names: Sequence[str], file: Sequence[int], offset: Sequence[int], size: Sequence[int], target: Sequence[int]
-) -> dict[str, NDArray[np.generic]]:
+def arrays_of(names: Sequence[str], size: Sequence[int], target: Sequence[int]) -> dict[str, NDArray[np.generic]]:
     """Return the arrays of `StoredImages`."""
     encoded = [os.fsencode(name) for name in names]
-    numbers = {"file": file, "offset": offset, "size": size, "target": target}
     return {
         "names": np.frombuffer(b"".join(encoded), np.uint8),
         "ends": np.cumsum([len(name) for name in encoded], dtype=np.int64),
-        **{key: np.asarray(values, np.int64) for key, values in numbers.items()},
+        "size": np.asarray(size, np.int64),
+        "target": np.asarray(target, np.int64),
     }
-
-
-@functools.lru_cache(maxsize=OPEN_FILES)
-def _opened(path: Path, process: int) -> BinaryIO:
-    """Return an open file, which is closed when the cache drops it. A forked process opens the file again."""
-    return path.open("rb", buffering=0)
 
 
 EXTENSIONS = frozenset({".jpeg", ".jpg", ".png", ".bmp", ".ppm", ".pgm", ".webp", ".tif", ".tiff"})
@@ -221,13 +207,13 @@ def listed_folders(name: str, root: Path, classes: Sequence[str]) -> StoredImage
             names += [f"{label}/{file}" for file, _ in images]
             sizes += [size for _, size in images]
             targets += [target] * len(images)
-        return arrays_of(names, range(len(names)), [0] * len(names), sizes, targets)
+        return arrays_of(names, sizes, targets)
 
     folders = [root / label for label in classes]
     missing = next((folder for folder in folders if not folder.is_dir()), None)
     if missing is not None:
         raise DataSetUnavailableError(missing, "the class's folder is missing", "give every split the same sub-folders")
-    return StoredImages(root, prepared_arrays(name, folders, f"folders 1 {root}", build))
+    return StoredImages(root, prepared_arrays(name, folders, f"folders 2 {root}", build))
 
 
 def listed_files(name: str, root: Path, targets: Mapping[str, int]) -> StoredImages:
@@ -249,10 +235,10 @@ def listed_files(name: str, root: Path, targets: Mapping[str, int]) -> StoredIma
             rule = "contains no images" if unknown is None else f"contains {unknown}, whose class is not known"
             raise DataSetUnavailableError(root, rule, "give each image its class")
         names, classes = [file for file, _ in images], [targets[Path(file).stem] for file, _ in images]
-        return arrays_of(names, range(len(names)), [0] * len(names), [size for _, size in images], classes)
+        return arrays_of(names, [size for _, size in images], classes)
 
     digest = hashlib.sha256(repr(sorted(targets.items())).encode()).hexdigest()
-    return StoredImages(root, prepared_arrays(name, [root], f"files 1 {root} {digest}", build))
+    return StoredImages(root, prepared_arrays(name, [root], f"files 2 {root} {digest}", build))
 
 
 def _images(folder: Path) -> list[tuple[str, int]]:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -31,6 +31,9 @@ from torch.nn import functional
 from trainables.datasets.cache import DataSetUnavailableError
 from trainables.datasets.image_files import StoredImages
 from trainables.extensions.libraries import register_missing_operators
+
+if TYPE_CHECKING:
+    from PIL.Image import Image as OpenedImage
 
 PIXEL_MAXIMUM = 255
 
@@ -54,7 +57,9 @@ class ImagePreprocessing:
 
     def __call__(self, images: Tensor) -> Tensor:
         """Map uint8 [B, C, H, W] to float32 [B, C, size or H, size or W]."""
-        scale, shift = _constants(self.mean, self.std, images.device)
+        # an exporter's tensors are no real ones, and must not stay in the cache
+        constants = _constants.__wrapped__ if torch.compiler.is_compiling() else _constants
+        scale, shift = constants(self.mean, self.std, images.device)
         pixels = images.to(torch.float32) * scale - shift
         if self.size is None or self.size == images.shape[-1] == images.shape[-2]:
             return pixels
@@ -242,10 +247,8 @@ class _Decode:
             except DataSetUnavailableError as error:
                 return error
             except (OSError, ValueError, SyntaxError) as error:
-                path, offset, _ = pool.place(row)
-                where = f"at byte {offset} " if offset else ""
-                rule = f"{where}cannot be decoded as an image ({error})"
-                return DataSetUnavailableError(path, rule, "replace it with an intact copy")
+                rule = f"cannot be decoded as an image ({error})"
+                return DataSetUnavailableError(pool.path(row), rule, "replace it with an intact copy")
         return pixels
 
 
@@ -284,7 +287,11 @@ class View:
         from PIL import Image
 
         with Image.open(io.BytesIO(content)) as file:
-            image = file.convert("RGB")
+            return self.image_pixels(file, seed)
+
+    def image_pixels(self, opened: OpenedImage, seed: int = 0) -> Tensor:
+        """Return an opened Pillow image as `pixels` returns its bytes."""
+        image = opened.convert("RGB")
         if self.area is not None:
             torch.default_generator.manual_seed(
                 seed

@@ -21,7 +21,9 @@ from trainables.datasets.cache import (
     fetch,
     prepared,
 )
-from trainables.datasets.text import WordVectors, frequent_words, padded_ids, read_word_vectors, words_of
+from trainables.datasets.raw_inputs import WordIds, words_of
+from trainables.datasets.text import WordVectors, frequent_words, read_word_vectors
+from trainables.datasets.transforms import Transform
 from trainables.registry import DataSetSize
 
 # The archive of the UCI repository contains 20_newsgroups.tar.gz, which contains a folder per newsgroup.
@@ -125,10 +127,9 @@ def load_newsgroups(
     files, targets, names = message_files(messages)
 
     def tokenise() -> tuple[Tensor, list[str]]:
-        texts = [words_of(message_body(path)) for path in files]
-        words = frequent_words(texts, vocabulary - 1)
-        ids = {word: number for number, word in enumerate(words, start=1)}
-        return torch.from_numpy(padded_ids(texts, ids, length)), words
+        texts = [message_body(path) for path in files]
+        words = frequent_words(map(words_of, texts), vocabulary - 1)
+        return torch.from_numpy(WordIds(length, vocabulary, words=tuple(words)).ids(texts)), words
 
     inputs, words = prepared("newsgroups", files, f"vocabulary={vocabulary} length={length}", tokenise)
     try:
@@ -145,4 +146,5 @@ def load_newsgroups(
         class_names=names,
         vocabulary=vocabulary,
         word_vectors=vectors,
+        transform=Transform(reader=WordIds(length, vocabulary, words=tuple(words))),
     )

@@ -1,9 +1,8 @@
-"""Your own images: class folders held in memory, or folders and tar shards (webdataset) decoded as they are read."""
+"""Your own images in class folders, held in memory or decoded as they are read."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 import torch
 
 from trainables.datasets.base import DATASETS, DataSet, Fraction, Indices, Split, hash_of_splits, stratified_split
-from trainables.datasets.cache import DataSetUnavailableError, refused
+from trainables.datasets.cache import DataSetUnavailableError
 from trainables.datasets.image_files import (
     EXTENSIONS,
     StoredImages,
@@ -25,10 +24,12 @@ from trainables.datasets.image_files import (
 )
 from trainables.datasets.image_stream import IMAGENET, Decoders, ImageStream, View
 from trainables.datasets.images import Augment, ImageArrays, image_dataset
-from trainables.datasets.shards import SPLIT_WORDS, indexed_shards, local_folder, shard_paths, shards_by_split
 from trainables.registry import SPLITS, hyperparameters_of
 
 SPLIT_SEED = 42
+
+#: Names of the folders of a split, in lower case.
+SPLIT_WORDS = {"train": {"train", "training"}, "val": {"val", "valid", "validation"}, "test": {"test", "testing"}}
 
 Images = TypeVar("Images", ImageArrays, StoredImages)
 
@@ -121,7 +122,6 @@ def load_image_folder(
     return image_dataset("image_folder", arrays, test, (train, val), names, IMAGENET, augment)
 
 
-CLASS_INDEX = "class_index.json"
 #: Share of a resized image's shorter side in the evaluated centre: 224 of 256 (He et al. 2016, section 3.4).
 MIDDLE = 0.875
 
@@ -202,15 +202,14 @@ def load_streamed_images(
     test_fraction: Fraction = 0.2,
     **options: Any,
 ) -> DataSet:
-    """Your own images, more than memory holds: tar shards or class folders.
+    """Your own images, more than memory holds, in class folders.
 
-    Load images that stay on disk: shards, or folders of classes, divided as `image_folder` divides them.
+    Load images that stay on disk, in folders of classes, divided as `image_folder` divides them.
 
-    Shards with the words `train`, `val` or `test` in their paths belong to these splits; if no path has such a word,
-    all images are for training. A missing validation or test split is a stratified share of the training images.
+    A missing validation or test split is a stratified share of the training images.
 
     Args:
-        folder: folder of shards or class folders; shards can be in an object store, `s3://…`, `gs://…` or `az://…`.
+        folder: folder of class folders.
         image_size: side of the network's input [He et al. 2016, section 3.4].
         validation_fraction: share for validation if there is no such split.
         test_fraction: share for testing if there is no such split.
@@ -219,31 +218,15 @@ def load_streamed_images(
     Raises:
         DataSetUnavailableError: files are missing or broken, or classes differ.
     """
-    root = local_folder(folder)
-    shards = shard_paths(root)
-    groups, names = _shard_groups(root, shards) if shards else _folder_groups(root)
+    root = Path(folder).expanduser()
+    folders, names = split_folders(root)
+    groups = {part: listed_folders(f"{root.name}-{part}", path, names) for part, path in folders.items()}
     parts = _parts(groups, {"val": validation_fraction, "test": test_fraction})
     for part, (images, rows) in parts.items():
         targets = images.targets[rows]
         if not len(rows) or (part == "train" and len(np.unique(targets)) < len(names)):
             raise DataSetUnavailableError(root, f"has too few images in {part}", "add images, or change the fractions")
-        if int(targets.max()) >= len(names):
-            rule = f"has class {int(targets.max())} in {part}, and {len(names)} classes to train on"
-            raise DataSetUnavailableError(root, rule, "number classes from 0 in every split")
     return streamed_dataset("streamed_images", parts, names, Decoding(image_size, **options))
-
-
-def _shard_groups(root: Path, shards: Sequence[Path]) -> tuple[dict[str, StoredImages], list[str]]:
-    """Return split → images, and the names of the classes."""
-    named = shards_by_split(root, shards)
-    groups = {part: indexed_shards(f"{root.name}-{part}", root, paths) for part, paths in named.items()}
-    count = int(groups["train"].targets.max()) + 1
-    return groups, class_names(root / CLASS_INDEX) or [str(number) for number in range(count)]
-
-
-def _folder_groups(root: Path) -> tuple[dict[str, StoredImages], list[str]]:
-    folders, names = split_folders(root)
-    return {part: listed_folders(f"{root.name}-{part}", path, names) for part, path in folders.items()}, names
 
 
 def _parts(groups: Mapping[str, Images], shares: Mapping[str, float]) -> dict[str, tuple[Images, Indices]]:
@@ -254,21 +237,3 @@ def _parts(groups: Mapping[str, Images], shares: Mapping[str, float]) -> dict[st
     parts = {"train": train, **dict(zip(missing, drawn, strict=True))}
     own = {part: (group, np.arange(len(group.targets))) for part, group in groups.items() if part != "train"}
     return {part: (images, rows) for part, rows in parts.items()} | own
-
-
-def class_names(path: Path) -> list[str] | None:
-    """Return the class names in a class index, `{"0": "name", …}` or Keras's `{"0": ["n01440764", "tench"], …}`.
-
-    Returns:
-        The names, or `None` if there is no such file.
-
-    Raises:
-        DataSetUnavailableError: the file is not a class index.
-    """
-    if not path.is_file():
-        return None
-    broken = (ValueError, KeyError, TypeError, IndexError)
-    with refused(path, "is not a class index", 'write {"0": "name of class 0", …}', *broken, typed=True):
-        index = json.loads(path.read_text())
-        values = [index[str(number)] for number in range(len(index))]
-        return [value if isinstance(value, str) else str(value[-1]) for value in values]

@@ -1,4 +1,4 @@
-"""Your own arrays, in `.npz` or Parquet, and tables, in CSV, Parquet or JSON Lines.
+"""Your own arrays, in `.npz`, HDF5 or Parquet, and tables, in CSV, Parquet or JSON Lines.
 
 One column of a table is the target; the others are features, or one is text. Numbers are standardised; texts and
 booleans become one column per value. A missing number is replaced by the mean and marked in a separate column. A
@@ -12,65 +12,75 @@ that `split` names.
 from __future__ import annotations
 
 import re
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from trainables.datasets.array_files import stored_arrays
 from trainables.datasets.base import DATASETS, DataSet, Fraction, Indices, divided, stratified_split
 from trainables.datasets.cache import DataSetUnavailableError, refused
+from trainables.datasets.raw_inputs import (
+    Column,
+    TableRows,
+    TokenizerIds,
+    WordIds,
+    as_numbers,
+    as_texts,
+    form_of,
+    words_of,
+)
 from trainables.datasets.table_files import numbers_in, read_table
-from trainables.datasets.text import frequent_words, padded_ids, words_of
-from trainables.extensions.libraries import LOCAL, existing_folder, required_library
+from trainables.datasets.text import frequent_words
+from trainables.datasets.transforms import Standardised, TableFeatures, Transform
+from trainables.extensions.libraries import existing_folder, required_library
 from trainables.registry import SPLITS, Hyperparameter
 from trainables.registry.names import did_you_mean
 
 SPLIT_SEED = 42
-NPZ_REMEDY = "write it with numpy.savez(path, inputs=…, targets=…[, split=…])"
+ARRAYS_REMEDY = "write it with numpy.savez(path, inputs=…, targets=…[, split=…])"
 PARQUET_REMEDY = "write the columns inputs (list of numbers), target (whole number) and, if wanted, split (text)"
 
+Arrays = dict[str, NDArray[np.generic]]
 
-def read_npz(path: Path) -> dict[str, NDArray[np.generic]]:
+
+def read_arrays(path: Path) -> tuple[Arrays, list[str]]:
     """Read `inputs`, `targets` and, if present, `split` (texts train, val, test) without unpickling.
 
-    Raises:
-        DataSetUnavailableError: the file is truncated, broken, has pickled objects, or lacks an array.
-    """
-    broken = (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, KeyError)
-    with refused(path, "cannot be read as .npz", NPZ_REMEDY, *broken), np.load(path, allow_pickle=False) as file:
-        arrays = {key: file[key] for key in file.files if key in ("inputs", "targets", "split")}
-    missing = [key for key in ("inputs", "targets") if key not in arrays]
-    if missing:
-        raise DataSetUnavailableError(path, f"lacks the array {' and '.join(missing)}", NPZ_REMEDY)
-    return arrays
-
-
-def read_parquet(path: Path) -> dict[str, NDArray[np.generic]]:
-    """Read the columns `inputs`, `target` and, if present, `split`.
+    Returns:
+        The arrays, and the names of others, which are not loaded.
 
     Raises:
-        DataSetUnavailableError: the file is truncated, broken, lacks a column, or rows differ in length.
+        DataSetUnavailableError: the file is damaged, or lacks an array.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as parquet
+    stored = {array.name: array for array in stored_arrays(path)}
+    if missing := [name for name in ("inputs", "targets") if name not in stored]:
+        raise DataSetUnavailableError(path, f"lacks the array {' and '.join(missing)}", ARRAYS_REMEDY)
+    used = [name for name in ("inputs", "targets", "split") if name in stored]
+    return {name: stored[name].load() for name in used}, [name for name in stored if name not in used]
 
-    with refused(path, "cannot be read as Parquet", PARQUET_REMEDY, OSError, pa.ArrowException):
-        table = parquet.read_table(path)
+
+def read_parquet(path: Path) -> tuple[Arrays, list[str]]:
+    """Read the columns `inputs`, `target` and, if present, `split`; return them, and the names of others.
+
+    Raises:
+        DataSetUnavailableError: the file is damaged, lacks a column, or rows differ in length.
+    """
+    table = read_table(str(path), ["split"])
     missing = [name for name in ("inputs", "target") if name not in table.column_names]
     if missing:
         raise DataSetUnavailableError(path, f"lacks the column {' and '.join(missing)}", PARQUET_REMEDY)
     unequal = refused(path, "inputs are not rows of equal length", PARQUET_REMEDY, ValueError, TypeError)
     with unequal, np.errstate(over="ignore"):  # a number beyond float32 becomes infinite, and `_checked` refuses it
         inputs = np.array(table.column("inputs").to_pylist(), np.float32)
-        targets = table.column("target").to_numpy()
-    arrays = {"inputs": inputs, "targets": targets}
+    arrays = {"inputs": inputs, "targets": table.column("target").to_numpy()}
     if "split" in table.column_names:
         arrays["split"] = np.array(table.column("split").to_pylist())
-    return arrays
+    return arrays, [name for name in table.column_names if name not in ("inputs", "target", "split")]
 
 
 def splits_of(
@@ -83,8 +93,9 @@ def splits_of(
     """
     if given is None:
         return stratified_split(targets, fractions, SPLIT_SEED)
-    unknown = sorted(set(given.tolist()) - set(SPLITS))
-    if unknown or len(given) != len(targets):
+    given = given.astype(str)
+    unknown = sorted(set(given.ravel().tolist()) - set(SPLITS))
+    if unknown or given.shape != targets.shape:
         raise DataSetUnavailableError(
             path, f"has unknown splits {unknown} or not one split per sample", "use train, val and test"
         )
@@ -99,13 +110,13 @@ def splits_of(
 def load_arrays(
     path: str, standardise: bool = True, validation_fraction: Fraction = 0.1, test_fraction: Fraction = 0.2
 ) -> DataSet:
-    """Your own arrays in .npz or Parquet.
+    """Your own arrays in .npz, HDF5 or Parquet.
 
     Load arrays: inputs [N, ...] of numbers and targets [N], classes 0 to K-1.
 
     Args:
-        path: an `.npz` file with arrays `inputs`, `targets` and optionally `split`; or a Parquet file with columns
-            `inputs` (a list of numbers per row), `target` and optionally `split` (`train`, `val` or `test`).
+        path: an `.npz` or `.h5` file with arrays `inputs`, `targets` and optionally `split`; or a Parquet file with
+            columns `inputs` (a list of numbers per row), `target` and optionally `split` (`train`, `val` or `test`).
         standardise: subtract the training mean of each input and divide by its training standard deviation [our
             choice].
         validation_fraction: share of each class for validation, if the file has no split.
@@ -117,15 +128,16 @@ def load_arrays(
     file = Path(path).expanduser()
     if not file.is_file():
         raise DataSetUnavailableError(file, "the file is missing", "check the data set's path")
-    arrays = read_parquet(file) if file.suffix == ".parquet" else read_npz(file)
+    arrays, unused = read_parquet(file) if file.suffix == ".parquet" else read_arrays(file)
     inputs, targets = _checked(file, arrays["inputs"], arrays["targets"])
     parts = splits_of(file, targets, arrays.get("split"), (validation_fraction, test_fraction))
+    classes, transform = int(targets.max()) + 1, None
     if standardise:
-        mean = inputs[parts[0]].mean(0, dtype=np.float64)
-        std = inputs[parts[0]].std(0, dtype=np.float64)
-        # a constant input stays 0 instead of becoming NaN
-        inputs = ((inputs - mean) / np.where(std > 0, std, 1)).astype(np.float32)
-    return divided("arrays", inputs, targets, parts, int(targets.max()) + 1)
+        module = Standardised(*(getattr(inputs[parts[0]], name)(0, dtype=np.float64) for name in ("mean", "std")))
+        transform = Transform(module, torch.from_numpy(inputs[parts[2]]))
+        inputs = module(torch.from_numpy(inputs)).numpy()
+    data = divided("arrays", inputs, targets, parts, classes, transform=transform)
+    return replace(data, notes=(f"{file.name}: not used: {', '.join(unused)}",)) if unused else data
 
 
 def _checked(
@@ -133,18 +145,24 @@ def _checked(
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     rule, targets = None, targets[:, 0] if targets.shape[1:] == (1,) else targets
     if targets.dtype.kind == "b" or (targets.dtype.kind == "f" and (targets == np.floor(targets)).all()):
-        targets = targets.astype(np.int64)  # labels as they are for a binary cross-entropy
-    if inputs.ndim < 2 or len(inputs) != len(targets) or targets.ndim != 1:
+        with np.errstate(invalid="ignore"):  # infinity becomes a negative number, which is refused below
+            targets = targets.astype(np.int64)  # labels as they are for a binary cross-entropy
+    if inputs.dtype.kind in "iuf":
+        with np.errstate(over="ignore"):  # a number beyond float32 becomes infinite, and is refused
+            inputs = inputs.astype(np.float32)
+    if inputs.ndim < 2 or len(inputs) != len(targets) or targets.ndim != 1 or not inputs.size:
         rule = f"has inputs {inputs.shape} and targets {targets.shape}, not [N, ...] and [N]"
-    elif not np.issubdtype(inputs.dtype, np.number) or not np.isfinite(inputs).all():
+    elif inputs.dtype != np.float32 or not np.isfinite(inputs).all():
         rule = "has inputs that are not finite numbers"
-    elif not np.issubdtype(targets.dtype, np.integer):
+    elif targets.dtype.kind not in "iu":
         rule = f"has targets of type {targets.dtype}, not whole numbers"
     elif not np.array_equal(classes := np.unique(targets), np.arange(len(classes))):
         rule = "has targets that are not the classes 0, 1, 2, … without gaps"
+    elif len(classes) < 2:
+        rule = "has targets of one class"
     if rule:
         raise DataSetUnavailableError(path, rule, "correct the file")
-    return inputs.astype(np.float32), targets.astype(np.int64)
+    return inputs.astype(np.float32, copy=False), targets.astype(np.int64)
 
 
 #: Maximum number of values of a text column; each value becomes a feature. A column with more values is a text or a
@@ -247,7 +265,7 @@ class _Rows:
         Raises:
             DataSetUnavailableError: a value is no finite number above 0.
         """
-        values = _numbers(self.table.column(name).combine_chunks())
+        values = as_numbers(self.table.column(name).combine_chunks())
         if values is None:
             rule = f"the weights in {name} are {self.table.column(name).type}, not numbers"
             raise DataSetUnavailableError(self.file, rule, "choose another column")
@@ -291,92 +309,79 @@ class _Rows:
         return parts
 
 
-def encoded(rows: _Rows, drop: Sequence[str] = ()) -> tuple[NDArray[np.float32], list[str], tuple[str, ...]]:
-    """Return the features [N, D], a description of each column used, and warnings.
+@dataclass(frozen=True)
+class Encoded:
+    """The features of a table.
+
+    Attributes:
+        rows: numbers and codes of the columns used, float64 [N, columns].
+        reader: reader of such rows.
+        features: module from `rows` to the networks' inputs [N, D].
+        said: description of each column used.
+        notes: warnings.
+    """
+
+    rows: NDArray[np.float64]
+    reader: TableRows
+    features: TableFeatures
+    said: list[str]
+    notes: tuple[str, ...]
+
+
+def encoded(rows: _Rows, drop: Sequence[str] = ()) -> Encoded:
+    """Describe and encode the columns of a table.
 
     Raises:
         DataSetUnavailableError: a column cannot be a feature, or none is left.
     """
     for name in drop:
         rows.require(name)
-    made: list[NDArray[np.float32]] = []
-    said, training, notes = [], rows.parts[0], list[str]()
+    used = [name for name in rows.features if name not in drop]
+    if not used:
+        raise DataSetUnavailableError(rows.file, "has no column besides the target", "check drop")
+    training, notes = rows.parts[0], list[str]()
     sample = training[:: max(1, len(training) // LOOKED_AT)]
-    for name in (feature for feature in rows.features if feature not in drop):
+    made: list[tuple[Column, NDArray[np.float64], str]] = []
+    for name in used:
         column = rows.table.column(name).combine_chunks()
-        values = _numbers(column)
-        if values is not None:
-            features, word = _scaled(name, values, training)
-        else:
-            values = _texts(rows.file, name, column)
-            features, word = _one_for_each(rows.file, name, values, training)
-        made += features
-        said.append(word)
+        values: NDArray[Any] | None = as_numbers(column)
+        made.append(_counted(rows.file, name, column, training) if values is None else _number(name, column, values))
+        values = as_texts(column) if values is None else values
+        assert values is not None
         if gives_away(values[sample], rows.targets[sample], len(rows.classes)):
             notes.append(
                 f"{name} alone tells {rows.target} in {len(sample):,} training rows: "
                 f"if it numbers the rows, or is known only with {rows.target}, write drop: [{name}]"
             )
-    if not made:
-        raise DataSetUnavailableError(rows.file, "has no column besides the target", "check drop")
-    return np.concatenate(made, 1), said, tuple(notes)
+    columns, numbers, said = zip(*made, strict=True)
+    known = [values[training][np.isfinite(values[training])] for values in numbers]
+    means, spreads = (
+        [float(getattr(part, name)()) if len(part) else 0.0 for part in known] for name in ("mean", "std")
+    )
+    unused = tuple(name for name in rows.table.column_names if name not in used)
+    features = TableFeatures(columns, means, spreads)
+    return Encoded(np.stack(numbers, axis=1), TableRows(columns, unused), features, [*said], tuple(notes))
 
 
-def _numbers(column: Any) -> NDArray[np.float64] | None:
-    """Return a column of numbers or times (in seconds) as float64 [N] with NaN for missing values, else `None`."""
-    import pyarrow as pa
-
-    kinds, kind = pa.types, column.type
-    units = {
-        "us": kinds.is_timestamp(kind) or kinds.is_date(kind) or kinds.is_time64(kind) or kinds.is_duration(kind),
-        "ms": kinds.is_time32(kind),
-    }
-    if any(units.values()):
-        # pyarrow casts times to integers only, and each kind only from its own unit
-        if kinds.is_duration(kind):
-            column = column.cast(pa.duration("us"), safe=False)
-        elif not kinds.is_time(kind):
-            column = column.cast(pa.timestamp("us"), safe=False)
-        else:
-            column = column.cast(pa.time32("ms") if units["ms"] else pa.time64("us"), safe=False)
-        column = column.cast(pa.int32() if units["ms"] else pa.int64())
-    elif not (kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_decimal(kind)):
-        return None
-    numbers: NDArray[np.float64] = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-    return numbers / (1e3 if units["ms"] else 1e6) if any(units.values()) else numbers
+def _number(name: str, column: Any, numbers: NDArray[np.float64]) -> tuple[Column, NDArray[np.float64], str]:
+    """Return a column of numbers or times, its values, and a description."""
+    form, missing = form_of(column.type), int((~np.isfinite(numbers)).sum())
+    assert form is not None
+    word = f"{name} of which {missing:,} are missing" if missing else NUMBER
+    return Column(name, form, missing=bool(missing)), numbers, word
 
 
-def _scaled(name: str, numbers: NDArray[np.float64], training: Indices) -> tuple[list[NDArray[np.float32]], str]:
-    """Return standardised numbers and, if some are missing, their marks, each [N, 1], and a description."""
-    missing = ~np.isfinite(numbers)
-    known = numbers[training][~missing[training]]
-    mean, spread = (float(known.mean()), float(known.std())) if len(known) else (0.0, 0.0)
-    scaled = np.where(missing, 0.0, (numbers - mean) / (spread if spread > 0 else 1.0)).astype(np.float32)[:, None]
-    if not missing.any():
-        return [scaled], NUMBER
-    return [scaled, missing.astype(np.float32)[:, None]], f"{name} of which {int(missing.sum()):,} are missing"
-
-
-def _texts(file: str, name: str, column: Any) -> NDArray[Any]:
-    import pyarrow as pa
-    import pyarrow.compute as compute
-
-    if not (pa.types.is_boolean(column.type) or pa.types.is_string(column.type)):
+def _counted(file: str, name: str, column: Any, training: Indices) -> tuple[Column, NDArray[np.float64], str]:
+    """Return a column of texts or booleans with its values in the training rows, its codes, and a description."""
+    form, texts = form_of(column.type), as_texts(column)
+    if texts is None or form is None:
         raise DataSetUnavailableError(file, f"the column {name} holds {column.type}", f"write drop: [{name}]")
-    texts: NDArray[Any] = compute.fill_null(column.cast(pa.string()), "").to_numpy(zero_copy_only=False)
-    return texts
-
-
-def _one_for_each(
-    file: str, name: str, texts: NDArray[Any], training: Indices
-) -> tuple[list[NDArray[np.float32]], str]:
-    """Return one feature per value in the training rows [N, values], and a description."""
-    values = sorted(set(texts[training].tolist()))
-    if len(values) > MOST_VALUES:
-        rule = f"the column {name} has {len(values):,} values: it is a text or a key"
+    levels = tuple(sorted(set(texts[training].tolist())))
+    if len(levels) > MOST_VALUES:
+        rule = f"the column {name} has {len(levels):,} values: it is a text or a key"
         raise DataSetUnavailableError(file, rule, f"write drop: [{name}], or use text_table")
-    made = (texts[:, None] == np.array(values, dtype=object)[None]).astype(np.float32)
-    return [made], f"{name} one of {len(values)}"
+    counted = Column(name, form, levels)
+    return counted, counted.codes(texts), f"{name} one of {len(levels)}"
 
 
 def gives_away(values: NDArray[Any], targets: NDArray[np.int64], classes: int) -> bool:
@@ -422,10 +427,11 @@ def describe_file(options: Mapping[str, Any]) -> str:
         rows.require(given["text"])
         columns = f"texts in {given['text']}"
     else:
-        inputs, said, notes = encoded(rows, drop)
+        found = encoded(rows, drop)
+        said, notes = found.said, found.notes
         numbers, others = said.count(NUMBER), [word for word in said if word != NUMBER]
         listed = ", ".join([f"{numbers} {NUMBER}"] * (numbers > 0) + others[:12] + ["…"] * (len(others) > 12))
-        columns = f"{inputs.shape[1]} features of {len(said)} columns ({listed})"
+        columns = f"{len(found.features.code)} features of {len(said)} columns ({listed})"
         columns += "".join(f"; without {name!r} ({reason})" for name, reason in rows.left_out.items())
     columns += f"; weights in {given['weight']}" if given.get("weight") else ""
     columns += "".join(f"; warning: {note}" for note in notes)
@@ -466,25 +472,27 @@ def load_table(
         DataSetUnavailableError: the file is missing or broken, or a column is unusable.
     """
     rows = _Rows(file, target, group, split, weight, (validation_fraction, test_fraction), split_seed)
-    inputs, _, notes = encoded(rows, drop)
-    divisible = inputs, rows.targets, rows.parts, len(rows.classes)
-    return divided("table", *divisible, weights=rows.weights, class_names=rows.classes, notes=notes)
+    made = encoded(rows, drop)
+    transform = Transform(made.features, torch.from_numpy(made.rows[rows.parts[2]]), made.reader)
+    facts: dict[str, Any] = {"class_names": rows.classes, "notes": made.notes, "transform": transform}
+    divisible = made.features.of_table(made.rows), rows.targets, rows.parts, len(rows.classes)
+    return divided("table", *divisible, weights=rows.weights, **facts)
 
 
-def tokenized(texts: Sequence[str], folder: str, length: int) -> tuple[NDArray[np.int32], int]:
-    """Return token ids [N, L] of the tokenizer in a folder, padded at the end to the longest text, and their number.
+def tokenized(texts: Sequence[str], folder: str, length: int, column: str) -> tuple[NDArray[np.int32], TokenizerIds]:
+    """Return token ids [N, L] of the tokenizer in a folder, padded to the longest text, and a reader of such texts.
 
     Raises:
         DataSetUnavailableError: the folder, its pad token or the package is missing.
     """
     try:
         place = existing_folder(folder, "tokenizer.json", "tokenizer_config.json")
-        # right padding for every tokenizer, so that positions begin at 0 for every text
-        tokenizer = required_library().AutoTokenizer.from_pretrained(place, **LOCAL, padding_side="right")
-        ids = tokenizer([*texts], truncation=True, max_length=length, padding=True, return_tensors="np")["input_ids"]
+        required_library()
+        reader = TokenizerIds(length, 0, column, str(place))
+        ids = reader.tokens(texts)
     except (ValueError, OSError) as error:
         raise DataSetUnavailableError(folder, str(error).splitlines()[0], "check dataset.tokenizer") from error
-    return ids.astype(np.int32), len(tokenizer)
+    return ids, replace(reader, length=ids.shape[1], vocabulary=len(reader.tokenizer))
 
 
 @DATASETS.add("text_table", describe=describe_file, stand_in={"form": "tokens", "classes": 10})
@@ -516,12 +524,17 @@ def load_text_table(
     """
     rows = _Rows(file, target, group, split, weight, (validation_fraction, test_fraction), split_seed)
     rows.require(text)
-    written, classes = [str(value or "") for value in rows.table.column(text).to_pylist()], rows.classes
+    written = [str(value or "") for value in rows.table.column(text).to_pylist()]
+    reader: WordIds | TokenizerIds
     if tokenizer is None:
-        texts = [*map(words_of, written)]
-        words = frequent_words((texts[row] for row in rows.parts[0]), vocabulary - 1)
-        inputs = padded_ids(texts, {word: number for number, word in enumerate(words, start=1)}, length)
+        words = frequent_words((words_of(written[row]) for row in rows.parts[0]), vocabulary - 1)
+        reader = WordIds(length, vocabulary, text, tuple(words))
+        inputs = reader.ids(written)
     else:
-        inputs, vocabulary = tokenized(written, tokenizer, length)
-    divisible = inputs, rows.targets, rows.parts, len(classes)
-    return divided("text_table", *divisible, weights=rows.weights, class_names=classes, vocabulary=vocabulary)
+        inputs, reader = tokenized(written, tokenizer, length, text)
+    facts: dict[str, Any] = {
+        "class_names": rows.classes,
+        "vocabulary": reader.vocabulary,
+        "transform": Transform(reader=reader),
+    }
+    return divided("text_table", inputs, rows.targets, rows.parts, len(rows.classes), weights=rows.weights, **facts)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 
 from trainables.datasets.base import DATASETS, DataSet, Split, hash_of_splits
 from trainables.datasets.cache import DataSetUnavailableError, Download, Folder, Source, fetched_folder
-from trainables.datasets.text import UNKNOWN, WordVectors, frequent_words, padded_ids, read_word_vectors
+from trainables.datasets.raw_inputs import WordIds
+from trainables.datasets.text import UNKNOWN, WordVectors, frequent_words, read_word_vectors
+from trainables.datasets.transforms import Transform, Undeclared
 from trainables.registry import DataSetSize, Options
 
 SOURCE = Source(
@@ -194,21 +196,25 @@ def load_sst2(
     words = frequent_words(([word.lower() for word in tree.words()] for tree in kept[0]), vocabulary - 2)
     if phrases:
         kept[0] = [node for tree in kept[0] for node in tree.post_order() if node.label != NEUTRAL]
-    ids = {word: number for number, word in enumerate(words, start=UNKNOWN + 1)}
     # a binary tree over n words has 2n − 1 nodes
-    most = max(2 * len(tree.words()) - 1 for trees in kept for tree in trees)
-    train, val, test = (_split(trees, ids, most, form, nodes) for trees in kept)
+    longest = max(len(tree.words()) for trees in kept for tree in trees)
+    reader = WordIds(longest, vocabulary, None, tuple(words), UNKNOWN + 1, UNKNOWN, punctuation=False)
+    train, val, test = (_split(trees, reader, form, nodes) for trees in kept)
     shape = tuple(train.inputs.shape[1:])
-    names = ("negative", "positive")
-    chosen, vectors = hash_of_splits(*parts), read_word_vectors(word_vectors, words, vocabulary, first_id=UNKNOWN + 1)
-    return DataSet("sst2", train, val, test, 2, shape, chosen, names, vocabulary, word_vectors=vectors)
+    names, vectors = ("negative", "positive"), read_word_vectors(word_vectors, words, vocabulary, UNKNOWN + 1)
+    transform = Transform(reader=reader) if form == "words" else Undeclared("its inputs are parse trees of texts")
+    facts: dict[str, Any] = {
+        "class_names": names,
+        "vocabulary": vocabulary,
+        "word_vectors": vectors,
+        "transform": transform,
+    }
+    return DataSet("sst2", train, val, test, 2, shape, hash_of_splits(*parts), **facts)
 
 
-def _split(trees: list[Tree], ids: dict[str, int], nodes: int, form: str, annotated: bool) -> Split:
+def _split(trees: list[Tree], reader: WordIds, form: str, annotated: bool) -> Split:
     targets = torch.tensor([int(tree.label > NEUTRAL) for tree in trees])
-    if form == "trees":
-        inputs = np.stack([encoded_tree(tree, ids, nodes, annotated) for tree in trees])
-    else:
-        every_word = [[word.lower() if word.lower() in ids else "" for word in tree.words()] for tree in trees]
-        inputs = padded_ids(every_word, {**ids, "": UNKNOWN}, (nodes + 1) // 2)
-    return Split(torch.from_numpy(inputs), targets)
+    if form == "words":
+        return Split(torch.from_numpy(reader.ids([" ".join(tree.words()) for tree in trees])), targets)
+    ids, nodes = {word: number for number, word in enumerate(reader.words, reader.first)}, 2 * reader.length - 1
+    return Split(torch.from_numpy(np.stack([encoded_tree(tree, ids, nodes, annotated) for tree in trees])), targets)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 
 from torch import Tensor
 
@@ -58,7 +58,8 @@ def shared_dataset(key: str, load: Callable[[], DataSet]) -> DataSet:
             raise DataSetUnavailableError(
                 data_folder(), "contains other data than the sweep was started with", "copy the same files"
             )
-        return dataset
+        # only exports use the transform, and they load the data themselves
+        return dataset if dataset.transform is None else replace(dataset, transform=None)
 
     return kept(key, checked, classes=(DataSet, Split, *_PARTS), writable=_is_plain, sound=sound)
 
@@ -84,5 +85,5 @@ def _leaves(dataset: DataSet) -> dict[str, object]:
         for part in fields(Split)
         if part.name != ("source" if split.source is None else "inputs")  # a source identifies the inputs that it reads
     }
-    own = (field.name for field in fields(dataset) if field.name not in (*SPLITS, "further"))
+    own = (field.name for field in fields(dataset) if field.name not in (*SPLITS, "further", "transform"))
     return leaves | {name: getattr(dataset, name) for name in own}

@@ -14,16 +14,12 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainables.datasets.array_files import reading
 from trainables.datasets.cache import DataSetUnavailableError
+from trainables.datasets.raw_inputs import MISSING, trimmed
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-#: Texts for a missing value: those of pyarrow's CSV reader, which include those of pandas, and UCI's `?`.
-MISSING = (
-    "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA",
-    "NULL", "NaN", "n/a", "nan", "null", "?",
-)  # fmt: skip
 
 DELIMITERS = ",;\t|"
 KNOWN = "CSV (.csv), Parquet (.parquet) or JSON Lines (.jsonl)"
@@ -47,10 +43,10 @@ def read_table(path: str, texts: Collection[str] = ()) -> pa.Table:
 
     file = Path(path).expanduser()
     if not file.is_file():
-        raise DataSetUnavailableError(file, "the file is missing", "check dataset.file")
+        raise DataSetUnavailableError(file, "the file is missing", "check its path")
     if file.suffix not in (".csv", ".parquet", ".jsonl", ".json"):
         raise DataSetUnavailableError(file, f"is not called as {KNOWN} is", "rename or convert it")
-    try:
+    with reading(file, f"write {KNOWN}"):
         table, delimiter = _read(file)
         names = [name.strip() for name in table.column_names]
         if doubled := [name for name, count in Counter(names).items() if count > 1]:
@@ -61,9 +57,6 @@ def read_table(path: str, texts: Collection[str] = ()) -> pa.Table:
             name: _plain(table.column(name), name in texts, typed=delimiter is None, comma=delimiter == ";")
             for name in names
         }
-    except (OSError, pa.ArrowException, UnicodeError, csv.Error) as error:
-        words = " ".join(str(error).split())[:200]
-        raise DataSetUnavailableError(file, f"cannot be read ({words})", f"write {KNOWN}") from error
     if not len(table):
         raise DataSetUnavailableError(file, "has no rows", "check how it was written")
     return pa.table(columns)
@@ -77,7 +70,9 @@ def _read(file: Path) -> tuple[pa.Table, str | None]:
     import pyarrow.parquet
 
     if file.suffix == ".parquet":
-        return pa.parquet.read_table(file), None
+        # not `read_table`, which takes folders named `key=value` as columns, too
+        with pa.parquet.ParquetFile(file) as stored:
+            return stored.read(), None
     content = _utf8(file)
     source = pa.BufferReader(content)
     if file.suffix != ".csv":
@@ -117,7 +112,6 @@ def _plain(column: pa.ChunkedArray, keep_text: bool, *, typed: bool, comma: bool
         comma: whether a comma can be the decimal point.
     """
     import pyarrow as pa
-    import pyarrow.compute as compute
 
     kinds, kind = pa.types, column.type
     if kinds.is_float16(kind):
@@ -132,8 +126,7 @@ def _plain(column: pa.ChunkedArray, keep_text: bool, *, typed: bool, comma: bool
             return column
     elif not (kinds.is_string(kind) or kinds.is_large_string(kind)):
         return column
-    text = compute.utf8_trim_whitespace(column.cast(pa.string()))
-    text = compute.if_else(compute.is_in(text, pa.array(MISSING)), pa.scalar(None, pa.string()), text)
+    text = trimmed(column)
     numbers = None if keep_text else numbers_in(text, typed=typed, comma=comma)
     return text if numbers is None else numbers
 

@@ -1,4 +1,4 @@
-"""Words to numbers: tokens, vocabularies, padding, pretrained word vectors."""
+"""Vocabularies and pretrained word vectors; `raw_inputs` turns texts into token ids."""
 
 from __future__ import annotations
 
@@ -16,22 +16,10 @@ from torch import Tensor
 from trainables.datasets.cache import DataSetUnavailableError
 from trainables.registry import Hyperparameter
 
-# Keras' Tokenizer, which mukhoti's released code uses, splits at these and at spaces, but not at apostrophes.
-SEPARATORS = str.maketrans(dict.fromkeys('!"#$%&()*+,-./:;<=>?@[\\]^_`{|}~\t\n', " "))
 #: The token id of a word that is not in the vocabulary; 0 is padding.
 UNKNOWN = 1
 
 WordVectors = Annotated[str | None, Hyperparameter(source="mukhoti App. D: GloVe, optional here")]
-
-
-def words_of(text: str) -> list[str]:
-    """Return the words of a text in lower case, split at punctuation and whitespace as Keras' Tokenizer does.
-
-    Example:
-        >>> words_of("It's a test: one, two.")
-        ["it's", 'a', 'test', 'one', 'two']
-    """
-    return [word for word in text.lower().translate(SEPARATORS).split(" ") if word]
 
 
 def frequent_words(texts: Iterable[Sequence[str]], size: int) -> list[str]:
@@ -42,22 +30,6 @@ def frequent_words(texts: Iterable[Sequence[str]], size: int) -> list[str]:
         ['a', 'b']
     """
     return [word for word, _ in Counter(chain.from_iterable(texts)).most_common(size)]
-
-
-def padded_ids(texts: Sequence[Sequence[str]], ids: dict[str, int], length: int) -> NDArray[np.int32]:
-    """Return token ids [N, length]: the last `length` known words of each text, padded with 0 at the front.
-
-    Example:
-        >>> padded_ids([["a", "b", "x"], ["b"]], {"a": 1, "b": 2}, length=3).tolist()
-        [[0, 1, 2], [0, 0, 2]]
-    """
-    # Padding and truncation at the front are Keras' defaults, which mukhoti's released code uses.
-    rows = np.zeros((len(texts), length), np.int32)
-    for row, words in zip(rows, texts, strict=True):
-        known = [ids[word] for word in words if word in ids][-length:]
-        if known:
-            row[-len(known) :] = known
-    return rows
 
 
 def read_word_vectors(path: str | None, words: Sequence[str], vocabulary: int, first_id: int) -> Tensor | None:

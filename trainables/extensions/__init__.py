@@ -12,7 +12,8 @@ plain name that an installed package registers:
 * an architecture, in `space.architecture`: a function or class of (input_shape, classes, …) that returns a
   `torch.nn.Module` from inputs [N, *input_shape] to logits [N, K]. A network for texts has `TAGS = ("text",)` and takes
   `vocabulary: int`, the number of token ids;
-* a data set, `dataset`: a function of options that returns a `trainables.datasets.DataSet`;
+* a data set, `dataset`: a function of options that returns a `trainables.datasets.DataSet`; its `transform`, a
+  `trainables.datasets.Transform`, says how its inputs were made from raw ones, so that exported models take raw inputs;
 * a metric, in `evaluation.metrics`: a function of (probabilities float64 [N, K], targets int64 [N], …) that returns a
   number, a column of `evaluations` (and `posthoc_<method>_<metric>` for the probabilities after each post-hoc method).
   The function's attribute `MODE = "max"` says that larger is better;

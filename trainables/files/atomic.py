@@ -22,6 +22,7 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 #: Prefix of unfinished files.
 TEMPORARY_PREFIX = ".tmp-"
@@ -90,6 +91,35 @@ def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
             with temporary.open("rb") as file:
                 os.fsync(file.fileno())
         temporary.replace(path)
+
+
+@contextmanager
+def creating(path: Path) -> Iterator[IO[bytes]]:
+    """Yield a new file without a name; on exit it gets the name `path`. A killed process leaves no file behind.
+
+    File systems without unnamed files get a temporary one (`replacing`), which a killed process leaves.
+
+    Raises:
+        FileExistsError: something of that name exists.
+        OSError: the file cannot be created.
+    """
+    try:
+        descriptor = os.open(path.parent, os.O_TMPFILE | os.O_WRONLY, 0o644)
+    except (AttributeError, OSError):  # macOS, and network file systems
+        with temporary_file(path.parent) as temporary:
+            with temporary.open("xb") as file:
+                yield file
+            os.link(temporary, path)
+        return
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            # With a folder's descriptor, Python calls `linkat`, which follows the link in /proc; `link` does not.
+            os.link(f"/proc/self/fd/{descriptor}", path.name, dst_dir_fd=folder)
+    finally:
+        os.close(folder)
 
 
 def write_bytes(path: Path, content: bytes, *, durable: bool = False) -> None:
@@ -227,8 +257,10 @@ def _irregular(path: Path | str) -> IrregularFileError:
 def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
     """Return a file's content. Raises as `open_regular`, and OSError if it is larger than `most` bytes."""
     with os.fdopen(open_regular(path), "rb") as file:
-        content = file.read(most + 1)  # the size that `stat` gives may be outdated
-    if len(content) > most:
+        # The size is compared before anything is read: a sparse file can be larger than the memory.
+        too_large = os.fstat(file.fileno()).st_size > most
+        content = b"" if too_large else file.read(most + 1)  # the file may have grown meanwhile
+    if too_large or len(content) > most:
         raise OSError(errno.EFBIG, f"it is larger than {most} bytes", str(path))
     return content
 

@@ -59,6 +59,13 @@ def require_sound(path: Path) -> None:
     _require_sound(path, facts.st_ino, facts.st_size, facts.st_mtime_ns)
 
 
+def is_sealed(path: Path) -> bool:
+    """Return whether a Parquet file has a checksum, so that no other program wrote it. Raises as `require_sound`."""
+    with os.fdopen(open_regular(path), "rb") as file:
+        place, _ = _footer(file, os.fstat(file.fileno()).st_size)
+        return _read(file, max(place - len(MARK) - 4, 0), place).startswith(MARK)
+
+
 @functools.lru_cache(2**14)
 def _require_sound(path: Path, _inode: int, size: int, _modified: int) -> None:
     with os.fdopen(open_regular(path), "rb") as file:

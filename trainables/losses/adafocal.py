@@ -101,10 +101,12 @@ def bin_gaps(confidences: Tensor, right: Tensor, bins: int) -> tuple[Tensor, Ten
     The sorted confidences are split as evenly as possible; the first bins can hold one more. An inner edge is the
     smallest confidence of the bin above it. An empty bin has gap 0, and no probability reaches its edge.
     """
-    # stable, so that tied confidences fall into the same bins on every device and after a resume
-    order = confidences.argsort(stable=True)
+    # Tied confidences share their outcomes: otherwise the order of the samples would decide which bin they count in.
+    _, group, sizes = confidences.unique(return_inverse=True, return_counts=True)
+    mean = right.new_zeros(len(sizes)).index_add(0, group, right) / sizes
+    order = confidences.argsort()
     ordered_confidences = confidences[order].tensor_split(bins)
-    ordered_right = right[order].tensor_split(bins)
+    ordered_right = mean[group[order]].tensor_split(bins)
     zero = confidences.new_zeros(())
     unreachable = confidences.new_full((), torch.inf)
     gaps = [c.mean() - r.mean() if len(c) else zero for c, r in zip(ordered_confidences, ordered_right, strict=True)]

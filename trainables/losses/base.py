@@ -7,11 +7,11 @@ file lists losses. The arguments of its constructor are its hyperparameters, see
     class Quarter(Loss):
         def values(self, logits: Tensor, targets: Tensor) -> Tensor:
             p = torch.softmax(logits, dim=-1)
-            return (p - functional.one_hot(targets, logits.shape[-1])).square().sum(-1) / 4
+            return (p.square().sum(-1) - 2 * p.gather(-1, targets.unsqueeze(-1)).squeeze(-1) + 1) / 4
 
-Attributes such as `batch_coupled` and `stateful`, and `lanes` of its `LossComponent`, declare how it can be trained. A
-line in `CASES` of `tests/trainables/losses/test_every_loss.py` tests the properties that every loss has. Users' own
-losses need no file here: this module adapts the functions and classes that their import paths name.
+Attributes such as `batch_coupled` and `stateful`, and `lanes` of its `LossComponent`, declare how it can be trained.
+`tests/trainables/losses/test_every_loss.py` tests the properties that every loss has, with hyperparameters drawn from
+its signature. Users' own losses need no file here: this module adapts the functions and classes that their paths name.
 
 This module also holds the building blocks of losses: logarithms of probabilities that stay accurate at both ends,
 soft targets for label smoothing, and confidence scores. Each of these functions takes logits or log-probabilities [N,
@@ -216,7 +216,7 @@ class Loss:
                 return self.value(widened(logits), targets)
             if self.batch_coupled:
                 raise TypeError(unweighted(self.name))
-            return (weights * self.values(widened(logits), targets)).sum() / weights.sum()
+            return self.reduced(self.values(widened(logits), targets), weights)
 
     def per_sample(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return [N] values whose mean is the loss.
@@ -230,8 +230,12 @@ class Loss:
             return self.values(widened(logits), targets)
 
     def value(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the scalar loss of checked logits in float32 or wider; the mean of `values` unless overridden."""
-        return self.values(logits, targets).mean()
+        """Return the scalar loss of checked logits in float32 or wider; `reduced` of `values` unless overridden."""
+        return self.reduced(self.values(logits, targets))
+
+    def reduced(self, values: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Return the loss [...] from the values [..., N] of the samples of a batch, with weights [N] if given."""
+        return values.mean(-1) if weights is None else (weights * values).sum(-1) / weights.sum(-1)
 
     def values(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return the [N] per-sample values of checked logits in float32 or wider.

@@ -115,10 +115,10 @@ class Brier(Loss):
 
     form: Literal["paper", "released"] = "paper"
 
-    def value(self, logits: Tensor, targets: Tensor) -> Tensor:
+    def reduced(self, values: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return the mean over the batch; the released form divides it by the batch's size."""
-        mean = self.values(logits, targets).mean()
-        return mean / targets.shape[-1] if self.form == "released" else mean
+        mean = super().reduced(values, weights)
+        return mean / values.shape[-1] if self.form == "released" else mean
 
     def values(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return the squared error of the probability vector, [N]."""

@@ -1,21 +1,16 @@
-"""Calibration errors over bins, with the binning convention as a parameter, and reliability diagrams without bins.
+"""Calibration errors over bins, with the binning convention as a parameter.
 
 Conventions differ between packages, and so do the numbers. Here, unless a caller chooses others:
 
 - equal width: right-closed bins (l, u], confidence 0 in the first bin and 1 in the last;
-- equal mass: a stable sort by confidence, split as `numpy.array_split` (the first n mod bins groups hold one
-  sample more), so that every sample is in exactly one bin;
+- equal mass: samples sorted by confidence, split as `numpy.array_split` (the first n mod bins groups hold one sample
+  more);
 - 15 bins; an empty bin counts 0.
 
-The diagrams without bins (CORP) have consistency bands and a decomposition of the Brier score. Their curve is the
-isotonic regression of the outcomes on the confidence. It is calibrated, and no other non-decreasing function of the
-confidence has a smaller Brier score (Dimitriadis, Gneiting & Jordan 2021, Stable reliability diagrams for probabilistic
-classifiers, PNAS 118). With S the Brier score of the confidence, S_C that of the curve and S_R that of the plain
-frequency,
-
-    S = MCB − DSC + UNC,   MCB = S − S_C,   DSC = S_R − S_C,   UNC = S_R:
-
-miscalibration, discrimination and uncertainty, the first two never negative.
+A bound of equal-mass bins can lie within samples of one confidence. Which of them are in which bin would then depend on
+their order in the file. Every value here is instead that of the mean over this order: with T_i the samples tied with i,
+each sample has its group's mean outcome, Σ_{j ∈ T_i} y_j/|T_i|. In other words, sample i belongs to bin b by the share
+w_ib of T_i's places that are in b, and a bin's sum is Σ_i w_ib y_i. Without ties across a bound, w_ib is 0 or 1.
 """
 
 from __future__ import annotations
@@ -25,7 +20,6 @@ from functools import cache
 from typing import Annotated, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from trainables.metrics.base import METRICS, Booleans, Floats, Integers, top_confidence
 from trainables.registry import Hyperparameter
@@ -36,9 +30,6 @@ Closed = Literal["right", "left"]
 Norm = Annotated[
     Literal["mean", "maximum", "root_mean_square"], Hyperparameter(source="Hendrycks et al. 2019, arXiv:1812.04606")
 ]
-
-#: Number of values from which an unstable sort with a repair of ties is faster than a stable sort.
-MANY = 1024
 
 
 @cache
@@ -65,42 +56,104 @@ def equal_width_bin(confidence: Floats, bins: int, closed: Closed = "right") -> 
     return np.clip(index, 0, bins - 1, out=index).astype(np.int64, copy=False)
 
 
-def stable_order(values: Floats) -> Integers:
-    """Return `argsort(kind="stable")` of `values` [..., N] along the last axis, several times as fast for large N.
-
-    Numpy's fastest sort does not keep the order of equal values; this function restores it afterwards.
-    """
-    if values.shape[-1] < MANY:
-        return np.argsort(values, axis=-1, kind="stable")
-    if values.ndim > 1:
-        return np.stack([stable_order(row) for row in values])
-    order = np.argsort(values)
-    ascending = values[order]
-    ties = ascending[1:] == ascending[:-1]
-    if ties.any():
-        tied = np.append(ties, False)
-        tied[1:] |= ties
-        # one sort for all runs of ties: a run's number times N, plus the index, orders within runs only
-        groups = np.concatenate(([0], np.cumsum(~ties)))[tied] * len(values)
-        order[tied] = np.sort(groups + order[tied]) - groups
-    return order
-
-
 def equal_mass_starts(samples: int, bins: int) -> Integers:
     """Return the start of each of `bins` groups of a sorted array, split as `numpy.array_split` does."""
     index = np.arange(bins, dtype=np.int64)
     return index * (samples // bins) + np.minimum(index, samples % bins)
 
 
-def bin_of_each(confidence: Floats, bins: int, scheme: Scheme = "equal_width", closed: Closed = "right") -> Integers:
-    """Return the bin of each confidence [..., N]; `closed` applies to equal width only."""
+def mean_of_ties(ascending: Floats, values: Floats | Booleans) -> Floats:
+    """Return the mean of `values` [..., N] over samples of the same score, for sorted scores `ascending` [..., N].
+
+    A value of a score that occurs once stays the same to the last bit, and sums of the result depend on no order.
+
+    Example:
+        >>> mean_of_ties(np.array([0.5, 0.7, 0.7, 0.9]), np.array([1.0, 1.0, 0.0, 0.0])).tolist()
+        [1.0, 0.5, 0.5, 0.0]
+    """
+    outcome = np.asarray(values, dtype=np.float64)
+    first = np.ones(outcome.shape, dtype=bool)
+    first[..., 1:] = ascending[..., 1:] != ascending[..., :-1]
+    if first.all():
+        return outcome
+    starts = np.flatnonzero(first)
+    sizes = np.diff(starts, append=first.size)
+    return np.repeat(np.add.reduceat(outcome.ravel(), starts) / sizes, sizes).reshape(outcome.shape)
+
+
+@dataclass(frozen=True)
+class Binning:
+    """The bins of samples, where samples tied across a bound belong to several.
+
+    Attributes:
+        bins: number of bins B.
+        cell: cell of each sample [..., N]: its bin, or B + the first of its bins if it belongs to several.
+        membership: share of a sample of each cell in each bin [..., 2B, B]; `None` if no sample belongs to several.
+    """
+
+    bins: int
+    cell: Integers
+    membership: Floats | None = None
+
+    @property
+    def cells(self) -> int:
+        """Number of cells: B, or 2B if samples belong to several bins."""
+        return self.bins if self.membership is None else 2 * self.bins
+
+    def sums(self, values: Floats | Booleans) -> Floats:
+        """Return Σ_i w_ib v_i [..., B] for `values` v [..., N]."""
+        return self.of_bins(sums_by_bin(self.cell, values, self.cells)[..., None])[..., 0]
+
+    def of_bins(self, of_cells: Floats) -> Floats:
+        """Return the sums [..., B, R] of bins from those of cells [..., C, R]."""
+        return of_cells if self.membership is None else np.asarray(self.membership.swapaxes(-1, -2) @ of_cells)
+
+    def counts(self) -> tuple[Floats, Floats]:
+        """Return Σ_i w_ib and Σ_i w_ib² [..., B], which are equal if no sample belongs to several bins."""
+        of_cells = sums_by_bin(self.cell, np.ones(self.cell.shape), self.cells)
+        if self.membership is None:
+            return of_cells, of_cells
+        once, squared = (of_cells[..., None, :] @ share for share in (self.membership, self.membership**2))
+        return once[..., 0, :], squared[..., 0, :]
+
+
+def binning_of(confidence: Floats, bins: int, scheme: Scheme = "equal_width", closed: Closed = "right") -> Binning:
+    """Return the bins of confidences [..., N]; `closed` applies to equal width only.
+
+    Example:
+        >>> binning_of(np.full(4, 0.7), bins=2, scheme="equal_mass").sums(np.array([0.0, 0.0, 1.0, 1.0])).tolist()
+        [1.0, 1.0]
+    """
     if scheme == "equal_width":
-        return equal_width_bin(confidence, bins, closed)
+        return Binning(bins, equal_width_bin(confidence, bins, closed))
     samples = confidence.shape[-1]
-    groups = np.repeat(np.arange(bins), np.diff(equal_mass_starts(samples, bins), append=samples))
-    index = np.empty(confidence.shape, dtype=np.int64)
-    np.put_along_axis(index, stable_order(confidence), np.broadcast_to(groups, confidence.shape), axis=-1)
-    return index
+    starts = equal_mass_starts(samples, bins)
+    of_place = np.repeat(np.arange(bins), np.diff(starts, append=samples))
+    order = np.argsort(confidence, axis=-1)
+    ascending, places = np.take_along_axis(confidence, order, axis=-1), np.broadcast_to(of_place, confidence.shape)
+    cut = ((ascending[..., 1:] == ascending[..., :-1]) & (of_place[1:] != of_place[:-1])).any(axis=-1)
+    membership = None
+    if cut.any():
+        places, membership = places.copy(), np.zeros((*cut.shape, 2 * bins, bins))
+        membership[..., :bins, :] = np.eye(bins)
+        for row in np.argwhere(cut):
+            membership[tuple(row)][bins:] = _shared_out(ascending[tuple(row)], starts, places[tuple(row)])
+    cell = np.empty(confidence.shape, dtype=np.int64)
+    np.put_along_axis(cell, order, places, axis=-1)
+    return Binning(bins, cell, membership)
+
+
+def _shared_out(ascending: Floats, starts: Integers, cells: Integers) -> Floats:
+    """Write the cells of samples [N] tied across a bound, and return their shares [B, B] by first bin and bin."""
+    bins, ends = len(starts), np.append(starts[1:], len(ascending))
+    shares = np.zeros((bins, bins))
+    for b in np.flatnonzero(ends > starts):
+        tied = ascending[ends[b] - 1]
+        first, after = np.searchsorted(ascending, tied, "left"), np.searchsorted(ascending, tied, "right")
+        if first >= starts[b] and after > ends[b]:  # begins in this bin and goes on in the next
+            cells[first:after] = bins + b
+            shares[b] = np.maximum(np.minimum(after, ends) - np.maximum(first, starts), 0) / (after - first)
+    return shares
 
 
 def calibration_error(
@@ -128,10 +181,8 @@ def calibration_error(
         >>> round(calibration_error(confidence, outcome, bins=5), 4)  # (0.6 − 0.5)/2 + (1 − 0.9)/2
         0.1
     """
-    index = bin_of_each(confidence, bins, scheme, closed)
-    count = np.bincount(index, minlength=bins)
-    sums = sums_by_bin(index, confidence - outcome, bins)
-    return float(norm_of_gaps(sums, count, norm))
+    binning = binning_of(confidence, bins, scheme, closed)
+    return float(norm_of_gaps(binning.sums(confidence - outcome), binning.counts()[0], norm))
 
 
 def norm_of_gaps(gap_sums: Floats, counts: Floats | Integers, norm: Norm) -> Floats:
@@ -164,11 +215,14 @@ def classwise_calibration_error(
     # classes first: the searches and sorts below then run over contiguous rows
     of_class = np.ascontiguousarray(probabilities.swapaxes(-1, -2))
     classes, samples = of_class.shape[-2:]
-    gaps = of_class - (targets == np.arange(classes)[:, None])
+    happened = targets == np.arange(classes)[:, None]
     if scheme == "equal_width":
-        sums = sums_by_bin(equal_width_bin(of_class, bins, closed), gaps, bins)
+        sums = sums_by_bin(equal_width_bin(of_class, bins, closed), of_class - happened, bins)
     else:
-        sums = group_sums(np.take_along_axis(gaps, stable_order(of_class), axis=-1), bins)
+        order = np.argsort(of_class, axis=-1)
+        ascending = np.take_along_axis(of_class, order, axis=-1)
+        in_order = np.take_along_axis(np.broadcast_to(happened, of_class.shape), order, axis=-1)
+        sums = group_sums(ascending - mean_of_ties(ascending, in_order), bins)
     return np.asarray(np.abs(sums).reshape(*sums.shape[:-2], -1).sum(axis=-1) / (samples * classes))
 
 
@@ -209,140 +263,3 @@ def binned_error(
         0.1
     """
     return calibration_error(*top_confidence(probabilities, targets), bins, scheme, norm=norm)
-
-
-#: Level and number of resamples of the band, as in the figures of Dimitriadis et al. 2021.
-BAND_LEVEL = 0.9
-REPETITIONS = 100
-
-#: Points of a band's curve: more would not be visible in a figure.
-BAND_POINTS = 60
-
-
-@dataclass(frozen=True)
-class Decomposition:
-    """The parts of the Brier score of a confidence: `score` = `miscalibration` − `discrimination` + `uncertainty`."""
-
-    score: float
-    miscalibration: float
-    discrimination: float
-    uncertainty: float
-
-
-@dataclass(frozen=True)
-class Band:
-    """Frequencies between which the curve of a calibrated confidence lies, point by point.
-
-    Attributes:
-        confidence: confidences, ascending [M].
-        lower, upper: bounds of the frequency there [M].
-    """
-
-    confidence: Floats
-    lower: Floats
-    upper: Floats
-
-
-def isotonic_levels(score: Floats, outcome: ArrayLike) -> tuple[Floats, Floats]:
-    """Return the points where the isotonic regression of `outcome` [N] on `score` [N] bends.
-
-    Equal scores are one point. Points between two with the same value are left out.
-
-    Returns:
-        scores, ascending, and the fitted values.
-
-    Example:
-        >>> scores, levels = isotonic_levels(np.array([0.1, 0.4, 0.6, 0.9]), [0.0, 1.0, 0.0, 1.0])
-        >>> scores.tolist(), levels.tolist()
-        ([0.1, 0.4, 0.6, 0.9], [0.0, 0.5, 0.5, 1.0])
-    """
-    order = np.argsort(score, kind="stable")
-    ascending, starts, counts = _grouped(score[order])
-    fitted = _fitted(np.asarray(outcome, dtype=np.float64)[order], starts, counts)
-    bends = np.ones(len(fitted), dtype=bool)
-    bends[1:-1] = (fitted[1:-1] != fitted[:-2]) | (fitted[1:-1] != fitted[2:])
-    return ascending[bends], fitted[bends]
-
-
-def decomposition(confidence: Floats, outcome: Floats) -> Decomposition:
-    """Return the Brier score of a confidence [N] against outcomes [N], 0 or 1, and its parts.
-
-    Example:
-        >>> decomposition(np.array([0.25, 0.25, 0.75, 0.75]), np.array([0.0, 0.0, 1.0, 1.0]))
-        Decomposition(score=0.0625, miscalibration=0.0625, discrimination=0.25, uncertainty=0.25)
-    """
-    recalibrated = np.interp(confidence, *isotonic_levels(confidence, outcome))
-    score = float(((confidence - outcome) ** 2).mean())
-    best = float(((recalibrated - outcome) ** 2).mean())
-    plain = float(((outcome.mean() - outcome) ** 2).mean())
-    return Decomposition(score, score - best, plain - best, plain)
-
-
-def consistency_band(
-    confidence: Floats,
-    same: Integers | None = None,
-    level: float = BAND_LEVEL,
-    repetitions: int = REPETITIONS,
-    seed: int = 0,
-) -> Band:
-    """Return the band that contains the curve of a calibrated confidence, at each confidence with probability `level`.
-
-    Outcomes are drawn with the confidences [N] as probabilities, and the curve of each draw is computed. The band lies
-    between percentiles of these curves. Samples with the same number in `same` [N] (one image for several networks)
-    share their random number, so the outcomes of the networks are correlated, as in reality.
-    """
-    order = np.argsort(confidence, kind="stable")
-    ascending, starts, counts = _grouped(confidence[order])
-    drawn_for = np.arange(len(order)) if same is None else np.unique(same, return_inverse=True)[1]
-    drawn_for, right_below = drawn_for[order], confidence[order]
-    at = np.quantile(confidence, np.linspace(0, 1, BAND_POINTS), method="nearest")
-    at = np.unique(at)
-    rng = np.random.default_rng(seed)
-    curves = np.empty((repetitions, len(at)))
-    for curve in curves:
-        outcome = rng.random(int(drawn_for.max()) + 1)[drawn_for] < right_below
-        curve[:] = np.interp(at, ascending, _fitted(outcome.astype(np.float64), starts, counts))
-    lower, upper = np.quantile(curves, [(1 - level) / 2, (1 + level) / 2], axis=0)
-    return Band(at, lower, upper)
-
-
-def consistency_bars(confidence: ArrayLike, samples: ArrayLike, level: float = 0.95) -> tuple[Floats, Floats]:
-    """Return the ends of each bin's bar, between which its accuracy lies with probability `level` if it is calibrated.
-
-    These are quantiles of Binomial(n, p)/n, with n the `samples` [B] of a bin, at least 1, and p its mean `confidence`
-    [B]. The bars of Bröcker & Smith 2007, Increasing the reliability of reliability diagrams, Weather and Forecasting
-    22, are resampled; if confidences within a bin differ, theirs are slightly narrower.
-
-    Example:
-        >>> low, high = consistency_bars([0.5], [100])
-        >>> low.tolist(), high.tolist()
-        ([0.4], [0.6])
-    """
-    n = np.maximum(np.floor(samples), 1)
-    low, high = (_binomial_quantile((1 + side * level) / 2, n, np.minimum(confidence, 1.0)) / n for side in (-1, 1))
-    return low, high
-
-
-def _binomial_quantile(q: float, n: Floats, p: Floats) -> Floats:
-    """Return the smallest k [B] with a probability of at least `q` that Binomial(n, p) is at most k."""
-    from scipy.special import bdtr, bdtrik  # `scipy.stats.binom` takes a second to import
-
-    k = bdtrik(q, n, p)
-    k = np.ceil(np.where(np.isnan(k), np.round(p) * n, k))  # not a number where p is next to 0 or 1
-    below = np.maximum(k - 1, 0)
-    return np.where(bdtr(below, n, p) >= q, below, k)
-
-
-def _grouped(ascending: Floats) -> tuple[Floats, Integers, Floats]:
-    """Return the distinct values of an ascending array, their first indices, and their counts."""
-    starts = np.flatnonzero(np.concatenate(([True], ascending[1:] != ascending[:-1])))
-    return ascending[starts], starts, np.diff(starts, append=len(ascending)).astype(np.float64)
-
-
-def _fitted(outcome: Floats, starts: Integers, counts: Floats) -> Floats:
-    """Return the value of isotonic regression for each group of sorted outcomes [N]."""
-    from scipy.optimize import isotonic_regression  # slow to import, and not needed for labels
-
-    # scipy fits tied scores separately: their mean, with their number as weight, gives them one value
-    means = np.add.reduceat(outcome, starts) / counts
-    return np.asarray(isotonic_regression(means, weights=counts).x, dtype=np.float64)

@@ -26,7 +26,7 @@ from typing import Annotated
 import numpy as np
 
 from trainables.metrics.base import METRICS, Floats, Integers, of_each_class, top_confidence
-from trainables.metrics.binning import Bins, Scheme, bin_of_each, sums_by_bin
+from trainables.metrics.binning import Bins, Scheme, binning_of
 
 _BLOCK_ELEMENTS = 4_000_000  # repetitions × samples drawn at once: 32 MB in float64 for any sample size
 
@@ -43,13 +43,15 @@ def debiased_squared_error(
         >>> debiased_squared_error(np.full(4, 0.5), np.array([1.0, 0.0, 1.0, 1.0]), bins=1)  # 1/4² − (3/4)(1/4)/3
         0.0
     """
-    index = bin_of_each(confidence, bins, scheme)
-    count = np.bincount(index, minlength=bins)
+    binning = binning_of(confidence, bins, scheme)
+    count, squares = binning.counts()
+    # samples tied across a bound count in several bins, whose means vary less: by 1/n_b with n_b = (Σ w)²/Σ w²
+    effective = np.divide(count**2, squares, out=np.zeros(bins), where=count > 0)
     # the noise of a single sample cannot be estimated: its bin counts 0
-    used = count > 1
-    hits = sums_by_bin(index, outcome, bins)[used] / count[used]
-    gap = hits - sums_by_bin(index, confidence, bins)[used] / count[used]
-    return float(count[used] @ (gap**2 - hits * (1 - hits) / (count[used] - 1)) / len(confidence))
+    used = effective > 1
+    hits = binning.sums(outcome)[used] / count[used]
+    gap = hits - binning.sums(confidence)[used] / count[used]
+    return float(count[used] @ (gap**2 - hits * (1 - hits) / (effective[used] - 1)) / len(confidence))
 
 
 @METRICS.add("debiased_l2", label="debiased L2 error", range=(0, 1))
@@ -121,15 +123,19 @@ def ece_bias(
         0.04
     """
     confidence = probabilities.max(axis=1)
-    index = bin_of_each(confidence, bins, scheme)
-    order = np.argsort(index, kind="stable")
-    confidence, starts = confidence[order], np.flatnonzero(np.diff(index[order], prepend=-1))
+    binning = binning_of(confidence, bins, scheme)
+    order = np.argsort(binning.cell, kind="stable")
+    cells, starts = np.unique(binning.cell[order], return_index=True)
+    confidence = confidence[order]
     expected = np.add.reduceat(confidence, starts)
     rng, block, total = np.random.default_rng(seed), max(1, _BLOCK_ELEMENTS // len(order)), 0.0
     for start in range(0, repetitions, block):
         drawn = rng.random((min(block, repetitions - start), len(order))) < confidence
         hits = np.add.reduceat(drawn, starts, axis=1, dtype=np.int64)
-        total += float(np.abs(hits - expected).sum())
+        gaps = hits - expected
+        if binning.membership is not None:
+            gaps = gaps @ binning.membership[cells]
+        total += float(np.abs(gaps).sum())
     return total / (repetitions * len(order))
 
 
@@ -221,7 +227,7 @@ def t_cal_statistic(confidence: Floats) -> Callable[[Floats], Floats]:
 def _ascending(probabilities: Floats, targets: Integers) -> tuple[Floats, Floats]:
     """Return the top confidences [N] in ascending order and the correctness of their predictions [N]."""
     confidence, correct = top_confidence(probabilities, targets)
-    order = np.argsort(confidence, kind="stable")
+    order = np.argsort(confidence)
     return confidence[order], correct[order]
 
 

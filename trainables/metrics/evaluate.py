@@ -31,17 +31,18 @@ from trainables.metrics.base import (
     top_confidence,
 )
 from trainables.metrics.binning import (
+    Binning,
     Scheme,
     bin_edges,
-    bin_of_each,
+    binning_of,
     classwise_calibration_error,
     equal_width_bin,
     group_sums,
+    mean_of_ties,
     norm_of_gaps,
-    stable_order,
     sums_by_bin,
 )
-from trainables.metrics.out_of_distribution import optimal_area_under_risk_coverage, tied_rank_weights
+from trainables.metrics.out_of_distribution import optimal_area_under_risk_coverage, rank_weights
 
 
 def evaluate_probabilities(
@@ -172,13 +173,14 @@ def means_of_samples(
 def confidence_metrics(confidence: Floats, correct: Booleans, bins: int) -> dict[str, Floats]:
     """Return the metrics [...] of the top confidence [..., N] and its correctness [..., N] alone, sharing one sort."""
     samples = confidence.shape[-1]
-    # stable: tied confidences fall into equal-mass bins in the order of the samples in every version of numpy
-    order = stable_order(confidence)
+    order = np.argsort(confidence, axis=-1)
     ascending = np.take_along_axis(confidence, order, axis=-1)
-    wrong = ~np.take_along_axis(correct, order, axis=-1)
-    rows, missed = ascending.reshape(-1, samples), wrong.reshape(-1, samples)
-    risks = [tied_rank_weights(row) @ errors / samples for row, errors in zip(rows, missed, strict=True)]
-    best = [optimal_area_under_risk_coverage(int(errors.sum()), samples) for errors in missed]
+    # tied samples share their outcomes: otherwise the order of the samples in the file would change AURC and ada_ece
+    right = mean_of_ties(ascending, np.take_along_axis(correct, order, axis=-1))
+    weights = rank_weights(samples)
+    risks = [weights @ errors / samples for errors in (1.0 - right).reshape(-1, samples)]
+    wrong = samples - correct.reshape(-1, samples).sum(axis=-1)
+    best = [optimal_area_under_risk_coverage(errors, samples) for errors in wrong.tolist()]
     aurc, least = (np.reshape(values, confidence.shape[:-1]) for values in (risks, best))
     sure = confidence > 0.99
     index = equal_width_bin(confidence, bins)
@@ -192,7 +194,7 @@ def confidence_metrics(confidence: Floats, correct: Booleans, bins: int) -> dict
         "confidence_wrong": _mean_where(~correct, confidence),
         "ece": norm_of_gaps(gaps, counts, "mean"),
         "mce": norm_of_gaps(gaps, counts, "maximum"),
-        "ada_ece": np.asarray(np.abs(group_sums(ascending - ~wrong, bins)).sum(axis=-1) / samples),
+        "ada_ece": np.asarray(np.abs(group_sums(ascending - right, bins)).sum(axis=-1) / samples),
         "aurc": aurc,
         "e_aurc": aurc - least,
     }
@@ -386,10 +388,10 @@ def _resampled(names: Sequence[str], values: Floats, labels: Integers, counts: F
         if name.startswith("cw_"):
             found[name] = _resampled_by_class(values, labels, counts, bins, scheme)
             continue
-        index = bin_of_each(confidence, bins, scheme)
-        gaps = np.abs(_sums(index, confidence - correct, counts, bins))
+        binning = binning_of(confidence, bins, scheme)
+        gaps = np.abs(_sums(binning, confidence - correct, counts))
         if name == "mce":
-            sizes = _sums(index, np.ones_like(confidence), counts, bins)
+            sizes = _sums(binning, np.ones_like(confidence), counts)
             found[name] = (gaps / np.maximum(sizes, 1)).max(axis=1)
         else:
             found[name] = gaps.sum(axis=1) / len(labels)
@@ -406,16 +408,16 @@ def _resampled_by_class(values: Floats, labels: Integers, counts: Floats, bins: 
         rows = slice(first, first + together)
         own = np.ascontiguousarray(of_class[rows])
         gaps = own - (labels == (np.arange(first, first + len(own)) % classes)[:, None])
-        errors[rows] = np.abs(_sums(bin_of_each(own, bins, scheme), gaps, counts, bins)).sum(axis=1)
+        errors[rows] = np.abs(_sums(binning_of(own, bins, scheme), gaps, counts)).sum(axis=1)
     return np.asarray(errors.reshape(networks, classes, -1).sum(axis=1) / (samples * classes))
 
 
-def _sums(index: Integers, gaps: Floats, counts: Floats, bins: int) -> Floats:
-    """Return Σ gap [k, bins, R] in each bin of each row, for bins `index` and `gaps` [k, N] and `counts` [N, R]."""
+def _sums(binning: Binning, gaps: Floats, counts: Floats) -> Floats:
+    """Return Σ gap [k, bins, R] in each bin of each row, for `gaps` [k, N] and `counts` [N, R]."""
     from scipy.sparse import csc_array  # slow to import, and not needed for labels
 
-    rows, samples = index.shape
-    place = (index + bins * np.arange(rows)[:, None]).T.ravel()
+    rows, samples = gaps.shape
+    place = (binning.cell + binning.cells * np.arange(rows)[:, None]).T.ravel()
     ends = rows * np.arange(samples + 1)
-    sums = csc_array((gaps.T.ravel(), place, ends), shape=(rows * bins, samples)) @ counts
-    return np.asarray(sums).reshape(rows, bins, -1)
+    sums = csc_array((gaps.T.ravel(), place, ends), shape=(rows * binning.cells, samples)) @ counts
+    return binning.of_bins(np.asarray(sums).reshape(rows, binning.cells, -1))

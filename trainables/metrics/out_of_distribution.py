@@ -123,25 +123,6 @@ def rank_weights(samples: int) -> Floats:
     return np.cumsum(1.0 / np.arange(samples, 0, -1))
 
 
-def tied_rank_weights(ascending: Floats) -> Floats:
-    """Return the AURC weight of each of the sorted confidences [N]; tied confidences share their mean weight.
-
-    AURC = (1/n) Σ α_r ℓ_i is the risk of the most confident share of samples, averaged over coverages 1/n … 1 (Geifman,
-    Uziel & El-Yaniv 2019, arXiv:1805.08206; with weights, selective Def. 3.3).
-
-    Example:
-        >>> tied_rank_weights(np.array([0.5, 0.5, 0.9])).round(4).tolist()
-        [0.5833, 0.5833, 1.8333]
-    """
-    # shared by ties: otherwise the order of the samples in the file would change AURC
-    weights = rank_weights(len(ascending))
-    starts = np.flatnonzero(np.concatenate(([True], ascending[1:] != ascending[:-1])))
-    if len(starts) == len(ascending):
-        return weights
-    sizes = np.diff(starts, append=len(ascending))
-    return np.repeat(np.add.reduceat(weights, starts) / sizes, sizes)
-
-
 def optimal_area_under_risk_coverage(errors: int, samples: int) -> float:
     """Return A* = (1/n) Σ_{i=n−m+1}^{n} (i − (n−m))/i: the AURC of m errors all ranked below the n − m hits.
 

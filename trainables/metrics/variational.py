@@ -18,7 +18,7 @@ from typing import Annotated
 import numpy as np
 
 from trainables.metrics.base import METRICS, SMALLEST_PROBABILITY, Floats, Integers, softmax64, top_confidence
-from trainables.metrics.binning import isotonic_levels
+from trainables.metrics.isotonic import interpolated, isotonic_levels
 from trainables.metrics.refinement import FOLDS, folds_of, refinement
 
 
@@ -49,7 +49,7 @@ def confidence_gains(probabilities: Floats, targets: Integers) -> tuple[Floats, 
     fold, recalibrated = np.arange(len(targets)) % FOLDS, np.empty(len(targets))
     for held_out in range(FOLDS):
         out = fold == held_out
-        recalibrated[out] = np.interp(confidence[out], *isotonic_levels(confidence[~out], correct[~out]))
+        recalibrated[out] = interpolated(confidence[out], *isotonic_levels(confidence[~out], correct[~out]))
     gain = dual_gain(confidence[:, None], recalibrated[:, None], correct[:, None])
     return np.where(recalibrated < confidence, gain, 0.0), np.where(recalibrated > confidence, gain, 0.0)
 

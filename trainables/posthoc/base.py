@@ -12,14 +12,18 @@ options, returns a `Calibrator`, and carries the `POSTHOC.add` decorator. No oth
         values, _ = validation_data(logits, targets)
         return Sharpened("sharpened", {"power": power}, values.shape[1])
 
-`tests/trainables/posthoc/test_base.py` tests every registered method. A user's own method needs no file here: this
-module imports it by path and checks its probabilities before anything is measured.
+`tests/trainables/posthoc/test_base.py` tests every registered method. A user's own method needs no file here.
+
+No method can fail an evaluation: `fit` and `Calibrator` turn whatever it raises, and parameters or probabilities that
+are not finite, into PosthocUnavailable, whose text becomes a column.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +54,21 @@ class PosthocUnavailable(UnusablePredictions):
     """Raised when a post-hoc method cannot be fitted or applied; the trial continues without it."""
 
 
+@contextmanager
+def failures_as_unavailable(path: str) -> Iterator[None]:
+    """Turn any exception of a method into PosthocUnavailable; `path` is its import path, to name the line that failed.
+
+    Overflows are silent: what comes of them is not finite and is reported.
+    """
+    try:
+        with np.errstate(all="ignore"):
+            yield
+    except PosthocUnavailable:
+        raise
+    except Exception as error:
+        raise PosthocUnavailable(describe_error(error, path)) from error
+
+
 class Calibrator(ABC):
     """A fitted post-hoc method, which maps logits [N, K] to float64 probabilities [N, K].
 
@@ -57,6 +76,7 @@ class Calibrator(ABC):
         name: method name in POSTHOC.
         parameters: fitted values as plain floats; true and false are 1.0 and 0.0.
         classes: K, the number of classes it was fitted on.
+        path: import path of a user's code, of which messages name the line.
 
     Example:
         >>> class Halved(Calibrator):
@@ -65,6 +85,8 @@ class Calibrator(ABC):
         >>> Halved("halved", {"temperature": 2.0}, classes=2)([[2.0, 0.0]]).round(3)
         array([[0.731, 0.269]])
     """
+
+    path = "builtins"
 
     def __init__(self, name: str, parameters: Mapping[str, float], classes: int) -> None:
         """Store the fitted `parameters` as floats."""
@@ -75,7 +97,8 @@ class Calibrator(ABC):
     def __call__(self, logits: ArrayLike) -> Floats:
         """Return calibrated probabilities [N, K] for `logits` [N, K].
 
-        Raises PosthocUnavailable for non-finite logits, or for a number of classes other than the fitted one.
+        Raises PosthocUnavailable for non-finite logits, for a number of classes other than the fitted one, and if the
+        method fails or its result is not probabilities.
         """
         values = finite_logits(np.asarray(logits, dtype=np.float64))
         # Test targets are unknown here; zeros satisfy the target checks, so that only the logits are judged.
@@ -85,7 +108,10 @@ class Calibrator(ABC):
                 f"{self.name} was fitted on {self.classes} classes but received logits for {values.shape[1]} classes: "
                 "fit and apply it on the same task"
             )
-        return self._probabilities(values)
+        with failures_as_unavailable(self.path):
+            probabilities: Floats = np.asarray(self._probabilities(values), dtype=np.float64)
+        _require_result(probabilities, values.shape)
+        return probabilities
 
     @abstractmethod
     def _probabilities(self, logits: Floats) -> Floats:
@@ -98,6 +124,22 @@ class Calibrator(ABC):
     def __repr__(self) -> str:
         inside = ", ".join(f"{key}={value:.6g}" for key, value in self.parameters.items())
         return f"{type(self).__name__}({self.name}: {inside})"
+
+
+def _require_result(probabilities: Floats, shape: tuple[int, ...]) -> None:
+    """Raise PosthocUnavailable if a method's result is not probabilities of this shape."""
+    if probabilities.shape != shape:
+        raise PosthocUnavailable(f"its result has shape {probabilities.shape}: return the shape of the logits, {shape}")
+    lost = np.flatnonzero(~np.isfinite(probabilities).all(axis=1))
+    if len(lost):
+        raise PosthocUnavailable(
+            f"its probabilities of {len(lost)} of {len(probabilities)} samples, the first {lost[0]}, are not finite: "
+            "use another method, or logits of a smaller range"
+        )
+    try:
+        require_probabilities(probabilities, np.zeros(len(probabilities), dtype=np.int64), bins=1)
+    except UnusablePredictions as error:
+        raise PosthocUnavailable(f"its {error}") from error
 
 
 @dataclass(frozen=True)
@@ -165,7 +207,8 @@ class SoftmaxCalibrator(Calibrator):
         """Return the mapped logits if one of `probabilities` underflowed, else `None`."""
         # The mapped logits are computed again only here: underflow is rare, and keeping them doubles the memory.
         lost = probabilities.min() < SMALLEST_PROBABILITY
-        return self._mapped(finite_logits(np.asarray(logits, dtype=np.float64))) if lost else None
+        with np.errstate(all="ignore"):  # as in the first computation, whose result was finite
+            return self._mapped(finite_logits(np.asarray(logits, dtype=np.float64))) if lost else None
 
     @abstractmethod
     def _mapped(self, logits: Floats) -> Floats:
@@ -173,7 +216,7 @@ class SoftmaxCalibrator(Calibrator):
 
 
 class CheckedCalibrator(Calibrator):
-    """Wraps the calibrator that a user's own method returned, and turns its faults into PosthocUnavailable."""
+    """Wraps the calibrator that a user's own method returned."""
 
     def __init__(self, inner: object, name: str, path: str, columns: Sequence[str], classes: int) -> None:
         """Wrap `inner`, a callable from logits to probabilities.
@@ -193,25 +236,10 @@ class CheckedCalibrator(Calibrator):
                 f"declare PARAMETERS = {tuple(sorted(parameters))!r}"
             )
         super().__init__(name, parameters, classes)
-        self._inner, self._path = inner, path
+        self._inner, self.path = inner, path
 
     def _probabilities(self, logits: Floats) -> Floats:
-        try:
-            probabilities: Floats = np.asarray(self._inner(logits), dtype=np.float64)
-        except PosthocUnavailable:
-            raise
-        # User code can raise anything. An error leaves only this method's columns empty and must not end the trial.
-        except Exception as error:
-            raise PosthocUnavailable(describe_error(error, self._path)) from error
-        if probabilities.shape != logits.shape:
-            raise PosthocUnavailable(
-                f"its result has shape {probabilities.shape}: return the shape of the logits, {logits.shape}"
-            )
-        try:
-            require_probabilities(probabilities, np.zeros(len(probabilities), dtype=np.int64), bins=1)
-        except UnusablePredictions as error:
-            raise PosthocUnavailable(f"its {error}") from error
-        return probabilities
+        return self._inner(logits)  # type: ignore[no-any-return]  # checked by the caller
 
 
 def _posthoc(target: object, path: str, name: str) -> PosthocMethod:
@@ -221,13 +249,7 @@ def _posthoc(target: object, path: str, name: str) -> PosthocMethod:
 
     def fit(logits: ArrayLike, targets: ArrayLike, **options: HyperparameterValue) -> CheckedCalibrator:
         values, labels = validation_data(logits, targets)
-        try:
-            inner = target(values, labels, **options)
-            return CheckedCalibrator(inner, name, path, columns, np.shape(values)[1])
-        except PosthocUnavailable:
-            raise
-        except Exception as error:
-            raise PosthocUnavailable(describe_error(error, path)) from error
+        return CheckedCalibrator(target(values, labels, **options), name, path, columns, np.shape(values)[1])
 
     return PosthocMethod(name, fit, hyperparameters_of(target, path, ["logits", "targets"]), columns=columns)
 
@@ -241,7 +263,8 @@ def fit(name: str, logits: ArrayLike, targets: ArrayLike, **options: Hyperparame
     Raises:
         ValueError: unknown name or invalid options; the message lists every fault.
         PosthocUnavailable: (a ValueError) the method cannot be fitted on these data: non-finite logits, labels outside
-            [0, K), one class only, fewer samples than bins, or a constraint that MetaCal cannot meet.
+            [0, K), one class only, fewer samples than bins, a constraint that MetaCal cannot meet, parameters that are
+            not finite, or any other failure.
 
     Example:
         >>> logits = [[2.0, 0.0], [3.0, 0.0], [0.0, 1.0], [0.0, 2.0], [1.0, 0.0]]
@@ -251,7 +274,14 @@ def fit(name: str, logits: ArrayLike, targets: ArrayLike, **options: Hyperparame
         >>> calibrator([[2.0, 0.0]]).round(3)
         array([[0.901, 0.099]])
     """
-    calibrator: Calibrator = POSTHOC.build(name, logits, targets, **options)
+    method = POSTHOC.checked(name, options)
+    with failures_as_unavailable(POSTHOC.installed().get(name, name) if POSTHOC.is_own(name) else Calibrator.path):
+        calibrator: Calibrator = method.build(logits, targets, **options)
+    lost = [f"{key} = {value}" for key, value in calibrator.parameters.items() if not math.isfinite(value)]
+    if lost:
+        raise PosthocUnavailable(
+            f"these data determine no finite {', '.join(lost)}: use another method or more samples"
+        )
     return calibrator
 
 

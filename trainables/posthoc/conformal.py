@@ -33,7 +33,7 @@ from numpy.typing import ArrayLike
 
 from trainables.metrics.base import Booleans, Floats, Integers, require_probabilities, softmax64
 from trainables.metrics.refinement import FOLDS, folds_of
-from trainables.posthoc.base import POSTHOC, Calibrator, PosthocUnavailable
+from trainables.posthoc.base import Calibrator, PosthocUnavailable, fit
 
 SCORES = ("thr", "aps", "raps")
 
@@ -162,7 +162,7 @@ def fit_split(
     calibrators: list[Calibrator] = []
     probabilities = np.full(values.shape, np.nan)
     for mine in (fold == index for index in range(FOLDS if crosswise else 1)):
-        calibrators.append(POSTHOC.build(method, values[~mine], labels[~mine]))
+        calibrators.append(fit(method, values[~mine], labels[~mine]))
         probabilities[mine] = calibrators[-1](values[mine])
     return SplitFit(calibrators, fold, probabilities, labels)
 

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from trainables.metrics.base import Floats, Integers
-from trainables.metrics.binning import Bins, equal_mass_starts
+from trainables.metrics.binning import Bins, equal_mass_starts, mean_of_ties
 from trainables.posthoc.base import POSTHOC, validation_data
 from trainables.posthoc.focal_map import FocalTemperatureCalibrator, focal_temperature_layer
 from trainables.posthoc.temperature import TEMPERATURE_GRIDS, first_smallest
@@ -236,7 +236,7 @@ def focal_grid(
 
 
 def equal_mass_errors(confidence: Floats, correct: Floats, bins: int) -> Floats:
-    """Return the equal-mass ECE [T, G] of confidences [T, G, N] against `correct` [N], binned as by a stable sort."""
+    """Return the equal-mass ECE [T, G] of confidences [T, G, N] against `correct` [N], as `binning` defines it."""
     # Order within a bin does not matter, so a partition at the bins' first positions replaces the sort. The order
     # hardly changes from one temperature to the next, and an almost ordered row is partitioned faster, so each row
     # starts from the order of the row before it.
@@ -250,12 +250,14 @@ def equal_mass_errors(confidence: Floats, correct: Floats, bins: int) -> Floats:
         binned = rows.take(order)
         step = np.argpartition(binned, starts[1:], axis=1) + first
         order, binned = order.take(step), binned.take(step)
-        # Equal confidences that straddle two bins make the value depend on their order: only those rows are sorted.
+        right = outcome.take(order)
+        # Equal confidences in two bins share their outcomes. Only rows that have such are sorted.
         tied = (np.maximum.reduceat(binned, starts, axis=1)[:, :-1] == binned[:, starts[1:]]).any(axis=1)
         if tied.any():
-            order[tied] = np.argsort(rows[tied], axis=1, kind="stable") + first[tied]
+            order[tied] = np.argsort(rows[tied], axis=1) + first[tied]
             binned[tied] = rows.take(order[tied])
-        binned -= outcome.take(order)
+            right[tied] = mean_of_ties(binned[tied], outcome.take(order[tied]))
+        binned -= right
         errors[t] = np.abs(np.add.reduceat(binned, starts, axis=1)).sum(axis=1)
     errors /= samples
     return errors

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from trainables.metrics.base import Floats, Integers, log_softmax64
-from trainables.metrics.binning import group_sums
+from trainables.metrics.binning import group_sums, mean_of_ties
 from trainables.posthoc.base import POSTHOC, PosthocUnavailable, SoftmaxCalibrator, validation_data
 from trainables.posthoc.temperature import temperature_by_nll
 from trainables.registry import Hyperparameter
@@ -157,11 +157,12 @@ def threshold_for_accuracy(uncertainty: Floats, correct: Floats, accuracy: float
     """
     from sklearn.isotonic import IsotonicRegression
 
-    order = np.argsort(uncertainty, kind="stable")
-    sizes = group_sums(np.ones(len(order)), ENTROPY_BINS)
+    order = np.argsort(uncertainty)
+    ascending, sizes = uncertainty[order], group_sums(np.ones(len(order)), ENTROPY_BINS)
+    right = mean_of_ties(ascending, correct[order])
     # The running mean is unweighted over bins, as in the authors' code, although sizes can differ by one.
-    running = np.cumsum(group_sums(correct[order], ENTROPY_BINS) / sizes) / np.arange(1, ENTROPY_BINS + 1)
-    heights = group_sums(uncertainty[order], ENTROPY_BINS) / sizes
+    running = np.cumsum(group_sums(right, ENTROPY_BINS) / sizes) / np.arange(1, ENTROPY_BINS + 1)
+    heights = group_sums(ascending, ENTROPY_BINS) / sizes
     if accuracy < running.min():
         return math.inf
     if accuracy > running.max():

@@ -25,7 +25,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from trainables.metrics.base import Booleans, Floats, Integers, softmax64
-from trainables.metrics.binning import Bins, Scheme, bin_edges, equal_mass_starts, isotonic_levels
+from trainables.metrics.binning import Bins, Scheme, bin_edges, equal_mass_starts
+from trainables.metrics.isotonic import interpolated, isotonic_levels
 from trainables.posthoc.base import POSTHOC, Calibrator, validation_data
 from trainables.registry import Hyperparameter
 
@@ -65,7 +66,7 @@ class IsotonicCalibrator(OneVsRestCalibrator):
 
     def mapped(self, probabilities: Floats) -> Floats:
         """Return each class's isotonic regression [N, K] at its probability [N, K]."""
-        columns = [np.interp(probabilities[:, k], *level) for k, level in enumerate(self._levels)]
+        columns = [interpolated(probabilities[:, k], *level) for k, level in enumerate(self._levels)]
         return np.stack(columns, axis=1)
 
 

@@ -239,9 +239,9 @@ def fit_temperature(
 
     Fit temperature scaling on validation logits [N, K] and targets [N].
 
-    `at_bound` is 1 if the data do not determine T: the search ended at an end of its range, for example because every
-    sample is right. T is then fitted to smoothed targets (`pseudo_count`); with the ECE objective, T is the end of the
-    grid.
+    `at_bound` is 1 if the data do not determine T: the search ended at an end of its range, because every sample is
+    right (T → 0) or predictions are no better than chance (T → ∞). T is then fitted to smoothed targets
+    (`pseudo_count`); with the ECE objective, T is the end of the grid.
 
     Example:
         >>> logits = [[2.0, 0.0], [3.0, 0.0], [0.0, 1.0], [0.0, 2.0], [1.0, 0.0]]

@@ -377,6 +377,10 @@ class Registry(Mapping[str, Family], Generic[Family]):
 
     def build(self, name: str, *arguments: object, **hyperparameters: object) -> Any:
         """Build component `name`. Raises ValueError with every rule that the name or the hyperparameters break."""
+        return self.checked(name, hyperparameters).build(*arguments, **hyperparameters)
+
+    def checked(self, name: str, hyperparameters: Options) -> Family:
+        """Return component `name`. Raises ValueError with every rule that the name or the hyperparameters break."""
         unknown = self.fault(name)
         if unknown:
             raise ValueError(unknown)
@@ -384,7 +388,7 @@ class Registry(Mapping[str, Family], Generic[Family]):
         faults = self[name].faults({k: v for k, v in hyperparameters.items() if not hasattr(v, "shape")})
         if faults:
             raise ValueError("; ".join(faults))
-        return self[name].build(*arguments, **hyperparameters)
+        return self[name]
 
 
 def is_import_path(name: str) -> bool:

@@ -1,7 +1,7 @@
 """One evaluation of one replicate: metrics, post-hoc calibration and curvature, as one record per split.
 
 Post-hoc methods are fitted on the validation split and applied to every split; curvature is measured on the validation
-split. If a measurement is impossible (a post-hoc method that refuses its data, a Hessian that is not finite), its
+split. If a measurement is impossible (a post-hoc method that fails, a Hessian that is not finite), its
 columns stay empty and a text column holds the reason. The trial continues.
 """
 
@@ -27,13 +27,13 @@ from trainables.curvature.statistics.base import TEMPERED, temperature_labels
 from trainables.datasets.base import DataSet, Split
 from trainables.losses import Loss, build_loss
 from trainables.metrics import BOOTSTRAPPED, RECALIBRATED, evaluate_probabilities, reliability_bins, softmax64
-from trainables.metrics.base import Metrics, further_metric_columns, require_probabilities
+from trainables.metrics.base import Metrics, UnusablePredictions, further_metric_columns, require_probabilities
 from trainables.metrics.evaluate import bootstrap_standard_errors, evaluate_networks
 from trainables.metrics.known_posterior import posterior_metrics
 from trainables.metrics.out_of_distribution import ood_columns, other_splits
 from trainables.metrics.refinement import refinement_columns, refinements
 from trainables.metrics.weighted import weighted_metrics
-from trainables.posthoc import PosthocUnavailable, fit
+from trainables.posthoc import Calibrator, fit
 from trainables.posthoc.base import cross_fitted
 from trainables.posthoc.confidence_regions import region_columns
 from trainables.posthoc.focal_map import with_training_gamma
@@ -376,22 +376,28 @@ class _Measuring:
             prefix = f"posthoc_{entry_label(entry)}_"
             try:
                 calibrator = fit(method, *known[fitted_on], **options)
-                calibrated = {name: calibrator(logits) for name, (logits, _) in measured.items()}
-            except PosthocUnavailable as error:
+                found = {name: self.calibrated_row(prefix, calibrator, name, *own) for name, own in measured.items()}
+            except UnusablePredictions as error:
                 # The reason becomes a column; other methods and the trial continue.
-                for row in columns.values():
-                    row[f"{prefix}unavailable"] = str(error)
-                continue
+                found = {name: {f"{prefix}unavailable": str(error)} for name in columns}
             for name, row in columns.items():
-                (logits, targets), probabilities = measured[name], calibrated[name]
-                row.update({prefix + key: value for key, value in calibrator.parameters.items()})
-                underflowed = calibrator.underflowed(logits, probabilities)
-                row.update(self.recalibrated_columns(prefix, probabilities, targets, underflowed))
-                row.update(further_metric_columns(self.settings.metrics, probabilities, targets, prefix))
-                own = (_weights(self.dataset, name), probabilities, targets, self.settings.bins, underflowed)
-                further = posterior_metrics(_posterior(self.dataset, name), probabilities) | weighted_metrics(*own)
-                row.update({prefix + metric: value for metric, value in further.items()})
+                row.update(found[name])
         return columns
+
+    def calibrated_row(
+        self, prefix: str, calibrator: Calibrator, split: str, logits: np.ndarray, targets: np.ndarray
+    ) -> Row:
+        """Return the columns of a fitted post-hoc method for one split."""
+        row: Row = {prefix + key: value for key, value in calibrator.parameters.items()}
+        probabilities = calibrator(logits)
+        underflowed = calibrator.underflowed(logits, probabilities)
+        row.update(self.recalibrated_columns(prefix, probabilities, targets, underflowed))
+        row.update(further_metric_columns(self.settings.metrics, probabilities, targets, prefix))
+        weighted = weighted_metrics(
+            _weights(self.dataset, split), probabilities, targets, self.settings.bins, underflowed
+        )
+        further = posterior_metrics(_posterior(self.dataset, split), probabilities) | weighted
+        return row | {prefix + metric: value for metric, value in further.items()}
 
     def cross_fitted_columns(self, logits: np.ndarray, targets: np.ndarray) -> Row:
         """Return validation metrics of methods that are fitted on the other folds."""
@@ -404,7 +410,7 @@ class _Measuring:
             try:
                 probabilities, exact = cross_fitted(method, logits, targets, options)
                 columns |= self.recalibrated_columns(prefix, probabilities, targets, exact)
-            except PosthocUnavailable as error:
+            except UnusablePredictions as error:
                 columns[f"{prefix}unavailable"] = str(error)
         return columns
 

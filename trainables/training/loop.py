@@ -24,7 +24,6 @@ from trainables.training.acceleration import (
     training_arithmetic,
     training_forward,
 )
-from trainables.training.edge_of_stability import EdgeOfStability
 from trainables.training.evaluation import END, Evaluation, EvaluationSettings, evaluate
 from trainables.training.fine_tuning import (
     KeptWeights,
@@ -209,7 +208,6 @@ class Replicate:
             )
         self._forward = training_forward(self.model, training, self.device)
         self._kept = KeptWeights(self.recipe, max_epochs)
-        self._edge = EdgeOfStability()
         self._progress: EpochProgress | None = None
 
     def _fine_tuned(self) -> torch.optim.Optimizer:
@@ -323,10 +321,7 @@ class Replicate:
 
     def trajectory_row(self, settings: TrajectorySettings) -> EpochRow:
         """Return the measurements for curves against the epoch; `{}` if none is due after this epoch."""
-        row = trajectory_row(self.measured, self.loss, self.dataset, settings, self.epoch)
-        if settings.curvature is not None and self.epoch % settings.curvature.every == 0:
-            row |= self._edge.row(self.model, self.loss, self.optimizer, self.dataset.train, settings.curvature)
-        return row
+        return trajectory_row(self.measured, self.loss, self.dataset, settings, self.epoch)
 
     def state_dict(self) -> State:
         """Return all state that determines how training continues: weights, optimiser, loss, random states.
@@ -342,7 +337,6 @@ class Replicate:
             "order": self._order.get_state() if progress is None else progress.order,
             "random": self._randomness.state_dict(),
             **self._kept.state_dict(),
-            **({"edge": edge} if (edge := self._edge.state_dict()) else {}),
             **({} if self._averaged is None else {"averaged": _averaged_state(self._averaged)}),
             **({} if progress is None else {"progress": progress.state_dict()}),
         }
@@ -356,7 +350,6 @@ class Replicate:
         self._order.set_state(state["order"].cpu())
         self._randomness.load_state_dict(state["random"])
         self._kept.load_state_dict(state, self.device)
-        self._edge.load_state_dict(placed(state.get("edge", {}), self.device))
         if self._averaged is not None:
             self._averaged.module.load_state_dict(state["averaged"]["model"])
             self._averaged.n_averaged.fill_(state["averaged"]["steps"])

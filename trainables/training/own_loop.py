@@ -171,11 +171,12 @@ class TrainingLoop:
 
 
 class Imported(TrainingLoop):
-    """Represents training outside of the program; the importer sets each epoch's `predictions` by split."""
+    """Represents training outside of the program; the importer sets each epoch's `predictions`, `weights` by split."""
 
     def __init__(self, configuration: Mapping[str, Any]) -> None:
         """Start without predictions."""
         self.predictions: Mapping[str, tuple[Tensor, Tensor]] = {}
+        self.weights: Mapping[str, Tensor] = {}
 
     def train_epoch(self) -> Mapping[str, float]:
         """Return no metrics, because imported predictions have none."""
@@ -410,7 +411,9 @@ class LoopReplicate:
     def predictions(self, settings: EvaluationSettings) -> DataSet:
         """Return a data set whose inputs are the logits predicted on every split that an evaluation uses."""
         fitted_on = [entry.get(SPLIT_KEY, FITTED_ON) for entry in settings.posthoc]
-        splits = {n: Split(*self.predicted(n)) for n in dict.fromkeys((FITTED_ON, *settings.splits, *fitted_on))}
+        names = dict.fromkeys((FITTED_ON, *settings.splits, *fitted_on))
+        weights = self.loop.weights if isinstance(self.loop, Imported) else {}
+        splits = {name: Split(*self.predicted(name), weights=weights.get(name)) for name in names}
         none = Split(torch.empty(0, self._classes or 2), torch.empty(0, dtype=torch.int64))
         train, val, test = (splits.pop(name, none) for name in ("train", "val", "test"))
         digest = hash_of_splits(*(split.targets.numpy() for split in (train, val, test)))

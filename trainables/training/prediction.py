@@ -237,27 +237,6 @@ WEIGHT_NORM = "last_layer_weight_norm"
 GRADIENT_MEAN, GRADIENT_COUNTS = "gradient_norm_mean", "gradient_norm_counts"
 
 
-#: Columns of `trajectory.curvature`, see `edge_of_stability`.
-SHARPNESS_COLUMNS = {
-    "sharpness": float, "sharpness_residual": float, "sharpness_times_lr": float, "sharpness_samples": int
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class SharpnessSettings:
-    """Settings for λ_max of the training loss during training.
-
-    Attributes:
-        every: epochs between measurements.
-        samples: number of training samples; `None` uses as many as cost at most a tenth of an epoch.
-        products: maximum Hessian-vector products per measurement.
-    """
-
-    every: int = 1
-    samples: int | None = None
-    products: int = 3
-
-
 @dataclass(frozen=True)
 class TrajectorySettings:
     """Settings for curves against the epoch.
@@ -267,22 +246,18 @@ class TrajectorySettings:
         every: epochs between measurements.
         gradient_norms: epochs after which the training samples' gradient norms are counted.
         bins: number of bins for the calibration error.
-        curvature: settings for sharpness; `None` for no sharpness.
     """
 
     splits: tuple[str, ...] = ("train", "test")
     every: int = 1
     gradient_norms: tuple[int, ...] = ()
     bins: int = 15
-    curvature: SharpnessSettings | None = None
 
     @staticmethod
     def from_mapping(values: Options, bins: int = 15) -> TrajectorySettings:
         """Return settings from a checked search space."""
         splits, epochs = values.get("splits", ("train", "test")), values.get("gradient_norms", ())
-        sharpness = values.get("curvature")
-        curvature = None if sharpness is None else SharpnessSettings(**sharpness)
-        return TrajectorySettings(tuple(splits), values.get("every", 1), tuple(epochs), bins, curvature)
+        return TrajectorySettings(tuple(splits), values.get("every", 1), tuple(epochs), bins)
 
 
 def trajectory_columns(values: Options) -> dict[str, type]:
@@ -295,7 +270,6 @@ def trajectory_columns(values: Options) -> dict[str, type]:
     settings = TrajectorySettings.from_mapping(values)
     measured = [f"{split}_{name}" for split in settings.splits for name in (*TRAJECTORY_METRICS, *TRAJECTORY_NORMS)]
     columns: dict[str, type] = dict.fromkeys([*(n for n in measured if n not in EVERY_EPOCH), WEIGHT_NORM], float)
-    columns |= SHARPNESS_COLUMNS if settings.curvature is not None else {}
     return {**columns, GRADIENT_MEAN: float, GRADIENT_COUNTS: list} if settings.gradient_norms else columns
 
 

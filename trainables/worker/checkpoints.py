@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeAlias
 
 import torch
 from torch import Tensor
@@ -75,21 +75,30 @@ def save_state(state: State, file: IO[bytes]) -> None:
         raise
 
 
-def load_newest_checkpoint(folder: Path) -> State | None:
-    """Return the newest undamaged checkpoint, or `None`. Damaged checkpoints are renamed to `.damaged`.
+#: Called with a damaged checkpoint and the error that shows the damage.
+Damaged: TypeAlias = Callable[[Path, Exception], object]
+
+
+def set_aside(path: Path, error: Exception) -> None:
+    """Rename a damaged checkpoint to `.damaged`, so that its trial continues from an older one."""
+    path.replace(path.with_suffix(".damaged"))
+
+
+def load_newest_checkpoint(folder: Path, damaged: Damaged = set_aside) -> State | None:
+    """Return the newest undamaged checkpoint, or `None`.
 
     Tensors are loaded to the CPU, and `load_state_dict` moves them: an optimiser's step count stays on the CPU, where
     reading it does not synchronise with a GPU. Only tensors and plain values are loaded (`weights_only=True`).
     """
     for epoch in checkpoint_epochs(folder):
-        state = _loaded(checkpoint_file(folder, epoch))
+        state = _loaded(checkpoint_file(folder, epoch), damaged)
         if state is not None:
             return state
     return None
 
 
-def _loaded(path: Path) -> State | None:
-    """Return the content of a checkpoint; rename a damaged one and return `None`."""
+def _loaded(path: Path, damaged: Damaged = set_aside) -> State | None:
+    """Return the content of a checkpoint; `None` for a damaged one, after a call of `damaged`."""
     try:
         with os.fdopen(open_regular(path), "rb") as file:
             _check(file, path)
@@ -97,9 +106,9 @@ def _loaded(path: Path) -> State | None:
             return dict(torch.load(file, map_location="cpu", weights_only=True))
     except (MemoryError, torch.OutOfMemoryError):  # the file is not damaged and must stay
         raise
-    except Exception:
+    except Exception as error:
         # Depending on where the damage is, torch raises any of a dozen types.
-        path.replace(path.with_suffix(".damaged"))
+        damaged(path, error)
         return None
 
 

@@ -50,10 +50,9 @@ def serve(control: Connection) -> None:
     while True:
         try:
             pid = control.recv()
-            descriptor = 0 if pid else recv_handle(control)
-        except (EOFError, ConnectionResetError):
+            control.send(exit_code(pid) if pid else _forked(control, recv_handle(control)))
+        except (EOFError, BrokenPipeError, ConnectionResetError):
             return
-        control.send(exit_code(pid) if pid else _forked(control, descriptor))
 
 
 def _forked(control: Connection, descriptor: int) -> int:

@@ -160,8 +160,6 @@ class Trial:
         self._drop_diverged(numbered)
         wanted = self.settings.evaluation.trajectory
         if wanted is not None:
-            if wanted.curvature is not None:
-                self._settle()  # curvature is measured on the networks themselves
             for row in numbered:
                 if row["replicate"] not in self._errors:
                     row.update(self.replicates[row["replicate"]].trajectory_row(wanted))

@@ -255,7 +255,7 @@ def sweeps_table(sweeps: Iterable[RemoteSweep], logs: Callable[[str], str]) -> T
     """
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for heading in ("sweep", "state", "submitter", "began", "progress", "results"):
-        table.add_column(heading, no_wrap=heading != "progress")
+        table.add_column(heading, no_wrap=heading not in ("sweep", "progress"), overflow="fold")
     seen = set()
     for sweep in sweeps:
         if sweep.name not in seen:

@@ -5,6 +5,9 @@ removed. A constraint relative to the best, `val_accuracy within 0.005 of the be
 trial when a more accurate one ends. So a trial loses its checkpoint only if as many other trials as are kept stay ahead
 of it for ever. A trial stays ahead of another if it is complete (or neither is), no worse in the objective, and no
 worse in any metric of the constraints.
+
+Fresh seeds decide which configuration is recommended, and that is known only when the last of them has ended. Until
+then their checkpoints stay; afterwards, those of the best configurations by the mean of their fresh seeds.
 """
 
 from __future__ import annotations
@@ -16,9 +19,10 @@ from typing import Any, Protocol, TypeAlias
 
 from sweeper.core.ids import ReplicateSeeds, config_hash, is_added, trial_name
 from sweeper.journal.best import Rank, rank_of
-from sweeper.journal.records import Body, Drawn, Record
+from sweeper.journal.records import AddedSeed, Body, Drawn, Record
 from sweeper.journal.state import COMPLETED, ENDED, SweepState, TrialState
 from sweeper.scheduling.base import Scheduler
+from sweeper.scheduling.contenders import REQUEST, replicates_of
 from sweeper.scheduling.strata import stratum_name
 from sweeper.space.spec import SweepSpec
 from sweeper.storage.mirror import Mirror, SharedFolder
@@ -36,7 +40,7 @@ class Keeping:
     """Which checkpoints are kept.
 
     Attributes:
-        best: Number of best trials per stratum.
+        best: Number of best trials per stratum, and of best configurations with fresh seeds.
         stratum: Function from a configuration's index to its stratum; the whole sweep by default.
     """
 
@@ -59,18 +63,23 @@ class KeptCheckpoints:
         state: State of the sweep, which changes while it runs.
         schedule: Scheduler, whose objective and constraints rank trials.
         keeping: Which checkpoints are kept.
+        own_seeds: Number of seeds of each configuration that are not fresh.
     """
 
     keeper: Mirror | SharedFolder
     state: SweepState
     schedule: Scheduler
     keeping: Keeping = THE_BEST
+    own_seeds: int = 1
 
     def __post_init__(self) -> None:
         """Rank the trials that have ended so far."""
         self._kept: dict[str, dict[int, tuple[Rank, Costs]]] = {}
+        #: Configuration → its ended fresh seeds that have checkpoints.
+        self._fresh: dict[int, list[int]] = {}
+        present = self.keeper.trials_with_checkpoints() if self.state.added else set()
         for index, trial in self.state.trials.items():
-            if trial.status in ENDED and trial.added is None:
+            if trial.status in ENDED and (trial.added is None or trial_name(index) in present):
                 self._enter(index)
 
     def tidy(self, index: int) -> None:
@@ -86,16 +95,49 @@ class KeptCheckpoints:
         Args:
             unknown: Trials that the journal does not have; their checkpoints remain from lost records.
         """
-        kept = {index for stratum in self._kept.values() for index in stratum}
+        kept = {index for indices in (*self._kept.values(), *self._fresh.values()) for index in indices}
         done = {i for i, t in self.state.trials.items() if t.status in ENDED and t.stop_kind in OVER}
         for name in {trial_name(i) for i in (done | {*unknown}) - kept} & self.keeper.trials_with_checkpoints():
             self.keeper.remove_checkpoints(name)
 
+    def keep_best_seeds(self) -> None:
+        """Remove the checkpoints of fresh seeds, except of the best configurations. All seeds must have ended."""
+        standings: dict[str, dict[int, tuple[Rank, Costs]]] = {}
+        for configuration, seeds in replicates_of(self.state).items():
+            done = [seed for seed in seeds.values() if _is_measured(seed)]
+            if done:
+                standings.setdefault(self.keeping.stratum(configuration), {})[configuration] = self._mean(
+                    configuration, done
+                )
+        best = {
+            configuration
+            for stratum in standings.values()
+            for configuration, standing in stratum.items()
+            if self._ahead_of(standing, stratum) < self.keeping.best
+        }
+        for configuration in self._fresh.keys() - best:
+            for seed in self._fresh.pop(configuration):
+                self.keeper.remove_checkpoints(trial_name(seed))
+
+    def _mean(self, configuration: int, fresh: Sequence[TrialState]) -> tuple[Rank, Costs]:
+        """Return the standing of a configuration: the mean objective of its fresh seeds, and its constraints."""
+        objective = math.fsum(seed.objective for seed in fresh if seed.objective is not None) / len(fresh)
+        # Tables compute the mean in another order. Rounded, means that differ only in their last bits count as equal,
+        # and equal configurations all keep their checkpoints.
+        value = float(f"{objective if self.schedule.mode == 'max' else -objective:.9g}")
+        # Constraints, unlike the objective, are judged by the mean over all of its seeds.
+        own = self.state.trials[configuration]
+        seeds = [*fresh, *[own] * self.own_seeds] if own.added is None and own.status == COMPLETED else fresh
+        costs = zip(*map(self._costs, seeds), strict=True)
+        return (2, value, 0), tuple(math.fsum(of_constraint) / len(seeds) for of_constraint in costs)
+
     def _enter(self, index: int) -> list[int]:
         """Rank an ended trial in its stratum; return the trials whose checkpoints are no longer needed."""
         trial = self.state.trials[index]
+        if trial.added is not None:
+            return self._enter_seed(trial, trial.added)
         rank = rank_of(trial, self.schedule.mode)
-        if rank is None:  # without a finite objective, or an added seed, which never keeps its checkpoints
+        if rank is None:  # without a finite objective
             return [index]
         kept = self._kept.setdefault(self.keeping.stratum(index), {})
         kept[index] = rank, self._costs(trial)
@@ -103,6 +145,15 @@ class KeptCheckpoints:
         for other in surpassed:
             del kept[other]
         return surpassed
+
+    def _enter_seed(self, trial: TrialState, added: AddedSeed) -> list[int]:
+        held = self._fresh.setdefault(added.trial, [])
+        # A user can request many seeds of many configurations, so each of these holds one checkpoint. The final stage
+        # has few contenders.
+        if not _is_measured(trial) or (added.question == REQUEST and held):
+            return [trial.configuration]
+        held.append(trial.configuration)
+        return []
 
     @staticmethod
     def _ahead_of(standing: tuple[Rank, Costs], kept: dict[int, tuple[Rank, Costs]]) -> int:
@@ -120,6 +171,11 @@ class KeptCheckpoints:
         constraints, measured = self.schedule.constraints if trial.status == COMPLETED else (), trial.constrained or {}
         values = [(constraint.goal, measured.get(constraint.goal.metric, math.nan)) for constraint in constraints]
         return tuple(goal.cost(value) if math.isfinite(value) else math.inf for goal, value in values)
+
+
+def _is_measured(seed: TrialState) -> bool:
+    """Return whether a fresh seed has ended with a value."""
+    return seed.status == COMPLETED and seed.objective is not None and math.isfinite(seed.objective)
 
 
 class Sink(Protocol):

@@ -106,7 +106,9 @@ class Driver:
         self.full_disks = judging.FullDisks(self.paths.root, self.other_nodes)
         #: Configuration → start of its process, until its start or a report is recorded.
         self._began: dict[int, float] = {}
-        self._checkpoints = KeptCheckpoints(self.keeper, self.state, self.settings.schedule, self.settings.keeping)
+        self._checkpoints = KeptCheckpoints(
+            self.keeper, self.state, self.settings.schedule, self.settings.keeping, self.settings.seeds.count
+        )
         if self.failed_too:
             self.state.reopen_failed()
 
@@ -151,7 +153,10 @@ class Driver:
             self._record(Judged(index, self.state.attempt, epoch, EARLY_STOPPED, decision))
             self._checkpoints.tidy(index)
         self.journal.settle()
-        for body in self.additions(self.state):
+        additions = self.additions(self.state)
+        if not additions:
+            self._checkpoints.keep_best_seeds()
+        for body in additions:
             self._record(body)
             for seed in body.seeds:
                 self.work.add(seed.configuration)

@@ -31,7 +31,7 @@ from sweeper.results import Results
 from sweeper.results.leaderboard import Leaderboard, leaderboard
 from sweeper.results.queries import literal
 from trainables.metrics import evaluate_probabilities, reliability_bins, softmax64
-from trainables.metrics.binning import consistency_band, consistency_bars, decomposition, isotonic_levels
+from trainables.metrics.isotonic import consistency_band, consistency_bars, decomposition, isotonic_levels
 
 
 @FIGURES.add("reliability", place=70, absent="Reliability diagrams: no trial has been evaluated on test data.")

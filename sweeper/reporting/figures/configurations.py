@@ -13,10 +13,10 @@ from sweeper.core.statistics.basics import MINIMUM_PAIRS, correlation, spread_te
 from sweeper.reporting.figures.base import DONE, FRAME, Json, bars_to, colour, ends, full_where, mark, points
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED
-from trainables.curvature.statistics.base import headline_columns
+from trainables.curvature.statistics.base import headline_columns, measured_loss
 
 #: Loss whose Hessian an evaluation can measure → name of the Hessian. A sweep can also request just one of them.
-HESSIANS = {"training": "Hessian of the training loss", "cross_entropy": "Hessian of cross-entropy"}
+HESSIANS = {loss: f"Hessian of {measured_loss(loss)}" for loss in ("training", "cross_entropy")}
 
 MEASURED = ("ece", "nll", "accuracy", *headline_columns())
 

@@ -284,7 +284,7 @@ def tau_panel(rows: Rows, column: str, heading: str, architectures: Sequence[str
 TARGETS = ("ece", "refinement_nll", "posthoc_temperature_nll")
 
 #: Statistics that describe the measurement or the gradient instead of the sharpness of a network.
-NOT_SHARPNESS = ("matvecs", "residual", "samples", "lambda_min", "gradient_norm")
+NOT_SHARPNESS = ("matvecs", "residual", "samples", "lambda_min", "lambda_min_residual", "gradient_norm")
 
 ALL = "all losses"
 

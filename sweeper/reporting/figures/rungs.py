@@ -1,4 +1,4 @@
-"""Learning curves with the scheduler's rungs, an audit of its decisions, and the fragility of its stops.
+"""Learning curves with the scheduler's rungs and an audit of its decisions.
 
 The audit shows the stopped trials, the cut-offs, the epochs saved, and how well rungs predicted the final rank.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import partial
 
 import numpy as np
 
@@ -271,56 +270,3 @@ def hover(row: Row) -> str:
     against = by_place if row["cutoff"] is None else by_value
     against += f", within {row['stratum']}" if row["stratum"] else ""
     return f"{row['trial']} {row['verdict']}\nmetric {number(row['metric'])}, {against}"
-
-
-#: The axis is logarithmic if the ratio of the largest to the smallest value is above this.
-WIDE = 3
-
-FRAGILE_SQL = (
-    "SELECT rung, trial, metric, fragility, 'early_stopped' AS status FROM decisions\n"
-    "WHERE kind = 'stop' AND isfinite(metric) AND fragility IS NOT NULL ORDER BY rung, trial"
-)
-
-
-@FIGURES.add(
-    "fragility", place=145, absent="Fragility of stops: nothing was stopped, or nothing says how far seeds spread."
-)
-def draw_fragility(results: Results) -> Figure | None:
-    """Return stopped trials' chances to finish against their values, one panel per rung; None if unknown."""
-    rows = results.rows(FRAGILE_SQL)
-    if not rows:
-        return None
-    goal, worst = objective(results), max(rows, key=lambda row: float_of(row, "fragility"))
-    expected = sum(float_of(row, "fragility") for row in rows)
-    return Figure(
-        title="How fragile each stop was",
-        caption=(
-            f"The chance that each of {plural(len(rows), 'stopped trial')} would have finished by other seeds, in "
-            f"another order of arrival: {number(expected)} of them on average. The most fragile stop is that of "
-            f"{worst['trial']}, {float_of(worst, 'fragility'):.0%}. Simulated from the spread of the seeds."
-        ),
-        sql=[FRAGILE_SQL],
-        tables=["decisions", "trials", "epochs", "evaluations"],
-        panels=[fragility_panel(mine, goal.label) for mine in grouped(rows, lambda row: row["rung"]).values()],
-        statuses=["early_stopped"],
-    )
-
-
-def fragility_panel(rows: list[Row], label: str) -> Panel:
-    """Return the panel of one rung's stops."""
-    shares = [{**row, "percent": 100 * float_of(row, "fragility")} for row in rows]
-    values = [float_of(row, "metric") for row in rows]
-    log = 0 < WIDE * min(values) < max(values)  # over a narrow range, a logarithmic axis has no labels
-    up = quantity("percent", "chance to finish, %", zero=True)
-    return Panel(
-        f"rung {rows[0]['rung']}",
-        [points(shares, partial(fragility_hover, label=label))],
-        quantity("metric", label, log=log),
-        up,
-    )
-
-
-def fragility_hover(row: Row, label: str) -> str:
-    """Return a point's tooltip."""
-    percent = f"{100 * float_of(row, 'fragility'):.0f} %"
-    return f"{text_of(row, 'trial')} {label} {number(row['metric'])}\nwould have finished in {percent}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from importlib.metadata import entry_points
-from pathlib import Path
 
 from sweeper.tracking.base import TrackedSweep, Tracker, TrackerKind
 
@@ -12,13 +11,6 @@ from sweeper.tracking.base import TrackedSweep, Tracker, TrackerKind
 SCHEMES = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "file", "databricks", "databricks-uc")
 
 PLUGINS = "mlflow.tracking_store"
-
-_SQLITE = "sqlite:///"
-
-
-def default_address(output: Path) -> str:
-    """Return the local store of the sweeps below `output`: one SQLite file."""
-    return f"{_SQLITE}{(output / 'mlflow.db').resolve()}"
 
 
 def _open(address: str, sweep: TrackedSweep) -> Tracker:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from sweeper.space.configurations import named_components
 from sweeper.tracking.base import DIAGRAM, DIAGRAM_TAG, SWEEP_RUN, RunUpdate, TrackedSweep, Tracker
-from sweeper.tracking.mlflow.pages import TAG, address, as_markdown, questions, read_data, shared_view
+from sweeper.tracking.mlflow.experiment import ACTIVE, make_experiment
+from sweeper.tracking.mlflow.pages import as_markdown, questions, read_data
 from sweeper.tracking.runs import GENERATION_TAG
 
 if TYPE_CHECKING:
@@ -50,9 +51,6 @@ BATCH_ENTITIES = 1000
 #: Limit of MLflow for params, and for tags, in one batch.
 TEXTS_A_BATCH = 100
 
-#: MLflow's lifecycle stage of runs and experiments that are not deleted.
-ACTIVE = "active"
-
 
 class MlflowTracker(Tracker):
     """The runs of one sweep in an MLflow store, by place."""
@@ -65,8 +63,6 @@ class MlflowTracker(Tracker):
         for key, value in _NAMES["environment"].items():
             os.environ.setdefault(key, value)
         self._uri, self._sweep = uri, sweep
-        goal = sweep.spec.objective
-        self._experiment_tags = {TAG: shared_view(goal.metric, goal.mode, sweep.varying, len(sweep.configurations))}
         self._unfinished: set[int] = set()
         self._monitor: SystemMetricsMonitor | None = None
         self._sweep_id = ""
@@ -75,26 +71,12 @@ class MlflowTracker(Tracker):
         self._sent: dict[int, dict[str, str]] = {}
 
     def prepare(self) -> None:
-        """Open the store and the experiment; a file is created if it is missing."""
-        from mlflow.exceptions import MlflowException
+        """Open the store, which takes seconds the first time; a file is created if it is missing."""
+        self._client.search_experiments(max_results=1)
 
-        name = self._sweep.spec.tracking.experiment or self._sweep.paths.name
-        experiment = self._client.get_experiment_by_name(name)
-        if experiment is None:
-            tags = {DESCRIPTION_TAG: self._questions(), **EXPERIMENT_TAGS, **self._experiment_tags}
-            try:
-                self._experiment_id = str(self._client.create_experiment(name, self._artifact_location(), tags))
-                return
-            except MlflowException as error:
-                if error.error_code != "RESOURCE_ALREADY_EXISTS":  # another sweep was first, or an answer was lost
-                    raise
-                experiment = self._client.get_experiment_by_name(name)
-        self._experiment_id = str(experiment.experiment_id)
-        if experiment.lifecycle_stage != ACTIVE:
-            self._client.restore_experiment(self._experiment_id)
-        for key, value in self._experiment_tags.items():
-            if experiment.tags.get(key) != value:
-                self._client.set_experiment_tag(self._experiment_id, key, value)
+    def _create_experiment(self, name: str, tags: Mapping[str, str]) -> str:
+        tags = {DESCRIPTION_TAG: self._questions(), **EXPERIMENT_TAGS, **tags}
+        return str(self._client.create_experiment(name, self._artifact_location(), tags))
 
     @cached_property
     def _client(self) -> MlflowClient:
@@ -107,6 +89,9 @@ class MlflowTracker(Tracker):
 
         Runs of another generation of its journal are deleted; MLflow can restore deleted runs.
         """
+        spec, paths = self._sweep.spec, self._sweep.paths
+        made = make_experiment(self._client, paths, spec.tracking.experiment, self._create_experiment)
+        self._experiment_id = str(made.experiment_id)
         self._sweep_id, self._run_ids, self._statuses = sweep_id, {}, {}
         self.drawn, self._tags, self._sent = {}, {}, {}
         known: dict[int, int] = {}
@@ -120,6 +105,10 @@ class MlflowTracker(Tracker):
                 continue
             if not active:
                 self._client.restore_run(info.run_id)
+            if tags["sweep"] != paths.name:  # it was renamed
+                self._client.set_tag(info.run_id, "sweep", paths.name)
+                if place == SWEEP_RUN:
+                    self._client.update_run(info.run_id, name=paths.name)
             self._run_ids[place], self._statuses[place], self._sent[place] = info.run_id, info.status, tags
             known[place] = _sequence(run)
             if DIAGRAM_TAG in tags:
@@ -162,8 +151,7 @@ class MlflowTracker(Tracker):
 
     def describe(self, answer: str) -> None:
         """Put the sweep's answer first in the experiment's description."""
-        runs = f"[All trials]({address('', self._experiment_id).lstrip('/')})"
-        text = f"{runs} · {answer}\n\n{self._questions()}"
+        text = f"{answer}\n\n{self._questions()}"
         self._client.set_experiment_tag(self._experiment_id, DESCRIPTION_TAG, text)
         note = self._sent[SWEEP_RUN].get(DESCRIPTION_TAG, "").rpartition(answer)[2].lstrip()
         self._client.set_tag(self._run_ids[SWEEP_RUN], DESCRIPTION_TAG, f"{answer}\n\n{note}")

@@ -17,8 +17,10 @@ from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths, configuration_index
 from sweeper.journal.journal import read_journal
 from sweeper.journal.state import fold
+from sweeper.scheduling.contenders import unit_of
 from sweeper.storage.lookup import find_sweep
 from sweeper.tracking.mlflow.client import used_dataset
+from sweeper.tracking.mlflow.experiment import find_experiment, shared_experiment
 from sweeper.tracking.mlflow.pages import store
 from sweeper.tracking.runs import identity_of
 from sweeper.tracking.sync import tracked
@@ -53,7 +55,7 @@ def log_model(folder: Path, name: str, output: Path, uri: str, register: str | N
     source = description["source"]
     refused = f"the model is written, but MLflow at {redact(uri)} refused it"
     with store(uri, refused, "start the server or correct --tracking-uri, and export into another folder") as client:
-        run = _run_of(client, find_sweep(name, output), source["trial"], uri)
+        run = _run_of(client, find_sweep(name, output), source, uri)
         model = _logged(client, run, folder, description)
         _log_metrics(client, run, model, description)
         with _default_store(uri):
@@ -65,13 +67,15 @@ def log_model(folder: Path, name: str, output: Path, uri: str, register: str | N
     return f"{where}; registered as {register}, version {version}, {alias}"
 
 
-def _run_of(client: MlflowClient, paths: SweepPaths, trial: str, uri: str) -> Run:
-    """Return the up-to-date run of a trial of this sweep, not of another sweep of the same name."""
+def _run_of(client: MlflowClient, paths: SweepPaths, source: Mapping[str, Any], uri: str) -> Run:
+    """Return the up-to-date run of an exported trial of this sweep, not of another sweep of the same name."""
     state = fold(read_journal(paths.journal), len(tracked(paths).configurations))
-    attempt = str(state.trials[configuration_index(trial)].attempt)
-    wanted = {**identity_of(paths), "trial": trial, "attempt": attempt}
+    trial = source["trial"]
+    # An added seed has its own run. An ensemble is logged with the run of its first replicate.
+    unit = unit_of(state, configuration_index(trial), source["replicates"][0])
+    wanted = {**identity_of(paths), "configuration": str(unit.configuration), "attempt": str(unit.attempt)}
     filters = " AND ".join(f"tags.{key} = '{value}'" for key, value in wanted.items())
-    experiment = client.get_experiment_by_name(paths.name)
+    experiment = find_experiment(client, paths, shared_experiment(paths))
     runs = client.search_runs([experiment.experiment_id], filters, max_results=1) if experiment is not None else []
     if not runs:
         raise SweeperError(

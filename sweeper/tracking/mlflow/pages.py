@@ -1,22 +1,13 @@
-"""MLflow's pages of a sweep: the view of its experiment, questions that it answers, and a server to browse them.
-
-MLflow stores a shared view as a tag of the experiment and opens it by a link with the tag's key. A page unfolds a tree
-of runs only if they are not sorted by start time. So this view sorts them by the objective of trials that ran to the
-end. Trials that stopped early lack that objective and come last. The server is MLflow's own, by default on the loopback
-address.
-"""
+"""MLflow's pages of sweeps: addresses, questions that they answer, and MLflow's own server, by default on loopback."""
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import json
 import os
 import shlex
 import signal
 import socket
 import subprocess
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -27,53 +18,17 @@ import yaml
 
 from sweeper.core.display import redact
 from sweeper.core.errors import SweeperError
-from sweeper.core.ids import is_sweep_name
+from sweeper.core.ids import SweepPaths, is_sweep_name
 from sweeper.core.processes import OUR_ROOT, at_death, python_environment, python_module
+from sweeper.journal.segments import sweep_id
+from sweeper.tracking.mlflow.experiment import SWEEP_TAG, find_experiment, shared_experiment
 from trainables.registry.names import did_you_mean
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
-KEY = "sweep"
-#: MLflow's own tag for shared views, and our key in it.
-TAG = f"mlflow.sharedViewState.{KEY}"
-
-#: With more runs than this, charts at first show only the best twenty, because MLflow fetches every shown run's points.
-MOST_SHOWN_RUNS = 100
-
-GAMMA = "config_loss_gamma"
-
 #: Part of the address that opens the page for model training, not the page for generative AI.
 MODEL_TRAINING = "workflowType=machine_learning"
-
-
-def shared_view(metric: str, mode: str, varying: Sequence[str], trials: int) -> str:
-    """Return the value of the tag `TAG`.
-
-    Args:
-        metric: the objective.
-        mode: `min` or `max`.
-        varying: columns of varying hyperparameters, the most important ones first.
-        trials: number of trials.
-    """
-    fixed = read_data("shared_view.yaml")
-    state = {
-        **fixed["view"],
-        "orderByKey": f"metrics.`finished/{metric}`",
-        "orderByAsc": mode == "min",
-        "selectedColumns": [
-            *(f"metrics.`{key}`" for key in dict.fromkeys((f"finished/{metric}", metric, *fixed["metrics"]))),
-            *(f"params.`{key}`" for key in varying[:6]),
-            *fixed["attributes"],
-        ],
-        "runsHiddenMode": "SHOW_ALL" if trials <= MOST_SHOWN_RUNS else "FIRST_20_RUNS",
-        "compareRunCharts": [
-            {"uuid": f"sweep-{number}", "metricSectionId": "sweep", "deleted": False, "isGenerated": False, **chart}
-            for number, chart in enumerate(_charts(metric, varying, trials))
-        ],
-    }
-    packed = zlib.compress(json.dumps(state, separators=(",", ":")).encode())
-    return f"deflate;{base64.b64encode(packed).decode()}"
 
 
 def read_data(name: str) -> Any:
@@ -81,32 +36,9 @@ def read_data(name: str) -> Any:
     return yaml.safe_load(resources.files("sweeper.tracking.mlflow").joinpath(name).read_text("utf-8"))
 
 
-def _charts(metric: str, varying: Sequence[str], trials: int) -> list[dict[str, Any]]:
-    def scatter(x: str, y: str, kind: str = "METRIC") -> dict[str, Any]:
-        axes = {"xaxis": {"key": x, "type": kind}, "yaxis": {"key": y, "type": "METRIC"}}
-        return {"type": "SCATTER", "runsCountToCompare": max(100, trials), **axes}
-
-    numbers = [column for column in varying if not column.endswith("_name")]
-    # MLflow omits runs that lack one of the params, and hides the chart if no run has all.
-    everywhere = [column for column in varying if column.endswith("_name") or column.startswith("config_optimizer_")]
-    return [
-        {
-            "type": "PARALLEL",
-            "runsCountToCompare": max(100, trials),
-            "selectedParams": everywhere[:5],
-            "selectedMetrics": [metric, "test_ece"],
-            "showAllRuns": False,
-        },
-        scatter("test_accuracy", "test_ece"),
-        *([scatter(GAMMA if GAMMA in varying else numbers[0], "test_ece", "PARAM")] if numbers else []),
-        {"type": "LINE", "metricKey": "val_nll", "selectedMetricKeys": ["val_nll"], "runsCountToCompare": 20},
-    ]
-
-
 def address(server: str, experiment_id: str) -> str:
-    """Return the link that opens the view on an MLflow server."""
-    view = f"viewStateShareKey={KEY}&compareRunsMode=CHART&{MODEL_TRAINING}"
-    return f"{server.rstrip('/')}/#/experiments/{experiment_id}/runs?{view}"
+    """Return the address of an experiment's runs on an MLflow server."""
+    return f"{server.rstrip('/')}/#/experiments/{experiment_id}/runs?{MODEL_TRAINING}"
 
 
 @dataclass(frozen=True)
@@ -169,7 +101,7 @@ MOST = 1000
 
 
 def experiments(uri: str, name: str | None = None) -> list[tuple[str, str]]:
-    """Return name and id of the sweeps' experiments in a store, newest first; with `name`, only that sweep's.
+    """Return name and id of the sweeps' experiments in a store, newest first; with `name`, only those of its sweeps.
 
     Raises:
         SweeperError: the store cannot be read, or has no such sweep.
@@ -177,10 +109,11 @@ def experiments(uri: str, name: str | None = None) -> list[tuple[str, str]]:
     refused = f"MLflow at {redact(uri)} cannot be read"
     with store(uri, refused, "correct --tracking-uri, or start the server") as client:
         stored = client.search_experiments(max_results=MOST, order_by=["creation_time DESC"])
-    sweeps = [(experiment.name, experiment.experiment_id) for experiment in stored if TAG in experiment.tags]
+    sweeps = [(experiment.name, experiment.experiment_id) for experiment in stored if SWEEP_TAG in experiment.tags]
     if name is None:
         return sweeps
-    named = [sweep for sweep in sweeps if sweep[0] == name]
+    # Sweeps of one name in several folders have experiments such as `quickstart (mine/results)`.
+    named = [sweep for sweep in sweeps if sweep[0].partition(" (")[0] == name]
     if not named and is_sweep_name(name):  # with `tracking.experiment` it has another name
         with store(uri, refused, "try again") as client:
             runs = client.search_runs([sweep[1] for sweep in sweeps], f"tags.sweep = '{name}'", max_results=1)
@@ -194,27 +127,26 @@ def experiments(uri: str, name: str | None = None) -> list[tuple[str, str]]:
     return named
 
 
-def delete_runs(uri: str, name: str, identity: str) -> int:
+def delete_runs(uri: str, paths: SweepPaths) -> int:
     """Mark a sweep's runs in MLflow as deleted, and return their number; `mlflow gc` removes them.
-
-    Args:
-        uri: address of the store.
-        name: name of the sweep.
-        identity: id that separates it from others of its name, see `sweep_id`.
 
     Raises:
         SweeperError: the store cannot be read, or has no such sweep.
     """
-    ((_, experiment),) = experiments(uri, name)
-    from mlflow.tracking import MlflowClient
-
-    client, count = MlflowClient(tracking_uri=uri), 0
-    while runs := client.search_runs([experiment], f"tags.sweep_id = '{identity}'", max_results=MOST):
-        for run in runs:
-            client.delete_run(run.info.run_id)
-        count += len(runs)
-    if not client.search_runs([experiment], max_results=1):
-        client.delete_experiment(experiment)
+    count, identity = 0, sweep_id(paths.journal)
+    with store(uri, f"MLflow at {redact(uri)} cannot be read", "correct --tracking-uri, or start the server") as client:
+        experiment = find_experiment(client, paths, shared_experiment(paths))
+        if experiment is None:
+            raise SweeperError(
+                f"MLflow at {redact(uri)} has no sweep {paths.name!r}", "delete without --runs, or name its store"
+            )
+        own = [experiment.experiment_id]
+        while runs := client.search_runs(own, f"tags.sweep_id = '{identity}'", max_results=MOST):
+            for run in runs:
+                client.delete_run(run.info.run_id)
+            count += len(runs)
+        if not client.search_runs(own, max_results=1):
+            client.delete_experiment(*own)
     return count
 
 

@@ -10,8 +10,9 @@ from tests.trainables.predictions import drawn_predictions
 from tests.trainables.reference_metrics import random_case
 from trainables.metrics import evaluate_probabilities
 from trainables.metrics.base import METRICS
-from trainables.metrics.binning import calibration_error, decomposition
+from trainables.metrics.binning import calibration_error
 from trainables.metrics.debiased import debiased_squared_error, t_cal_statistic
+from trainables.metrics.isotonic import decomposition
 from trainables.metrics.kernel import smooth_ece, squared_kernel_calibration_error
 from trainables.metrics.out_of_distribution import aupr, detection_auroc, false_positive_rate
 from trainables.metrics.refinement import FOLDS, folds_of, refinement

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import torch
 from numpy.typing import ArrayLike
-from torch import Tensor, nn
 
 from trainables.metrics.base import Floats, softmax64
 from trainables.posthoc.base import POSTHOC, Calibrator, validation_data
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 class PowerCalibrator(Calibrator):
@@ -19,21 +20,20 @@ class PowerCalibrator(Calibrator):
         return softmax64(logits * self.parameters["power"])
 
 
-class PowerLayer(nn.Module):
-    """The same in torch."""
+def power_layer(calibrator: PowerCalibrator) -> nn.Module:
+    """Return the same in torch."""
+    import torch  # the import takes two seconds; only exporting needs it
 
-    def __init__(self, calibrator: PowerCalibrator) -> None:
-        """Keep the power."""
-        super().__init__()
-        self.power = calibrator.parameters["power"]
+    class Layer(torch.nn.Module):
+        def forward(self, logits: torch.Tensor) -> torch.Tensor:
+            """Return probabilities [N, K]."""
+            return torch.softmax(logits * calibrator.parameters["power"], dim=1)
 
-    def forward(self, logits: Tensor) -> Tensor:
-        """Return probabilities [N, K]."""
-        return torch.softmax(logits * self.power, dim=1)
+    return Layer()
 
 
 @POSTHOC.add(
-    "power", "probabilities to a power, normalised", "ours", columns=("power",), label="power", layer=PowerLayer
+    "power", "probabilities to a power, normalised", "ours", columns=("power",), label="power", layer=power_layer
 )
 def fit_power(logits: ArrayLike, targets: ArrayLike, *, power: Annotated[float, "[0, inf)"] = 2.0) -> PowerCalibrator:
     """Return the calibrator; nothing is fitted.

@@ -47,7 +47,7 @@ def test_a_function_gets_what_is_typed() -> None:
         ("statu", "status"),
         ("run a --outpt b", "--output"),
         ("run", "--space"),
-        ("run a --cpus 0", ">= 1"),
+        ("run a --cpus 0", "cpus: 0 must be"),
         ("run a --cpus some", "some"),
         ("stop a b", "b"),
         ("manage delet a", "delete"),

@@ -1,5 +1,6 @@
 """The commands as functions: light to import, the same results and sentences as the command line, readable objects."""
 
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from rich.text import Text
 import sweeper
 from sweeper.api import arguments, commands
 from sweeper.core.display import CommandResult, as_html
+from sweeper.core.errors import InvalidArgumentsError
 from sweeper.results import UnknownSweepError, load
 from sweeper.results.queries import QueryError
 from tests.running import SPACE, typed
@@ -63,6 +65,56 @@ def test_faults_are_raised_with_the_command_lines_sentences(tmp_path):
         commands.plan(tmp_path / "bad.yaml")
     printed = typed("plan", tmp_path / "bad.yaml")
     assert printed.returncode == 2 and printed.stderr == f"error: {caught.value}\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "given"),
+    [
+        ("ensemble", {"size": 0}),
+        ("ensemble", {"size": 1001}),
+        ("ensemble", {"candidates": -1}),
+        ("conformal", {"alpha": 0.0}),
+        ("conformal", {"alpha": float("nan")}),
+        ("plan", {"price_per_gpu_hour": -0.5}),
+        ("plan", {"price_per_gpu_hour": float("inf")}),
+        ("run", {"wait_for_nodes": float("nan")}),
+        ("resume", {"cpus": 0}),
+        ("submit", {"wait_for_nodes": -1.0}),
+        ("init", {"epochs": 0}),
+        ("init", {"replicates": 0}),
+        ("serve", {"port": 65536}),
+        ("ui", {"port": 0}),
+    ],
+)
+def test_functions_and_command_line_refuse_the_same_numbers(command, given, tmp_path):
+    first = next(iter(inspect.signature(getattr(sweeper, command)).parameters))
+    needed = {first: str(tmp_path / "x")} if first in ("name", "file", "space") and command != "ui" else {}
+    with pytest.raises(InvalidArgumentsError) as caught:
+        getattr(sweeper, command)(**needed, **given)
+    assert [fault.path for fault in caught.value.faults] == [*given]
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
+    printed = typed(*(["cluster"] if command == "submit" else []), command, *needed.values(), *options)
+    assert printed.returncode == 2 and printed.stderr == f"error: {caught.value}\n"
+    assert not any(tmp_path.iterdir())
+
+
+def test_all_wrong_unknown_and_missing_arguments_are_named_at_once():
+    with pytest.raises(InvalidArgumentsError) as caught:
+        sweeper.ensemble(size=0, candidates="many", sise=3)
+    assert {fault.path for fault in caught.value.faults} == {"name", "size", "candidates", "sise"}
+    assert "did you mean 'size'?" in str(caught.value)
+    for command, given in [
+        (sweeper.init, {"file": "x", "loss": "focal"}),  # would be five losses of one letter
+        (sweeper.compare, {"name": "x", "by": "loss"}),
+        (sweeper.status, {"name": 3}),
+    ]:
+        with pytest.raises(InvalidArgumentsError):
+            command(**given)
+
+
+def test_a_path_names_a_sweep_as_its_text_does(tmp_path):
+    write_sweep(tmp_path / "one", space="gamma", configurations=2, samples=20, failures=0)
+    assert sweeper.show(tmp_path / "one").json == sweeper.show(str(tmp_path / "one")).json
 
 
 def test_a_plan_from_values_is_that_of_the_file(tmp_path):

@@ -10,7 +10,11 @@ import pytest
 from jsonschema import Draft7Validator
 from nbclient import NotebookClient
 
+import sweeper
+from sweeper.planning.preparation import prepare_dataset
+from sweeper.space.configurations import configurations
 from sweeper.space.file import read_document
+from sweeper.space.loading import load_spec
 from sweeper.storage.lookup import sweep_names
 from tests.patience import patient
 from tests.running import typed
@@ -27,6 +31,20 @@ def refused(*words: str, by: str) -> None:
     """Check that a command is refused with a message."""
     done = typed(*words)
     assert done.returncode == 2 and re.search(by, done.stderr), done.stderr
+
+
+@pytest.mark.parametrize("rows", [8, 45, 152])
+@pytest.mark.parametrize("loss", ["cross_entropy", "dual_focal"])
+def test_what_init_writes_for_a_small_table_is_what_runs(tmp_path: Path, rows: int, loss: str) -> None:
+    table = tmp_path / "table.csv"
+    table.write_text("a,b,kind\n" + "".join(f"{row * 7 % 11},{row % 5},{'xy'[row % 2]}\n" for row in range(rows)))
+    file = tmp_path / "mine.yaml"
+    sweeper.init(file, table=table, target="kind", loss=[loss])
+    spec = load_spec(file)
+    data, recipe = prepare_dataset(spec), configurations(spec)[0]["optimizer"]  # the checks of `run`
+    assert recipe["batch_size"] <= len(data.train) and len(data.train) % recipe["batch_size"] != 1
+    assert spec.evaluation.bins <= min(len(data.val), len(data.test), 15)
+    assert rows < 152 or (recipe["batch_size"], spec.evaluation.bins) == (64, 15), "no smaller than needed"
 
 
 def test_from_flags_to_a_valid_search_space(tmp_path: Path) -> None:

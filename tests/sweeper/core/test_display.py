@@ -2,6 +2,8 @@
 
 import io
 import shutil
+import sys
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,36 @@ EVIL = "[/x] [red]a[/] :bomb: \x1b[31m\x1b]0;title\x07\x9b1m\u202eabc\r"
 def test_what_steers_a_terminal_is_written_out():
     assert printable("a\x1b[31mb\x07\r\x9b\u202e\u2028") == r"a\x1b[31mb\x07\r\x9b\u202e\u2028"
     assert printable("τ ≥ 0.5 · ä 漢 🙂\tx\ny") == "τ ≥ 0.5 · ä 漢 🙂\tx\ny"
+
+
+def test_no_character_that_is_not_seen_passes():
+    every = map(chr, range(sys.maxunicode + 1))
+    hidden = [c for c in every if unicodedata.category(c) in ("Cc", "Cf", "Zl", "Zp") and c not in "\n\t"]
+    assert {"\u061c", "\u200b", "\u200d", "\ufeff", "\u00ad", "\x1b"} < {*hidden}
+    for character in hidden:
+        assert printable(f"a{character}b") == "a" + character.encode("unicode_escape").decode() + "b"
+
+
+@pytest.mark.parametrize("text", ["👩\u200d🔬", "می\u200cخواهم", "क्\u200dष", "❤\ufe0f\u200d🔥"])
+def test_joiners_stay_where_a_script_needs_them(text):
+    joiner = next(character for character in text if character in "\u200c\u200d")
+    escaped = joiner.encode("unicode_escape").decode()
+    assert printable(text) == text
+    assert printable(joiner + text) == escaped + text, "at an edge"
+    assert printable(f"x{joiner}{text}") == f"x{escaped}{text}", "after a Latin letter"
+
+
+@pytest.mark.parametrize("columns", [2, 40])
+def test_outside_a_terminal_no_cell_is_cut(columns):
+    words = [f"{'column' * 5}{number}" for number in range(columns)]
+    table = Table(box=None)
+    for place, word in enumerate(words):
+        table.add_column(word, no_wrap=place % 2 == 0)
+    table.add_row(*reversed(words))
+    for rendered in (table, Group(Text("above"), table)):
+        lines = as_text(rendered).splitlines()[-2:]
+        assert [line.split() for line in lines] == [words, words[::-1]]
+        assert all(word in as_html(rendered) for word in words)
 
 
 @pytest.mark.parametrize("styled", [False, True])

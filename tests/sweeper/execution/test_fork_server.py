@@ -1,9 +1,11 @@
 """Forked trial processes: what they report, how they die, and that none outlives its server."""
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
 from dataclasses import replace
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from threadpoolctl import threadpool_limits
 from sweeper.execution.fork_server import ForkServer, ForkServerGone, TrialProcess, early_server
 from tests.alive import wait_for_ends
 from tests.trainables.small_trials import SETTINGS, VALUES, equal, untimed
+from trainables.worker.fork_server import serve
 from trainables.worker.trial import Trial
 from trainables.worker.trial_reports import WorkerCommand, WorkerFailed, WorkerInit, WorkerReport
 from trainables.worker.trial_settings import Assignment, prepare_process
@@ -103,6 +106,19 @@ def test_a_server_that_was_killed_is_said_in_a_sentence(tmp_path: Path) -> None:
         server._process.wait()
         with pytest.raises(ForkServerGone, match="sweeper resume"):
             server.fork(_opening(tmp_path))
+
+
+def test_a_server_whose_driver_is_gone_before_an_answer_ends_quietly() -> None:
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    ours, theirs = Pipe()
+    ours.send(child)
+    ours.close()
+    try:
+        assert serve(theirs) is None  # type: ignore[func-returns-value]
+    finally:
+        gc.unfreeze()
 
 
 @pytest.mark.integration

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax
 
 import search_spaces
 import sweeper
 from sweeper.core.errors import SweeperError
 from sweeper.execution.predictions_file import read_predictions
+from sweeper.execution.replay import SOURCE
 from sweeper.reporting.tables import posthoc_tables
 from sweeper.results.posthoc import posthoc_measurements
 from tests.sweeper.execution.prediction_rows import CLASSES, SIZES, written
 from tests.trainables.predictions import drawn_predictions
-from trainables.metrics import evaluate_probabilities
+from trainables.metrics import evaluate_probabilities, softmax64
 from trainables.metrics.refinement import folds_of
-from trainables.posthoc import fit
+from trainables.posthoc import POSTHOC, fit
+from trainables.training.own_loop import LoopReplicate
 
 DOCS = Path(search_spaces.__file__).parents[1] / "docs"
 
@@ -65,6 +71,7 @@ def test_what_reads_a_sweep_reads_it(imported):
         sweeper.export("predictions", to=folder / "program", output=folder)
     assert sweeper.resume("predictions", output=folder, mlflow=False).complete
     assert sweeper.compare("predictions", "predictions", output=folder) is not None
+    assert sweeper.show("predictions", output=folder) is not None and sweeper.report("predictions", output=folder)
 
 
 def test_a_hyperparameter_that_only_some_runs_have_is_imported(tmp_path):
@@ -175,6 +182,24 @@ def test_probabilities_of_zero_are_measured_and_recalibrated(tmp_path):
     assert sweeper.conformal("p", output=tmp_path) is not None
 
 
+def test_half_precision_is_recalibrated_by_every_method_or_has_its_reason(tmp_path):
+    scores, arrays = {}, {}
+    for seed, split in enumerate(("val", "test")):
+        logits, arrays[f"{split}_labels"] = drawn_predictions(seed, 60, 3, 3)
+        scores[split] = softmax64(20 * logits).astype(np.float16)
+        arrays[f"{split}_probabilities"] = scores[split]
+    assert any((values == 0).any() for values in scores.values())
+    np.savez(tmp_path / "half.npz", **arrays)
+    methods = sorted({*POSTHOC} - {"focal_map"})  # without a γ of the loss there is nothing to map by
+    settings = {"evaluation.bootstrap": 0, "evaluation.posthoc": methods}
+    done = sweeper.import_(tmp_path / "half.npz", set=settings, output=tmp_path, mlflow=False)
+    assert done.complete
+    for row in done.results.sql("SELECT * FROM evaluations").to_pylist():
+        for method in methods:
+            nll, reason = row[f"posthoc_{method}_nll"], row[f"posthoc_{method}_unavailable"]
+            assert reason if nll is None else np.isfinite(nll), method
+
+
 def test_cross_fitting_measures_every_sample_after_fits_on_the_others(tmp_path):
     logits, targets = drawn_predictions(0, 90, 3, 3)
     np.savez(tmp_path / "few.npz", logits=logits, labels=targets)
@@ -210,3 +235,77 @@ def test_two_classes_are_compared_by_the_method_of_two_classes(tmp_path):
         "beta",
         "isotonic",
     }
+
+
+def test_weights_are_measured(tmp_path):
+    logits, targets = drawn_predictions(0, 80, 3, 3)
+    weights = np.random.default_rng(0).uniform(0.5, 2, 80)
+    split = np.where(np.arange(80) < 40, "val", "test")
+    np.savez(tmp_path / "w.npz", logits=logits, labels=targets, weights=weights, split=split, notes=np.array(["x"] * 3))
+    settings = {"evaluation.bootstrap": 0, "evaluation.posthoc": ["temperature"]}
+    done = sweeper.import_(tmp_path / "w.npz", set=settings, output=tmp_path, mlflow=False)
+    (row,) = done.results.rows("SELECT * FROM evaluations WHERE split = 'test'")
+    losses = -log_softmax(logits[40:].astype(np.float64), axis=1)[np.arange(40), targets[40:]]
+    assert row["nll"] == pytest.approx(losses.mean(), abs=1e-6)
+    assert row["weighted_nll"] == pytest.approx(np.average(losses, weights=weights[40:]), abs=1e-6)
+
+    def validation_nll(temperature):
+        scaled = log_softmax(logits[:40].astype(np.float64) / temperature, axis=1)
+        return -scaled[np.arange(40), targets[:40]].mean()
+
+    best = minimize_scalar(validation_nll, bounds=(0.05, 20), method="bounded", options={"xatol": 1e-9}).x
+    assert row["posthoc_temperature_temperature"] == pytest.approx(best, rel=1e-4)
+    assert [note for note in done.notes if "notes" in note] == ["not used: notes"]
+
+
+@pytest.fixture
+def interrupted(tmp_path):
+    """Return the folder of an import that SIGTERM stopped after its first evaluation."""
+    rows = written(tmp_path / "predictions.parquet")
+    whole, stopped = LoopReplicate.evaluate, []
+
+    def evaluate(replicate, *given):
+        if not stopped:
+            stopped.append(os.kill(os.getpid(), signal.SIGTERM))
+        return whole(replicate, *given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LoopReplicate, "evaluate", evaluate)
+        done = sweeper.import_(
+            tmp_path / "predictions.parquet", set={"evaluation.bootstrap": 0}, output=tmp_path, mlflow=False
+        )
+    assert (done.outcome, done.unfinished, done.results.manifest[SOURCE]["labels"]) == ("stopped", 2, None)
+    return tmp_path, rows
+
+
+def test_an_interrupted_import_continues_from_its_file(interrupted, imported):
+    folder, _ = interrupted
+    done = sweeper.resume("predictions", output=folder, mlflow=False)
+    assert (
+        done.complete
+        and done.counts["completed"] == 3
+        and not sweeper.status("predictions", audit=True, output=folder).value
+    )
+    query = "SELECT trial, replicate, epoch, split, nll, ece, posthoc_temperature_nll FROM evaluations ORDER BY ALL"
+    assert done.results.sql(query).to_pylist() == imported[0].results.sql(query).to_pylist()
+
+
+def test_an_interrupted_import_whose_file_changed_is_to_be_deleted(interrupted):
+    folder, _ = interrupted
+    file = folder / "predictions.parquet"
+    for change in (lambda: file.write_bytes(file.read_bytes() + b" "), file.unlink):
+        change()
+        with pytest.raises(SweeperError) as refused:
+            sweeper.resume("predictions", output=folder, mlflow=False)
+        assert "manage delete" in refused.value.remedy
+    sweeper.delete("predictions", yes=True, output=folder)
+    written(file)
+    settings = {"evaluation.bootstrap": 0}
+    assert sweeper.import_(file, name="predictions", set=settings, output=folder, mlflow=False).complete
+
+
+@pytest.mark.parametrize("options", [{"failed": True}, {"set": {"replicates": 9}}])
+def test_nothing_is_trained_of_an_import(imported, options):
+    with pytest.raises(SweeperError) as refused:
+        sweeper.resume("predictions", output=imported[2], mlflow=False, **options)
+    assert "nothing can train" in refused.value.message and "import" in refused.value.remedy

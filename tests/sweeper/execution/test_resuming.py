@@ -10,6 +10,7 @@ import pytest
 from sweeper.api.finished import FinishedRun
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
+from sweeper.execution.attempt import _report_lacking
 from sweeper.execution.options import Outcome, RunOptions
 from sweeper.execution.resuming import refuse_lost_journal
 from sweeper.execution.runner import resume_sweep
@@ -81,21 +82,27 @@ def test_limits_of_a_sweep_that_another_drives_stay_as_they_are(ended_paths: Swe
 
 
 @pytest.mark.parametrize(
-    ("given", "tracked"), [([], False), (["--tracking-uri", "sqlite:///m.db"], True), (["--no-mlflow"], False)]
+    ("kept", "given", "tracker"),
+    [
+        ("none", [], None),
+        ("none", ["--tracking-uri", "sqlite:////m.db"], "sqlite:////m.db"),
+        ("tensorboard:", [], "tensorboard:"),
+        ("tensorboard:", ["--no-mlflow"], None),
+        ("tensorboard:", ["--tracking-uri", "sqlite:////m.db"], "sqlite:////m.db"),
+        ("default", [], "sqlite:///{output}/mlflow.db"),
+    ],
 )
-def test_what_was_started_without_mlflow_stays_without_until_one_is_named(
-    ended_paths: SweepPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: list[str], tracked: bool
+def test_a_resume_uses_the_sweeps_own_tracker_unless_told_otherwise(
+    ended_paths: SweepPaths, monkeypatch: pytest.MonkeyPatch, kept: str, given: list[str], tracker: str | None
 ) -> None:
-    found = []
-    monkeypatch.setattr("sweeper.execution.runner.resume_sweep", lambda name, options, server: found.append(options))
+    output, options = ended_paths.root.parent, list[RunOptions]()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:////another.db")  # the tracker of new sweeps
+    monkeypatch.setattr("sweeper.execution.runner.drive", lambda sweep, dataset, given, *rest: options.append(given))
     manifest = json.loads(ended_paths.manifest.read_text())
-    for untracked in (False, True):
-        ended_paths.manifest.write_text(json.dumps({**manifest, **({"untracked": True} if untracked else {})}))
-        with suppress(AttributeError):  # there is no outcome to tell of
-            in_process("resume", "small", "--set", "retries=3", *given, cwd=tmp_path)
-    before, after = found
-    assert (before.tracker is not None) == ("--no-mlflow" not in given)
-    assert (after.tracker is not None) == tracked
+    ended_paths.manifest.write_text(json.dumps({**manifest, "tracker": kept}))
+    with suppress(AttributeError):  # there is no outcome to show
+        in_process("resume", "small", *given, cwd=output.parent)
+    assert [one.tracker for one in options] == [tracker and tracker.format(output=output)]
 
 
 def test_a_damaged_manifest_is_refused_before_anything_is_run(ended_paths: SweepPaths) -> None:
@@ -114,3 +121,14 @@ def test_what_an_interrupted_run_says_of_its_trials(ended_paths: SweepPaths) -> 
     done = FinishedRun(Outcome(sweep, state, 1.0, "interrupted", []), str(ended_paths.root.parent), Timings())
     assert (done.unfinished, done.retriable, done.complete) == (1, 1, False), "what diverged would diverge again"
     assert (done.counts["failed"], done.counts["completed"], done.counts["waiting"]) == (2, 1, 1)
+
+
+def test_a_run_without_its_report_does_not_exit_with_0(ended_paths: SweepPaths) -> None:
+    sweep = open_sweep("small", ended_paths.root.parent)
+    lost = next((sweep.paths.tables / "evaluations").glob("[0-9]*.parquet"))
+    lost.unlink()
+    (note,) = _report_lacking(sweep)
+    assert "evaluations" in note and "sweeper report" in note
+    for reported in (True, False):
+        outcome = Outcome(sweep, SweepState(4), 1.0, "finished", [], reported)
+        assert FinishedRun(outcome, str(ended_paths.root.parent), Timings()).complete is reported

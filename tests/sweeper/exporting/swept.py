@@ -4,8 +4,10 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import torch
 from PIL import Image
+from sklearn.datasets import load_breast_cancer
 
 import sweeper
 from search_spaces import FOLDER
@@ -62,6 +64,44 @@ def swept_images(folder: Path) -> SweepPaths:
     data = f"image_folder, folder: {images}, validation_fraction: 0.3, test_fraction: 0.3"
     return swept(
         folder, "images", data, "sequential", f'timm", model: test_resnet, weights_file: "{folder}/weights.pth'
+    )
+
+
+MIXED = 'it\'s "mixed" | odd'
+
+
+def odd_table(rows: int = 240) -> pd.DataFrame:
+    """Return a table with missing numbers, categories, booleans, dates and odd names of columns."""
+    random = np.random.RandomState(0)
+    kind = np.arange(rows) % 3
+    return pd.DataFrame({
+        MIXED: np.where(np.arange(rows) % 7 == 0, np.nan, 1e6 * (kind + 0.3 * random.randn(rows))),
+        "True": random.rand(rows) < 0.2 + 0.3 * kind,
+        "colour": [None if row % 11 == 0 else ["red", "blue", "größer"][row % 7 % 3] for row in range(rows)],
+        "made": np.datetime64("2026-01-01") + np.arange(rows),
+        "part": np.array(["train", "val", "test"])[np.arange(rows) // 3 % 3],
+        "kind": np.array(["oak", "ash", "elm"])[kind],
+    })  # fmt: skip
+
+
+def swept_table(folder: Path, name: str) -> tuple[SweepPaths, pd.DataFrame]:
+    """Run a small sweep on `breast_cancer`, `odd` or `texts`; return it, and the test split's rows in its file."""
+    folder.mkdir(exist_ok=True)
+    target, given, network = "kind", "table", "mlp"
+    if name == "breast_cancer":
+        rows, target = load_breast_cancer(as_frame=True).frame, "target"
+        rows["part"] = np.array(["train", "val", "test"])[np.arange(len(rows)) % 5 % 3]
+    else:
+        rows = odd_table()
+    if name == "texts":
+        rows["said"] = [f"the tree, {kind} {'!' * (at % 5)} is n{at}" for at, kind in enumerate(rows["kind"])]
+        given, network = "text_table, text: said, length: 8, vocabulary: 60", "text_average"
+    rows.to_csv(folder / "rows.csv", index=False)
+    paths = swept(
+        folder, name, f"{given}, file: {folder}/rows.csv, target: {target}, split: part", "sequential", network
+    )
+    return paths, pd.read_csv(folder / "rows.csv", parse_dates=["made"] if name == "odd" else None).query(
+        "part == 'test'"
     )
 
 

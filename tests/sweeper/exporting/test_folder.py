@@ -1,6 +1,7 @@
 """A trained network goes home: its program gives the sweep's probabilities, here and where torch is all there is."""
 
 import json
+import resource
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from safetensors.torch import load_file
 import sweeper
 from sweeper.core.ids import SweepPaths
 from sweeper.exporting.folder import NONE, Exported, _reference
-from sweeper.exporting.program import joint_logits
+from sweeper.exporting.program import joint_logits, raw_batches
 from sweeper.results.predictions import StoredPredictions
 from tests.running import in_process
 from tests.sweeper.exporting.swept import DIGITS, OWN, SPIRALS, stored, swept
@@ -64,7 +65,7 @@ def test_the_program_gives_the_sweeps_probabilities(which, replicate, posthoc, r
             paths.name, tmp_path / "model", replicate=replicate, posthoc=posthoc, output=paths.root.parent
         )
     options = {} if which == "digits" else SPIRALS
-    test = load_dataset(**(options or {"name": "digits"})).test
+    raw = next(raw_batches(load_dataset(**(options or {"name": "digits"})), 1000))
     parts = stored(paths, done.trial, [0, 1] if replicate == "all" else [int(replicate)])
     if posthoc == NONE:
         expected = softmax64(parts["test"][0])
@@ -72,11 +73,11 @@ def test_the_program_gives_the_sweeps_probabilities(which, replicate, posthoc, r
         gamma = done.description["source"]["configuration"]["loss"]["gamma"]
         expected = fit(posthoc, *parts["val"], **({"gamma": gamma} if posthoc == "focal_map" else {}))(parts["test"][0])
     model = sweeper.load_model(done.folder)
-    found = model.predict(test.inputs)
+    found = model.predict(raw)
     assert found.shape == expected.shape and np.abs(found.double().numpy() - expected).max() < 1e-5
-    assert done.difference < 1e-5 and done.samples == len(test)
-    assert torch.allclose(model.predict(test.inputs[0]), found[:1], atol=1e-5)
-    assert model.predict(test.inputs[:0]).shape == (0, found.shape[1])
+    assert done.difference < 1e-5 and done.samples == len(raw)
+    assert torch.allclose(model.predict(raw[0]), found[:1], atol=1e-5)
+    assert model.predict(raw[:0]).shape == (0, found.shape[1])
     assert {path.name for path in done.folder.iterdir()} == {
         "program.pt2", "model.json", "model_card.md", "MLmodel", "code", "python_env.yaml", "requirements.txt",
         "input_example.json", "serving_input_example.json",
@@ -123,7 +124,8 @@ def test_the_weights_fit_the_network_and_the_card_tells_what_it_is(digits, expor
     for words in ("1,079 training", "focal (gamma", f"trial `{done.trial}`", "Reliability", "Limits"):
         assert words in card
     description = json.loads((done.folder / "model.json").read_text("utf-8"))
-    assert description["input"] == {"shape": [1, 8, 8], "dtype": "float32"}
+    taken = {"kind": "array", "shape": [1, 8, 8], "dtype": "uint8", "low": 0, "high": 16, "transformed": True}
+    assert description["input"] == {**taken, "integers": True}
 
 
 @pytest.mark.parametrize(
@@ -132,7 +134,7 @@ def test_the_weights_fit_the_network_and_the_card_tells_what_it_is(digits, expor
         ({"posthoc": "vector"}, "did not measure the post-hoc method 'vector'"),
         ({"posthoc": "isotonic"}, "isotonic cannot be part of a torch program"),
         ({"trial": "c99999"}, "has no evaluated trial 'c99999'"),
-        ({"replicate": "7"}, "has no weights of replicate '7'"),
+        ({"replicate": "7"}, "has no replicate '7'"),
         ({"trial": "worst"}, "are gone"),
     ],
 )
@@ -178,6 +180,29 @@ def test_a_folder_that_exists_stays_as_it_is(digits, exported):
     again = in_process(*arguments, cwd=exported.folder.parent)
     assert again.returncode == 2 and again.stderr.startswith("error: model exists already\n")
     assert {path: path.read_bytes() for path in exported.folder.rglob("*") if path.is_file()} == before
+
+
+def test_a_full_disk_leaves_nothing(digits, tmp_path):
+    """The limit on a file's size stands for the disk. Python ignores its signal, so writes fail with EFBIG."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        with pytest.raises(sweeper.SweeperError, match="cannot be written"):
+            sweeper.export(digits.name, tmp_path / "model", output=digits.root.parent)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_damaged_checkpoint_is_called_damaged_and_stays(digits, tmp_path):
+    shutil.copytree(digits.root, tmp_path / "damaged", symlinks=True)
+    (checkpoint,) = (tmp_path / "damaged" / "checkpoints").rglob("e*.pt")
+    checkpoint.write_bytes(checkpoint.read_bytes()[:-100])
+    for replicate in (None, "1", "all"):
+        with pytest.raises(sweeper.SweeperError, match="damaged") as refused:
+            sweeper.export("damaged", tmp_path / "model", replicate=replicate, output=tmp_path)
+        assert str(checkpoint) in refused.value.message and "--retrain" in refused.value.remedy
+    assert checkpoint.exists() and not (tmp_path / "model").exists()
 
 
 def test_weights_that_are_not_those_of_the_predictions_are_refused(digits, tmp_path):

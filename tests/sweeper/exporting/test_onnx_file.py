@@ -10,11 +10,11 @@ import torch
 import sweeper
 from sweeper.core.errors import SweeperError
 from sweeper.exporting import program
-from sweeper.exporting.program import CalibratedNetworks, exported_program, write_onnx
+from sweeper.exporting.program import CalibratedNetworks, exported_program, raw_batches, write_onnx
 from tests.running import in_process
 from tests.sweeper.exporting.swept import OWN, calibrated, swept, swept_images
 from tests.sweeper.exporting.test_program import LAYERS, LOGITS, TARGETS
-from trainables.datasets import Split, load_dataset
+from trainables.datasets import load_dataset
 from trainables.models import build_model
 from trainables.posthoc import fit
 
@@ -26,7 +26,7 @@ def written(folder, networks, calibrator, shape):
     program = exported_program(module, samples[:3])
     with torch.no_grad():
         expected = module(samples).double().numpy()
-    worst = write_onnx(program, folder / "m.onnx", Split(samples, torch.zeros(40, dtype=torch.int64)), expected)
+    worst = write_onnx(program, folder / "m.onnx", samples.split(30), expected)
     session = onnxruntime.InferenceSession(str(folder / "m.onnx"), providers=["CPUExecutionProvider"])
     assert session.get_inputs()[0].shape == ["batch", *shape]
     halves = (samples[:1].numpy(), samples[1:].numpy())
@@ -83,9 +83,8 @@ def test_an_operator_that_onnx_lacks_is_named(tmp_path):
 
 def test_another_result_is_refused(tmp_path):
     program = exported_program(CalibratedNetworks([torch.nn.Identity()], None).eval(), torch.zeros(3, 5))
-    split = Split(torch.zeros(4, 5), torch.zeros(4, dtype=torch.int64))
     with pytest.raises(SweeperError, match=r"differ from the program's by 0\.1"):
-        write_onnx(program, tmp_path / "m.onnx", split, np.full((4, 5), 0.3))
+        write_onnx(program, tmp_path / "m.onnx", [torch.zeros(4, 5)], np.full((4, 5), 0.3))
 
 
 def test_missing_packages_are_named_before_anything_is_done(tmp_path, monkeypatch):
@@ -103,8 +102,8 @@ def test_an_export_has_the_sweeps_probabilities_in_onnx(which, tmp_path):
     assert done.returncode == 0 and "model.onnx equals the program within" in done.stdout, done.stdout + done.stderr
     description = json.loads((tmp_path / "model" / "model.json").read_text("utf-8"))
     dataset = sweeper.load_model(tmp_path / "model").description["source"]["dataset"]
-    test = load_dataset(**dataset).test
+    raw = next(raw_batches(load_dataset(**dataset), 1000))
     session = onnxruntime.InferenceSession(str(tmp_path / "model" / "model.onnx"), providers=["CPUExecutionProvider"])
-    found = session.run(None, {"inputs": test.prepare(test.inputs).numpy()})[0]
+    found = session.run(None, {"inputs": raw.numpy()})[0]
     expected = calibrated(paths, description["source"]["trial"], [0, 1])
     assert found.shape == expected.shape and np.abs(found - expected).max() < 1e-5

@@ -13,7 +13,8 @@ import time
 import pytest
 
 from sweeper.core.errors import SweeperError
-from sweeper.journal.journal import Journal, read_journal, set_aside_damaged
+from sweeper.journal.journal import Journal, JournalTail, read_journal, read_kind, set_aside_damaged
+from sweeper.journal.records import Ended
 from tests.seeds import drawn_seed
 from tests.sweeper.records import fields, made_body, made_record, record_names
 
@@ -115,6 +116,19 @@ def test_a_missing_record_is_named(tmp_path, missing):
     written = _fill(tmp_path, 4)
     (tmp_path / written[missing].file_name).unlink()
     assert f"record {missing:010d} was expected" in _message(tmp_path)
+
+
+def test_a_record_that_claims_more_than_the_memory_is_damaged(tmp_path):
+    journal = Journal(tmp_path, durable=False)
+    records = [journal.append(Ended(attempt=1, outcome="finished")) for _ in range(2)]
+    os.truncate(tmp_path / records[1].file_name, 2**43)
+    for reading in (read_journal(tmp_path), read_kind(tmp_path, Ended), JournalTail(tmp_path).read()):
+        with pytest.raises(
+            SweeperError, match=rf"{records[1].file_name} is damaged: it is larger(.|\n)*discard-damaged"
+        ):
+            list(reading)
+    assert set_aside_damaged(tmp_path) == [records[1].file_name]
+    assert len(list(read_journal(tmp_path))) == 1
 
 
 def test_a_record_under_a_wrong_number_is_found(tmp_path):

@@ -9,7 +9,7 @@ import torch
 from rich.console import Console
 
 from sweeper.planning.costs import class_balance, measure_costs, measured_plan, representatives
-from sweeper.planning.plan import Cost, Range, architecture_shares, describe_resources, plan
+from sweeper.planning.plan import START_SECONDS, Cost, Range, architecture_shares, describe_resources, plan
 from sweeper.planning.preparation import prepare_dataset
 from sweeper.scheduling.asha import Halving
 from sweeper.scheduling.simulation import simulate_strata
@@ -65,6 +65,14 @@ def test_without_early_stopping_all_is_certain():
     assert found.evaluations == Range(18, 18, 18)
     assert found.seconds is not None
     assert found.seconds.mean == pytest.approx((72 * 2 + 18 * 1) / 2, abs=15)
+
+
+def test_max_concurrent_limits_what_runs_at_once():
+    settings = {"scheduler": {"name": "none", "max_epochs": 4}, "samples": 6, "replicates": 3}
+    free = plan(_spec(**settings), {"mlp": Cost(2.0, 1.0)}, workers=2)
+    alone = plan(_spec(**settings, max_concurrent=1), {"mlp": Cost(2.0, 1.0)}, workers=2)
+    assert (free.workers, alone.workers) == (2, 1) and free.seconds is not None and alone.seconds is not None
+    assert alone.seconds.mean - START_SECONDS == pytest.approx(2 * (free.seconds.mean - START_SECONDS))
 
 
 def test_large_sweeps_are_scaled():

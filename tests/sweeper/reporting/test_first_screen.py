@@ -14,14 +14,20 @@ from sweeper.core.display import as_text
 from sweeper.core.statistics.equivalence import LOWER
 from sweeper.reporting import first_screen as module
 from sweeper.reporting.first_screen import (
+    ABOVE_LARGEST,
+    BELOW_CHANCE,
+    BELOW_LARGEST,
     BEST,
     DECIDED,
+    NEAR_LARGEST,
     NEARLY_DECIDED,
     NOT_DECIDED,
     NOT_JUDGED,
+    ONE_CLASS,
     STOPPED,
     UNFINISHED,
     FirstScreen,
+    against_largest,
     first_screen,
     loss_and_network,
     majority_warning,
@@ -179,6 +185,25 @@ def test_fits_at_their_bound_are_warned_of(tmp_path: Path) -> None:
     assert "fits of temperature" in warning and "at bound" in str(posthoc_tables(Results(folder)))
 
 
+@pytest.mark.parametrize(
+    ("accuracy", "share", "balanced", "classes", "code"),
+    [
+        (0.93, 1.0, 0.93, 2, ONE_CLASS),
+        (0.72, 0.7, 0.6, 2, ABOVE_LARGEST),
+        (0.7, 0.7, 0.5, 2, NEAR_LARGEST),
+        (0.3, 0.7, 0.3, 2, BELOW_CHANCE),  # two classes swapped
+        (0.3, 0.7, None, None, BELOW_CHANCE),
+        (0.6, 0.7, 0.8, 2, BELOW_LARGEST),  # it gives accuracy up for the rare class
+        (0.2, 0.6, 0.4, 10, BELOW_LARGEST),
+        (0.1, 0.6, 0.1, 10, BELOW_CHANCE),
+    ],
+)
+def test_an_accuracy_is_compared_with_the_largest_class_and_with_chance(
+    accuracy: float, share: float, balanced: float | None, classes: int | None, code: str
+) -> None:
+    assert against_largest(accuracy, share, balanced, classes) == code
+
+
 def test_a_majority_class_predictor_is_warned_of(quickstart_folder: Path) -> None:
     results = held(quickstart_folder)
     row: dict[str, object] = {
@@ -190,11 +215,15 @@ def test_a_majority_class_predictor_is_warned_of(quickstart_folder: Path) -> Non
         return majority_warning(of, Leaderboard([*rows], (), "", Goal("val_ece", "min")))  # type: ignore[arg-type,list-item]
 
     better = {**row, "trial": "c00001", "judged": 0.02, "val_balanced_accuracy": 0.8}
+
+    def sweep(**specification: object) -> object:
+        return SimpleNamespace(specification=specification, manifest={"dataset": {"classes": 2}})
+
     assert "constraints: [{metric: val_balanced_accuracy" in warned(row, better)[0]
     assert "train longer" in warned(row)[0]
-    assert "train longer" not in warned(row, of=SimpleNamespace(specification={"loop": "imported"}))[0]
+    assert "train longer" not in warned(row, of=sweep(loop="imported"))[0]
     for training in ({"class_weights": "balanced"}, {"sampler": "balanced"}):  # they give accuracy up
-        assert warned(row, of=SimpleNamespace(specification={"training": training})) == []
+        assert warned(row, of=sweep(training=training)) == []
     assert warned({**row, "val_accuracy": 0.9}) == warned({**row, "val_majority_share": None}) == warned() == []
 
 

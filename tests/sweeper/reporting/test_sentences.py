@@ -92,6 +92,13 @@ def test_not_decided() -> None:
     assert remedy(replace(ANSWER, trainings=0)).startswith("More seeds may settle it: `")
 
 
+def test_a_cost_that_says_nothing_is_no_recommendation() -> None:
+    for lost, relative, bounded in ((0.66, True, True), (4.45, True, False), (4.45, False, True), (None, True, False)):
+        answer = replace(ANSWER, state=NOT_DECIDED, most_lost=lost, relative=relative)
+        assert answer.is_bounded is bounded
+        assert bounded or lost is None or "%" not in lead(answer)
+
+
 def test_what_cannot_be_judged() -> None:
     assert lead(replace(ANSWER, state=NOT_JUDGED, seeds=1)).startswith("One seed each: no difference can be judged. ")
     assert lead(replace(ANSWER, state=NOT_JUDGED)).startswith("All seeds of each finalist have the same value: no ")

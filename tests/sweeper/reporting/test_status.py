@@ -1,15 +1,35 @@
 """An onlooker's view of a sweep that another process drives, from the growing journal alone."""
 
+import contextlib
 import io
+import os
 import shutil
+import stat
+import tempfile
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from sweeper.core.display import as_text
+from sweeper.core.errors import SweeperError
 from sweeper.journal.journal import Journal
-from sweeper.reporting.status import UNDRIVEN_LOOKS, SweepWatch, WatchUpdate, watch
+from sweeper.journal.state import COMPLETED, EARLY_STOPPED, FAILED
+from sweeper.reporting.status import (
+    UNDRIVEN_LOOKS,
+    SweepStatus,
+    SweepWatch,
+    WatchUpdate,
+    audit_all,
+    audit_sweep,
+    status_of,
+    statuses_table,
+    watch,
+)
 from sweeper.space.loading import load_spec
+from sweeper.storage import lookup
 from sweeper.storage.lease import Lease
+from sweeper.storage.lookup import UnknownSweepError, entries, find_sweep
 from sweeper.storage.sweeps import create_sweep
 from tests.running import typed
 from tests.sweeper.journal.test_state import Script
@@ -150,3 +170,78 @@ def test_the_command_watches_one_sweep_or_all_and_says_how_it_ended(driven):
     shutil.rmtree(driven.paths.journal)
     driven.write(Script().attempt(1).add("ended", attempt=1, outcome="stopped"))
     assert typed("status", "small", "-w", *where).returncode == 1
+
+
+@contextlib.contextmanager
+def _refused(*places):
+    """Take these files' and folders' rights away, and those that root has in spite of it."""
+    modes = {place: stat.S_IMODE(place.stat().st_mode) for place in places}
+    for place in places:
+        place.chmod(0)
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+        for place, mode in modes.items():
+            place.chmod(mode)
+
+
+@pytest.fixture
+def open_to_others():
+    """A driven sweep in a folder that other users reach, unlike pytest's."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Driven(Path(folder))
+
+
+@pytest.mark.parametrize("part", ["", "sweep.yaml", "journal"])
+def test_a_colleagues_sweep_that_cannot_be_read_is_one_and_hides_no_other(open_to_others, part):
+    driven = open_to_others
+    driven.write(Script().attempt(1).report(0, 1, "early_stopped", rung=1))
+    shutil.copytree(driven.paths.root, driven.output / "theirs")
+    refused = driven.output / "theirs" / part
+    with _refused(refused):
+        statuses = {status.sweep: status.state for status in status_of(driven.output)}
+        listed = [entry.name for entry in entries(driven.output)]
+        with pytest.raises((SweeperError, PermissionError)) as caught:
+            status_of(driven.output, "theirs")
+    assert statuses["small"] == "interrupted" and listed == ["small"]
+    assert statuses["theirs"].startswith("cannot be read: ") and "Permission denied" in statuses["theirs"]
+    assert not isinstance(caught.value, UnknownSweepError) and str(refused.resolve()) in str(caught.value)
+
+
+def test_a_linked_sweep_is_listed_and_found_by_the_links_name(driven, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    driven.paths.root.rename(tmp_path / "elsewhere" / "theirs")
+    (driven.output / "linked").symlink_to(tmp_path / "elsewhere" / "theirs")
+    assert [status.sweep for status in status_of(driven.output)] == ["linked"]
+    for name in ("linked", driven.output / "linked", f"{driven.output}/../results/linked"):
+        assert find_sweep(name, driven.output).root == driven.output.resolve() / "linked"
+    assert SweepWatch("linked", str(driven.output)).sweep.name == "linked"
+    assert lookup.sweep_fault(driven.output / "linked") is not None, "deleting and renaming leave links alone"
+
+
+def test_an_audit_without_a_name_is_of_every_sweep(driven):
+    driven.write(Script().attempt(1).report(0, 1, "early_stopped", rung=1))
+    shutil.copytree(driven.paths.root, driven.output / "other")
+    (driven.output / "copied" / "tables").mkdir(parents=True)
+    one, both = audit_sweep("small", driven.output), audit_all(driven.output)
+    assert one[0] and len(both[0]) == 2 * len(one[0]) + 1 and len(both[1]) == 2 * len(one[1])
+    (driven.output / "other" / "sweep.yaml").write_text("space: [")
+    assert len(audit_all(driven.output)[1]) == len(one[1]) + 1, "one that cannot be read is no sweep without faults"
+    printed = typed("status", "--audit", "--output", driven.output)
+    assert printed.returncode == 1 and all(f"{name}: " in printed.stdout for name in ("small", "other", "copied"))
+
+
+def test_states_stay_whole_beside_a_long_name(driven):
+    statuses = [SweepStatus("n" * 90, "interrupted", 4, dict.fromkeys((COMPLETED, EARLY_STOPPED, FAILED), 1), 1)]
+    for width in (80, 100, 140):
+        console = Console(file=io.StringIO(), width=width, force_terminal=True)
+        console.print(statuses_table(statuses))
+        assert "interrupted" in console.file.getvalue() and "…" not in console.file.getvalue()
+    (heading, line) = as_text(statuses_table(statuses)).splitlines()
+    assert line.split() == ["n" * 90, "interrupted", "4", "1", "1", "1", "1", "–", "–"] and heading.endswith("driver")

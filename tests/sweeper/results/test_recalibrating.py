@@ -344,7 +344,7 @@ def test_the_command_keeps_stdout_for_data_and_says_what_is_next(sweep: Sweep, c
 def test_further_metrics_are_measured_where_they_are_asked_for(sweep: Sweep) -> None:
     asked = read_metrics(["smooth_ece", "debiased_l2"], [{"name": "debiased_l2", "bins": 5}])
     assert asked == (("smooth_ece", {}), ("debiased_l2", {"bins": 5}))
-    recalibrate(sweep, read_requests(["temperature"], [], [15]), metrics=asked)
+    done = recalibrate(sweep, read_requests(["temperature"], [], [15]), metrics=asked)
     rows = rows_of(sweep, "trial = 'c00003' AND replicate = 0")
     predictions = stored(sweep.paths.root)
     for row in rows:
@@ -355,6 +355,15 @@ def test_further_metrics_are_measured_where_they_are_asked_for(sweep: Sweep) -> 
         assert found["smooth_ece"] == pytest.approx(smooth_ece(calibrator(logits), targets), rel=1e-9)
         assert found["debiased_l2"] == pytest.approx(debiased_l2(calibrator(logits), targets, 5), rel=1e-9)
     assert rows and rows_of(sweep, "CAST(metrics->>'smooth_ece' AS DOUBLE) > 0")
+    query = (
+        "SELECT avg(CAST(metrics->>'smooth_ece' AS DOUBLE)) AS mean FROM recalibrations "
+        "JOIN final USING (trial, replicate, epoch, split) "
+        "WHERE split = 'test' AND status = 'completed' AND method = '{}'"
+    )
+    for request, values in zip(done.requests, done.values, strict=True):
+        (row,) = Results(sweep.paths.root).rows(query.format(request.method))
+        assert values["smooth_ece"] == pytest.approx(row["mean"]) and {*values} == {"smooth_ece", "debiased_l2"}
+    assert all(f"smooth ECE {values['smooth_ece']:.4g}" in "\n".join(done.lines()) for values in done.values)
     recalibrate(sweep, [Request("none", 15)])
     assert not rows_of(sweep, "method = 'none' AND metrics IS NOT NULL")
 

@@ -165,3 +165,8 @@ def test_a_calibrated_network_is_warned_of_as_often_as_wilks_says() -> None:
         rows = [{**each, "nll": nll} for each, nll in zip(fits(0.0, "temperature"), np.repeat(losses, 2), strict=True)]
         warned += effects(rows, {"classes": 3, "samples": {"val": 200}})[0].too_few
     assert abs(warned / 300 - 0.843) < 4 * (0.843 * 0.157 / 300) ** 0.5
+
+
+def test_rows_that_are_all_unavailable_have_no_gain() -> None:
+    rows = [{**row, "unavailable": "it diverged"} for row in fits(0.9)]
+    assert [(effect.free, effect.gain) for effect in effects(rows, DATASET)] == [(None, 0.0)]

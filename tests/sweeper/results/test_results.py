@@ -30,6 +30,7 @@ from sweeper.results import Results, UnknownSweepError, load, queries
 from sweeper.results.leaderboard import leaderboard
 from sweeper.results.queries import VIEWS, QueryError
 from tests.running import typed
+from tests.sweeper.changed_tables import change
 from tests.sweeper.synthetic_sweep import write_sweep
 
 
@@ -332,3 +333,42 @@ def test_a_strangers_objective_is_refused(tmp_path: Path) -> None:
     file.write_text(yaml.safe_dump(written), "utf-8")
     with pytest.raises(SweeperError, match="which is no metric's name"):
         leaderboard(load(tmp_path / "theirs"))
+
+
+@pytest.mark.parametrize(
+    "place", ["[2026] thesis", "p[1]", "a\\b", "x**y", "q?z", "it's", "[!a]", "{a,b}", "new\nline"]
+)
+def test_no_folder_s_name_is_a_pattern(tmp_path: Path, place: str) -> None:
+    """Neither are its own files missed, nor a sibling's read that the pattern would match."""
+    for folder, count in ((tmp_path / place / "s", 2), (tmp_path / "p1" / "s", 3)):
+        folder.parent.mkdir(exist_ok=True)
+        write_sweep(folder, configurations=count, failures=0, samples=4, replicates=1)
+    results = load("s", tmp_path / place)
+    assert len(results.table("trials")) == 2 and len(results.table("predictions"))
+    with results.snapshot() as frozen:
+        assert len(frozen.table("final")) == 4 and len(frozen.table("reliability"))
+        with pytest.raises(QueryError, match="disabled"):
+            frozen.sql(f"SELECT * FROM '{tmp_path}/p1/s/tables/trials/part-0000.parquet'")
+    odd = (results.paths.tables / "epochs").resolve() / "a[1].parquet"
+    shutil.copy(next(odd.parent.glob("part-*.parquet")), odd)
+    with pytest.raises(QueryError, match="has a name that no sweep writes"):
+        results.table("trials")
+
+
+def test_without_memory_for_a_thread_a_query_runs_without_a_deadline(
+    quickstart_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Timer, "start", refused)
+    assert Results(quickstart_folder).rows("SELECT count(DISTINCT trial) AS n FROM trials") == [{"n": 48}]
+
+
+def test_values_that_fit_no_sweep_are_another_program_s_fault_and_own_ones_the_program_s(tmp_path: Path) -> None:
+    folder = write_sweep(tmp_path / "s", configurations=2, failures=0, samples=4)
+    with pytest.raises(ZeroDivisionError), Results(folder).snapshot():
+        _ = 1 / 0
+    change(folder, "trials", lambda rows: rows.assign(status="x"))
+    with pytest.raises(QueryError, match=r"another program wrote .*trials.*part-0000"), Results(folder).snapshot():
+        _ = 1 / 0

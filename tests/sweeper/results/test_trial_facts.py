@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import math
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from sweeper.core.errors import SweeperError
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
 from sweeper.results.trial_facts import trial_facts, trial_view
+from tests.sweeper.changed_tables import change
 from tests.sweeper.tables_by_pandas import frame
 
 
@@ -38,10 +41,19 @@ def test_a_finished_trial_on_one_screen(quickstart_folder: Path) -> None:
     assert "val, epoch 9" in text and "val, epoch 27" in text and "test, epoch 27" in text and "…" not in text
 
 
-def test_the_methods_of_the_sweep_are_listed_and_no_part_of_a_columns_name(quickstart_folder: Path) -> None:
-    assert "posthoc_temperature_weighted_nll" in Results(quickstart_folder).columns("evaluations")
-    grid = trial_facts(Results(quickstart_folder), None).posthoc
-    assert grid is not None and [row[0] for row in grid.rows] == ["uncalibrated", "temperature"]
+def test_a_method_that_could_not_be_fitted_says_why_and_a_weighted_metric_is_no_method(
+    quickstart_folder: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "changed"
+    shutil.copytree(quickstart_folder, folder, symlinks=True)
+    nothing = {f"posthoc_temperature_{name}": math.nan for name in ("ece", "nll")}
+    change(folder, "evaluations", lambda rows: rows.assign(posthoc_temperature_unavailable="all of class 0", **nothing))
+    name = str(leaderboard(Results(quickstart_folder)).best["trial"])  # type: ignore[index]
+    before, after = (trial_facts(Results(path), name).posthoc for path in (quickstart_folder, folder))
+    assert before is not None and after is not None
+    assert "reason" not in before.headings and not any("weighted" in row[0] for row in before.rows)
+    reasons = {row[0]: row[after.headings.index("reason")] for row in after.rows}
+    assert reasons["temperature"] == "all of class 0" and not reasons["uncalibrated"]
 
 
 def test_a_failed_trial_says_why(quickstart_folder: Path) -> None:

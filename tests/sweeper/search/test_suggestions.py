@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from sweeper.core.errors import SweeperError
-from sweeper.core.ids import SweepPaths, config_hash
+from sweeper.core.ids import FIRST_ADDED, SweepPaths, config_hash
 from sweeper.execution.driver.context import TOGETHER, TrialValues
 from sweeper.journal.journal import Journal
 from sweeper.journal.records import Drawn, Record
@@ -299,6 +299,25 @@ def test_configurations_as_the_journal_has_them(tmp_path):
         known[3]
     with pytest.raises(LookupError):
         known[:]
+
+
+def test_configurations_of_added_seeds_are_read_from_the_journal(tmp_path):
+    journal = Journal(tmp_path, durable=False)
+    known = Configurations(3, lambda index: {"index": index}, tmp_path)
+    assert known[2] == {"index": 2}
+    with pytest.raises(IndexError):
+        known[FIRST_ADDED]
+    values = {"loss": {"name": "cross_entropy"}}
+    seeds = [{"configuration": FIRST_ADDED + at, "trial": FIRST_ADDED, "replicate": 1 + at, "seed": at,
+              "values": values, "question": "gamma"} for at in range(2)]  # fmt: skip
+    journal.append(made_body("added", {"round": 1, "seeds": seeds}))
+    assert known[FIRST_ADDED] == known[FIRST_ADDED + 1] == values, "the journal grew"
+    assert len(known) == 3 and [*known] == known[:] == [{"index": index} for index in range(3)]
+    with pytest.raises(IndexError):
+        known[FIRST_ADDED + 2]
+    refusing = Configurations(3, lambda index: {"index": index}, tmp_path, lambda values: "too good to be true")
+    with pytest.raises(SweeperError, match="too good"):
+        refusing[FIRST_ADDED]
 
 
 @pytest.mark.integration

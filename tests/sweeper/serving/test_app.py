@@ -26,11 +26,12 @@ NAME = "small"
 
 @pytest.fixture(scope="module")
 def sweeps(tmp_path_factory):
-    """A sweep that this test drives, one with tables alone, and one whose file is damaged."""
+    """A sweep that this test drives, one with tables alone and a link to it, and one whose file is damaged."""
     made = Driven(tmp_path_factory.mktemp("served"))
     script = Script().attempt(1).report(0, 1, "early_stopped", rung=1).report(1, 3, objective=0.25)
     made.write(script)
     write_sweep(made.output / "tables", configurations=6, samples=30, failures=0)
+    (made.output / "linked").symlink_to(made.output / "tables")
     (made.output / "damaged").mkdir()
     (made.output / "damaged" / "sweep.yaml").write_text("samples: [")
     return made
@@ -54,6 +55,12 @@ def test_all_sweeps_are_in_one_table_and_one_that_is_damaged_says_so(server: Ser
 def test_a_sweeps_page_says_what_the_journal_says(server: Served):
     page = server.wait_for("/sweeps/small/", "Stopped last")
     assert "c00001" in page and "val_nll 0.2500" in page and "running towards" in page
+
+
+def test_a_linked_sweep_has_its_pages_under_the_links_name(server: Served):
+    assert 'href="/sweeps/linked/"' in server.wait_for("/", "linked")
+    for path in ("", "trials/c00001", "rows/trials.csv"):
+        assert server.ask(f"/sweeps/linked/{path}").status == 200
 
 
 def test_events_follow_the_journal(server: Served, sweeps):

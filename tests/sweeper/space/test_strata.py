@@ -4,7 +4,7 @@ import pytest
 
 from sweeper.core.errors import InvalidSearchSpace
 from sweeper.planning.plan import plan
-from sweeper.space.configurations import size_faults, stratum_sizes
+from sweeper.space.configurations import samples_needed, size_faults, stratum_sizes
 from sweeper.space.loading import load_spec
 
 SPACE = {
@@ -56,6 +56,15 @@ def test_strata_that_are_too_small_are_refused_with_their_size():
     text = refused("samples=1", "scheduler.within=[architecture, loss.score]")
     assert "the stratum mlp, no score has 1 trial (and 5 more of 6 strata)" in text
     assert "asha with these settings needs 3 to compare" in text
+
+
+def test_the_number_of_samples_that_suffices_is_named():
+    settings = ["scheduler.within=[architecture, loss.score]"]
+    too_few = load_spec(SPACE, settings).model_copy(update={"samples": 1})
+    needed = samples_needed(too_few)
+    assert needed is not None and f"raise samples to {needed}, " in refused("samples=1", *settings)
+    for samples, small in ((needed, False), (needed - 1, True)):
+        assert bool(size_faults(too_few.model_copy(update={"samples": samples}))) is small
 
 
 def test_a_rehearsal_has_strata_as_small_as_they_come():

@@ -92,6 +92,11 @@ def weightless():
     from dataclasses import replace
     data = load_dataset("digits")
     return replace(data, test=replace(data.test, weights=torch.zeros(len(data.test))))
+def doubled():
+    from dataclasses import replace
+    from trainables.datasets import Transform
+    data = load_dataset("digits")
+    return replace(data, transform=Transform(lambda raw: 2 * raw, data.test.inputs))
 """
 
 SPACE = {
@@ -195,6 +200,7 @@ def test_what_a_signature_does_not_tell_is_tried_out_before_the_sweep(folder):
         ("short", "bad:short gives a Split, which must be a trainables.datasets.DataSet"),
         ("floats", "bad:floats has targets of torch.float32 of shape (359,) in val"),
         ("weightless", "has weights of shape (359,) in test; give each sample a finite number above 0"),
+        ("doubled", "a transform whose module does not make the test split's inputs of its raw inputs"),
         ("mapping", "the type of probabilities is not known"),
     ],
 )

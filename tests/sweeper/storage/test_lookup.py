@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import tarfile
 from contextlib import nullcontext
 from pathlib import Path
@@ -33,6 +34,7 @@ from tests.sweeper.journal.test_state import Script
 from tests.sweeper.records import made_body
 from tests.sweeper.reporting.test_status import Driven
 from tests.sweeper.synthetic_sweep import write_sweep
+from trainables.files.atomic import creating
 
 
 def write(folder: Path, created: str | None, age: float = 0.0) -> Path:
@@ -216,6 +218,19 @@ def test_a_sweeps_own_links_are_no_others(quickstart_folder: Path, tmp_path: Pat
         (root / "tables").unlink()
 
 
+@pytest.mark.parametrize(
+    ("place", "own"),
+    [("wandb/offline-run-1-a/logs/debug-core.log", True), ("wandb/run-1-a/logs/debug-core.log", True),
+     ("wandb/latest-run", False), ("wandb/run-1-a/files", False), ("logs/debug-core.log", False), ("wandb", False)],
+)  # fmt: skip
+def test_of_a_trackers_links_only_the_one_that_nothing_opens_is_allowed(tmp_path: Path, place: str, own: bool) -> None:
+    link = tmp_path / place
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to("/elsewhere")
+    with nullcontext() if own else pytest.raises(SweeperError, match="sweeps have no such link"):
+        refuse_odd_files(SweepPaths(tmp_path))
+
+
 @pytest.fixture
 def output(quickstart_folder: Path, tmp_path: Path) -> Path:
     """A folder with one finished sweep."""
@@ -261,6 +276,25 @@ def test_an_archive_unpacks_to_the_same_sweep(output: Path, tmp_path: Path) -> N
     assert load("quickstart", tmp_path / "elsewhere").table("trials") == load("quickstart", output).table("trials")
     with pytest.raises(SweeperError, match="already exists"):
         lookup.archive("quickstart", output, None)
+
+
+def test_a_file_of_holes_is_not_packed(output: Path) -> None:
+    log = output / "quickstart" / "sweeper.log"
+    log.touch()
+    os.truncate(log, 2**40)
+    with pytest.raises(SweeperError, match=r"sweeper\.log claims 1,099,511,627,776 bytes"):
+        lookup.archive("quickstart", output, None)
+    assert not (output / "quickstart.tar.gz").exists()
+
+
+def test_a_killed_archive_leaves_nothing(output: Path) -> None:
+    child = os.fork()
+    if not child:
+        with creating(output / "quickstart.tar.gz") as file:
+            file.write(b"half")
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert [path.name for path in output.iterdir()] == ["quickstart"]
 
 
 def _project(folder: Path) -> None:

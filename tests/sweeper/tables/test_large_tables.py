@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.core.ids import SweepPaths
+from sweeper.tables.file_list import FileList
 from sweeper.tables.generations import Generations
 from sweeper.tables.large_tables import ALWAYS_WRITTEN, LARGE_TABLES, LOOKS, LargeTables
 from sweeper.tables.rows import FINAL
@@ -16,7 +17,7 @@ def test_a_seed_of_the_final_stage_owes_no_curvature(tmp_path: Path, caplog: pyt
     paths = SweepPaths(tmp_path)
     generations = Generations(paths)
     generations.clean()
-    large, shown = LargeTables(generations, {}), generations.create()
+    large, shown = LargeTables(generations, {}, FileList()), generations.create()
     large.expect(
         {"trial": "c00000", "replicate": r, "epoch": 1, "stage": stage} for r, stage in ((0, "end"), (1, FINAL))
     )

@@ -10,6 +10,7 @@ from hypothesis import given, strategies as st
 
 from sweeper.core.ids import SweepPaths, config_hash
 from sweeper.journal.best import Objective
+from sweeper.journal.state import ENDED
 from sweeper.space.loading import load_spec
 from sweeper.tracking.base import SWEEP_RUN, TrackedSweep
 from sweeper.tracking.points import MOST_EPOCHS, MOST_TRIALS, epoch_points, evaluation_points, thinned
@@ -128,3 +129,15 @@ def test_a_long_run_has_a_thousand_points_of_a_measurement_and_all_that_was_eval
     kept = [row["epoch"] for row in thinned(rows, epochs, evaluated)]
     assert len(kept) <= MOST_EPOCHS + len(evaluated) and kept == sorted(kept)
     assert {7, epochs, *range(every, epochs, every)} == {*kept}
+
+
+def test_the_sweeps_run_has_its_counts_once_and_the_recommended_configurations_metrics() -> None:
+    runs = projection_of([{"loss": {"name": "brier"}}])
+    runs.apply(made_record(0, "attempt", 1.0, {"attempt": 1}))
+    runs.apply(made_record(1, "ended", 2.0, {"outcome": "finished"}))
+    (counted,) = runs.take()
+    assert {point.key for point in counted.points} == {f"trials_{status}" for status in ENDED}
+    runs.recommend({"test_ece": 0.25})
+    (recommended,) = runs.take()
+    assert [*recommended.points] == [("recommended/test_ece", 0.25, 2000, 1)]
+    assert not runs.take()

@@ -22,12 +22,14 @@ from sweeper.core.ids import config_hash, trial_name
 from sweeper.journal.journal import read_journal, set_aside_damaged
 from sweeper.journal.reasons import decision_text
 from sweeper.journal.state import fold
+from sweeper.results import Results
+from sweeper.results.leaderboard import leaderboard
 from sweeper.tracking import sync as projection
 from sweeper.tracking.base import RunUpdate
 from sweeper.tracking.follower import Follower
 from sweeper.tracking.mlflow.client import RUN_STATUS, MlflowTracker
-from sweeper.tracking.mlflow.pages import TAG, delete_runs, experiments
-from sweeper.tracking.runs import sweep_id
+from sweeper.tracking.mlflow.experiment import SWEEP_TAG
+from sweeper.tracking.mlflow.pages import delete_runs, experiments
 from tests.alive import wait_for_ends
 from tests.mlflow_stores import Server, by_column, expected_points, free_port, postgresql, rounded
 from tests.patience import patient
@@ -55,7 +57,7 @@ def assert_complete(sweep: Any, uri: str, *, abandoned: bool = False) -> None:
     (parent,) = (r for r in runs if r.data.tags["configuration"] == "sweep")
     started = {fields(r)["configuration"] for r in records if "configuration" in fields(r)}
     assert len(runs) == len(children) + 1
-    assert experiment.tags[TAG].startswith("deflate;") and not parent.inputs.dataset_inputs
+    assert not parent.inputs.dataset_inputs
     assert len({run.inputs.dataset_inputs[0].dataset.digest for run in children.values()}) == 1
     assert children.keys() == started
     points = expected_points(records)
@@ -171,10 +173,13 @@ def test_the_parent_carries_tables_report_and_diagram_and_each_diagram_comes_wit
     experiment = client.get_experiment_by_name(sweep.paths.name)
     (parent,) = client.search_runs([experiment.experiment_id], "tags.configuration = 'sweep'")
     assert parent.info.status == "FINISHED"
+    best = leaderboard(Results(sweep.root)).best
+    shown = {f"recommended/{name}": best[name] for name in ("test_ece",)} | {"recommended/val_nll": best["judged"]}
+    logged = {key: value for key, value in parent.data.metrics.items() if key.startswith("recommended/")}
+    assert logged == pytest.approx(shown)
     paths = {item.path for item in client.list_artifacts(parent.info.run_id)}
     assert paths == {"tables", "report.html", "sweep.yaml", "reliability_diagram.svg"}
     described = experiment.tags["mlflow.note.content"]
-    assert described.startswith("[All trials](#/experiments/")
     assert "validation NLL" in described and "Filters for the search box" in described
     children = client.search_runs([experiment.experiment_id], "tags.trial LIKE 'c%'")
     assert len(children) == 3
@@ -246,12 +251,12 @@ def test_sweeps_may_share_an_experiment_with_a_name_of_its_own(random_sweep: Any
         sweep.paths.sweep_file.write_text(text.replace("experiment: null", "experiment: /Users/me/calibration"))
         drive(sweep)
         projection.sync(sweep.root, uri)
-    (experiment,) = [e for e in MlflowClient(uri).search_experiments() if TAG in e.tags]
+    (experiment,) = [e for e in MlflowClient(uri).search_experiments() if SWEEP_TAG in e.tags]
     assert experiment.name == "/Users/me/calibration"
     runs = MlflowClient(uri).search_runs([experiment.experiment_id], max_results=100)
     assert {run.data.tags["sweep"] for run in runs} == {sweep.paths.name for sweep in sweeps}
     assert [each[1] for each in experiments(uri, sweeps[0].paths.name)] == [experiment.experiment_id]
-    assert delete_runs(uri, sweeps[0].paths.name, sweep_id(sweeps[0].paths.journal)) == 3
+    assert delete_runs(uri, sweeps[0].paths) == 3
     left = MlflowClient(uri).search_runs([experiment.experiment_id], max_results=100)
     assert {run.data.tags["sweep"] for run in left} == {sweeps[1].paths.name}
 

@@ -8,18 +8,18 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
-from sweeper.api.arguments import checked, tracking_address
 from sweeper.core.errors import SweeperError
-from sweeper.core.ids import trial_name
+from sweeper.core.ids import SweepPaths, trial_name
 from sweeper.journal.journal import read_journal
 from sweeper.journal.state import fold
 from sweeper.tracking.base import kind_of
+from sweeper.tracking.choice import checked, tracker_for
 from sweeper.tracking.follower import Follower
 from sweeper.tracking.sync import sync
 from sweeper.tracking.tensorboard import ENDED
 from tests.mlflow_stores import by_column, expected_points
 from tests.patience import patient
-from tests.sweeper.tracking.test_sync import drive
+from tests.sweeper.tracking.test_sync import drive, with_tables
 
 
 def assert_complete(sweep: Any, folder: Path) -> None:
@@ -59,13 +59,40 @@ def test_event_files_equal_the_journal_after_every_sync(random_sweep: Any) -> No
     assert "TensorBoard is complete" in str(report)
 
 
+def test_the_sweeps_own_run_has_each_point_once_also_under_a_new_name(random_sweep: Any) -> None:
+    sweep = with_tables(random_sweep(1, name="named", count=2))
+    sync(sweep.root, "tensorboard:")
+    moved = sweep.root.rename(sweep.root.with_name("renamed"))
+    for _ in range(2):
+        sync(moved, "tensorboard:")
+    assert {folder.name for folder in (moved / "tensorboard").iterdir()} == {"c00000", "c00001", "renamed"}
+    run = EventAccumulator(str(moved / "tensorboard" / "renamed")).Reload()
+    assert {"trials_completed", "recommended/val_nll", "recommended/test_ece"} <= {*run.Tags()["scalars"]}
+    assert all(len(run.Scalars(key)) == 1 for key in run.Tags()["scalars"])
+
+
+def test_a_folder_elsewhere_has_each_sweep_once_whatever_its_name(random_sweep: Any, tmp_path: Path) -> None:
+    sweeps = [random_sweep(number, name=f"{place}/same", count=2) for number, place in ((1, "a"), (1, "b"))]
+    for sweep in sweeps:
+        drive(sweep)
+        sync(sweep.root, f"tensorboard:{tmp_path / 'runs'}")
+    before = {folder.name for folder in (tmp_path / "runs").iterdir()}
+    assert len(before) == 2
+    sweeps[0].paths = SweepPaths(sweeps[0].root.rename(tmp_path / "a" / "renamed"))
+    sync(sweeps[0].paths.root, f"tensorboard:{tmp_path / 'runs'}")
+    (new,) = {folder.name for folder in (tmp_path / "runs").iterdir()} - before
+    assert new.startswith("renamed-") and len([*(tmp_path / "runs").iterdir()]) == 2
+    assert_complete(sweeps[0], tmp_path / "runs" / new)
+
+
 @pytest.mark.integration
 def test_the_follower_fills_a_folder_elsewhere(random_sweep: Any, tmp_path: Path) -> None:
     sweep = random_sweep(2, name="elsewhere", count=3)
     with Follower(sweep.paths, f"tensorboard:{tmp_path / 'runs'}") as follower:
         drive(sweep)
         assert follower.wait(patient(60)) == []
-    assert_complete(sweep, tmp_path / "runs" / sweep.paths.name)
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert_complete(sweep, folder)
 
 
 @pytest.mark.parametrize(
@@ -86,8 +113,8 @@ def test_an_address_that_nobody_serves_is_refused(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(SweeperError, match=r"gopher:// is not an MLflow tracking store"):
         checked("gopher://x")
     with pytest.raises(SweeperError, match="beside the sweep, which is in a store"):
-        tracking_address("tensorboard:", "s3://bucket/sweeps")
-    assert tracking_address("tensorboard:/mnt/runs", "s3://bucket/sweeps") == "tensorboard:/mnt/runs"
+        tracker_for("s3://bucket/sweeps", "tensorboard:")
+    assert tracker_for("s3://bucket/sweeps", "tensorboard:/mnt/runs") == "tensorboard:/mnt/runs"
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     with pytest.raises(SweeperError, match="TensorBoard is not installed"):
         checked("tensorboard:")

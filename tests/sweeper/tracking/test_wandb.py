@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from sweeper.api.arguments import checked
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import trial_name
 from sweeper.journal.journal import read_journal
 from sweeper.journal.state import fold
+from sweeper.tracking.choice import checked
 from sweeper.tracking.follower import Follower
 from tests.faults.processes import wait_until
 from tests.mlflow_stores import by_column, expected_points, free_port

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from trainables.curvature.lanczos import gradient_start, lanczos
+from trainables.curvature.lanczos import complete_run, gradient_start, lanczos, lanczos_run
 
 
 def matrix(values, seed=0):
@@ -16,18 +16,19 @@ def matrix(values, seed=0):
     return (vectors * values) @ vectors.T, vectors
 
 
-def run(symmetric, start, steps=200, tolerance=1e-8):
+def run(symmetric, start, steps=200, tolerance=1e-8, starts=1):
     generator = torch.Generator().manual_seed(7)
-    return lanczos(lambda v: symmetric @ v, start, steps=steps, tolerance=tolerance, generator=generator)
+    within = lanczos_run(start, steps=steps, tolerance=tolerance, generator=generator, starts=starts)
+    return complete_run(within, lambda v: symmetric @ v)
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.integers(0, 10_000), st.integers(1, 40), st.floats(-5, 5))
-def test_finds_both_ends_with_true_residuals(seed, size, shift):
+@given(st.integers(0, 10_000), st.integers(1, 40), st.floats(-5, 5), st.integers(1, 3))
+def test_finds_both_ends_with_true_residuals(seed, size, shift, starts):
     generator = torch.Generator().manual_seed(seed)
     values = torch.randn(size, generator=generator, dtype=torch.float64) * 3 + shift
     symmetric, _ = matrix(values, seed)
-    found = run(symmetric, torch.randn(size, generator=generator, dtype=torch.float64))
+    found = run(symmetric, torch.randn(size, generator=generator, dtype=torch.float64), starts=starts)
     assert math.isclose(found.lambda_max, float(values.max()), rel_tol=1e-6, abs_tol=1e-9)
     assert math.isclose(found.lambda_min, float(values.min()), rel_tol=1e-6, abs_tol=1e-9)
     for index in (0, -1):
@@ -54,6 +55,31 @@ def test_reaches_eigenvectors_orthogonal_to_the_start():
     found = run(symmetric, vectors[:, 1].contiguous())
     assert math.isclose(found.lambda_max, 5, rel_tol=1e-9)
     assert math.isclose(found.lambda_min, -4, rel_tol=1e-9)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10_000), st.integers(2, 40), st.integers(1, 3), st.sampled_from([0.0, 1e-2, 0.3]))
+def test_several_runs_keep_the_projection_its_products_and_residuals(seed, steps, starts, tolerance):
+    generator = torch.Generator().manual_seed(seed)
+    symmetric, _ = matrix(torch.randn(50, generator=generator, dtype=torch.float64), seed)
+    found = run(symmetric, torch.randn(50, generator=generator, dtype=torch.float64), steps, tolerance, starts)
+    torch.testing.assert_close(found.basis @ found.basis.T, torch.eye(len(found.values), dtype=torch.float64))
+    torch.testing.assert_close(found.images, found.basis @ symmetric)
+    assert math.isclose(found.trace, float((found.images * found.basis).sum()), rel_tol=1e-9, abs_tol=1e-9)
+    vectors = found.coordinates.T @ found.basis
+    true = (vectors @ symmetric - found.values[:, None] * vectors).norm(dim=1)
+    torch.testing.assert_close(found.residuals, true, rtol=1e-6, atol=1e-7)
+
+
+def test_a_second_start_finds_the_end_that_the_first_one_cannot_see():
+    symmetric, vectors = matrix([50.0, -3.0, *torch.linspace(-1, 1, 98).tolist()])
+    start = vectors @ torch.ones(100, dtype=torch.float64)
+    start -= (1 - 1e-9) * (start @ vectors[:, 1]) * vectors[:, 1]
+    once, twice = (run(symmetric, start, tolerance=1e-2, starts=starts) for starts in (1, 2))
+    assert once.lambda_min > -1.01 and once.residuals[0] <= 1e-2 * once.norm
+    assert twice.lambda_min == pytest.approx(-3, rel=1e-2)
+    assert twice.lambda_min_residual == pytest.approx(float(twice.residuals[0]) / abs(twice.lambda_min))
+    assert len(twice.values) < 40
 
 
 def test_copies_no_eigenvalue():

@@ -1,3 +1,4 @@
+import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as parquet
@@ -65,12 +66,45 @@ def test_constant_inputs_stay_finite(tmp_path):
         (np.where(INPUTS > 8, np.nan, INPUTS), TARGETS, None, "not finite numbers"),
         (INPUTS, TARGETS, np.where(SPLIT == "val", "valid", SPLIT), "use train, val and test"),
         (INPUTS, TARGETS, np.where(SPLIT == "val", "train", SPLIT), "no samples in split val"),
-        (INPUTS, np.array([{}] * 100), None, "cannot be read as .npz"),
+        (INPUTS, np.array([{}] * 100), None, "pickled objects"),
+        (np.where(INPUTS > 8, 1e300, INPUTS.astype(np.float64)), TARGETS, None, "not finite numbers"),
+        (INPUTS.astype(complex), TARGETS, None, "not finite numbers"),
+        (INPUTS.astype("m8[s]"), TARGETS, None, "not finite numbers"),
+        (INPUTS, TARGETS.astype("m8[s]"), None, "not whole numbers"),
+        (INPUTS, np.where(TARGETS, TARGETS, np.inf), None, "without gaps"),
+        (INPUTS, np.where(TARGETS, TARGETS, np.nan), None, "not whole numbers"),
+        (INPUTS[:0], TARGETS[:0], None, r"inputs \(0, 6\)"),
+        (INPUTS[:, :0], TARGETS, None, r"inputs \(100, 0\)"),
+        (INPUTS, TARGETS * 0, None, "targets of one class"),
+        (INPUTS, TARGETS, np.array([SPLIT, SPLIT]).T, "one split per sample"),
+        (INPUTS, TARGETS, np.arange(100), "use train, val and test"),
     ],
 )
 def test_inconsistent_arrays_are_named(tmp_path, inputs, targets, split, sentence):
     with pytest.raises(DataSetUnavailableError, match=sentence):
         load_dataset("arrays", path=str(write(tmp_path / "own.npz", inputs, targets, split)))
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".h5"])
+def test_arrays_that_are_not_used_are_named_and_texts_of_bytes_are_texts(tmp_path, suffix):
+    path, arrays = tmp_path / f"own{suffix}", {"inputs": INPUTS, "targets": TARGETS, "split": SPLIT.astype("S")}
+    if suffix == ".h5":
+        with h5py.File(path, "w") as file:
+            for name, array in {**arrays, "weights": np.ones(100)}.items():
+                file[name] = array
+            file["elsewhere"] = h5py.ExternalLink("/dev/zero", "/x")
+    else:
+        np.savez(path, **arrays, weights=np.ones(100), elsewhere=np.array([{}]))
+    data = load_dataset("arrays", path=str(path), standardise=False)
+    assert torch.equal(data.test.inputs, torch.from_numpy(INPUTS[80:]))
+    (note,) = data.notes
+    assert "weights" in note and "elsewhere" in note
+
+
+def test_the_folders_of_a_file_are_no_columns(tmp_path):
+    (tmp_path / "target=7").mkdir()
+    data = load_dataset("arrays", path=str(write(tmp_path / "target=7" / "own.parquet")))
+    assert data.classes == 4
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".parquet"])

@@ -2,12 +2,11 @@
 
 import json
 
-import numpy as np
 import pytest
 import torch
 
 from sweeper.planning.costs import dataset_size
-from tests.trainables.stream_files import jpeg, write_shards, write_tree
+from tests.trainables.stream_files import jpeg, write_tree
 from trainables.datasets import load_dataset
 from trainables.datasets.cache import DataSetUnavailableError
 
@@ -72,27 +71,16 @@ def test_kaggles_archive_with_its_table_of_validation_images(tmp_path):
         _load(tmp_path)
 
 
-def test_shards_named_as_timms_are(tmp_path):
-    write_shards(tmp_path, "train", shards=2, samples=9, classes=3)
-    write_shards(tmp_path, "validation", shards=1, samples=12, classes=3)
-    _mapping(tmp_path)
-    found = _load(tmp_path)
-    assert found.class_names == NAMES and len(found.train) == 18 and len(found.val) == len(found.test) == 6
-    image = found.train.head(18)
-    assert image.shape == (18, 3, 16, 16) and image.dtype == torch.float32
-    assert np.array_equal(found.train.targets, np.arange(18) % 3)
-
-
 def test_what_is_missing_is_named(tmp_path):
     with pytest.raises(DataSetUnavailableError, match="does not contain train and val"):
         _load(tmp_path)
-    write_shards(tmp_path / "s", "train", shards=1, samples=6, classes=3)
-    with pytest.raises(DataSetUnavailableError, match="not of both train and val"):
-        _load(tmp_path / "s")
     write_tree(tmp_path / "f" / "train", IDS, 2)
     write_tree(tmp_path / "f" / "val", IDS, 2)
     (tmp_path / "f" / "imagenet_class_index.json").write_text('{"0": ["n1", "one"]}')
     with pytest.raises(DataSetUnavailableError, match="names 1 classes, and the images have 3"):
+        _load(tmp_path / "f")
+    (tmp_path / "f" / "imagenet_class_index.json").write_text("[1, 2]")
+    with pytest.raises(DataSetUnavailableError, match="is not a class index"):
         _load(tmp_path / "f")
 
 

@@ -8,7 +8,8 @@ import torch
 from tests.trainables.small_data import source_of
 from trainables.datasets import DataSetUnavailableError, load_dataset, newsgroups as module
 from trainables.datasets.base import hash_of_splits
-from trainables.datasets.text import frequent_words, padded_ids, read_word_vectors, words_of
+from trainables.datasets.raw_inputs import padded_ids, words_of
+from trainables.datasets.text import frequent_words, read_word_vectors
 
 GROUPS = ("alt.atheism", "comp.graphics", "sci.space")
 PINNED_SPLIT = "57efc371fee474536bae436f202425f5adaa359cccd26ba1d63c2d7d1f57e0e5"

@@ -12,9 +12,8 @@ from PIL import Image
 from sweeper.core.errors import InvalidSearchSpace
 from sweeper.planning.preparation import prepare_dataset
 from sweeper.space.loading import load_spec
-from tests.trainables.stream_files import jpeg, write_shard, write_shards, write_tree
+from tests.trainables.stream_files import write_tree
 from trainables.datasets import load_dataset
-from trainables.datasets.base import stratified_split
 from trainables.datasets.cache import DataSetUnavailableError
 from trainables.datasets.sharing import content_key, shared_dataset
 from trainables.models import fit_fault
@@ -93,34 +92,17 @@ def test_folders_that_are_neither_splits_nor_classes_are_named(tmp_path, name, f
         sizes(name, tmp_path)
 
 
-def test_shards_are_divided_by_their_names_or_by_a_draw(tmp_path):
-    folder = write_shards(tmp_path / "named", "train", shards=2, samples=20)
-    write_shards(folder, "test", shards=1, samples=10)
-    (folder / "class_index.json").write_text('{"0": "even", "1": ["n2", "odd"]}')
-    found = _load(folder, validation_fraction=0.2)
-    assert {name: len(split) for name, split in found.splits.items()} == {"train": 32, "val": 8, "test": 10}
-    assert found.class_names == ("even", "odd")
-    write_shards(tmp_path / "plain", "part", shards=2, samples=20)
-    plain = _load(tmp_path / "plain")
-    rows = stratified_split(np.arange(40) % 2, (0.1, 0.2), 42)
-    assert [s.source.rows.tolist() for s in plain.splits.values()] == [part.tolist() for part in rows]
-
-
 def test_no_pixel_is_read_to_load_and_name_it(tmp_path):
-    folder = write_shards(tmp_path / "shards", "train", shards=2, samples=30)
+    folder = write_tree(tmp_path / "photos", NAMES, 20)
     expected = content_key(_load(folder))
-    for path in folder.iterdir():
-        content = bytearray(path.read_bytes())
-        for at in range(len(content) - 1):  # every picture is spoilt, and the archive is not
-            if content[at : at + 2] == b"\xff\xda":
-                content[at + 2 : at + 12] = bytes(10)
-        path.write_bytes(content)
+    for path in folder.rglob("*.JPEG"):
+        path.write_bytes(bytes(path.stat().st_size))
     shutil.rmtree(tmp_path / "data")
     assert content_key(_load(folder)) == expected
 
 
 def test_the_name_of_the_contents_knows_views_and_not_workers(tmp_path):
-    folder = write_shards(tmp_path / "shards", "train", shards=1, samples=40)
+    folder = write_tree(tmp_path / "photos", ["a", "b"], 20)
     key = content_key(_load(folder))
     assert content_key(_load(folder, workers=3)) == key
     others = [{"image_size": 20}, {"randaugment": 1}, {"augment": False}, {"validation_fraction": 0.2}, {"area": 0.5}]
@@ -131,7 +113,7 @@ def test_the_name_of_the_contents_knows_views_and_not_workers(tmp_path):
 
 
 def test_it_takes_no_memory_and_trains_evaluates_and_continues_to_the_bit(tmp_path):
-    folder = write_shards(tmp_path / "shards", "train", shards=2, samples=40)
+    folder = write_tree(tmp_path / "photos", ["a", "b"], 40)
     settings = TrialSettings(
         {"name": "streamed_images", "folder": str(folder), "image_size": 16, "workers": 2}, 2, (2,), "val_nll",
         EvaluationSettings(bootstrap=0),
@@ -166,24 +148,6 @@ def test_it_takes_no_memory_and_trains_evaluates_and_continues_to_the_bit(tmp_pa
     assert len(few.train) == 32 and torch.equal(few.train.head(4), data.train.head(4))
 
 
-@pytest.mark.parametrize(
-    ("spoil", "rule"),
-    [
-        (lambda folder: (folder / "class_index.json").write_text("[1, 2]"), "is not a class index"),
-        (lambda folder: (folder / "class_index.json").write_text('{"0": "a", "1": "b", "2": "c"}'), "too few images"),
-        (
-            lambda folder: write_shard(folder / "x-test-0.tar", [{"jpg": jpeg(0, 0), "cls": b"7"}]),
-            "has class 7 in test, and 2 classes",
-        ),
-    ],
-)
-def test_what_does_not_fit_together_is_refused(tmp_path, spoil, rule):
-    folder = write_shards(tmp_path / "shards", "train", shards=1, samples=40)
-    spoil(folder)
-    with pytest.raises(DataSetUnavailableError, match=rule):
-        _load(folder)
-
-
 def test_a_class_without_a_folder_or_images_is_refused(tmp_path):
     for part in ("train", "val"):
         write_tree(tmp_path / "photos" / part, NAMES, 4)
@@ -197,7 +161,7 @@ def test_a_class_without_a_folder_or_images_is_refused(tmp_path):
 
 
 def test_a_sweep_is_told_at_once_what_it_cannot_have(tmp_path):
-    folder = write_shards(tmp_path / "shards", "train", shards=1, samples=80)
+    folder = write_tree(tmp_path / "photos", ["a", "b"], 40)
     space = f"""
 dataset: {{name: streamed_images, folder: {folder}, image_size: 16}}
 scheduler: {{name: none, max_epochs: 1}}

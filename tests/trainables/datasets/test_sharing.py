@@ -53,7 +53,7 @@ def same(one, other):
             same(left, right)
         elif isinstance(left, torch.Tensor):
             assert torch.equal(left, right) and left.dtype == right.dtype, field.name
-        else:
+        elif field.name != "transform":  # copies for workers have none
             assert left == right, field.name
 
 

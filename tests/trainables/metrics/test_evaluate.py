@@ -7,9 +7,9 @@ from hypothesis import given, settings, strategies as st
 from tests.trainables import reference_metrics as reference
 from trainables.metrics import METRIC_NAMES, evaluate_probabilities, reliability_bins, softmax64
 from trainables.metrics.base import UnusablePredictions, log_softmax64
-from trainables.metrics.binning import MANY, equal_width_bin, stable_order
+from trainables.metrics.binning import equal_width_bin, mean_of_ties
 from trainables.metrics.evaluate import evaluate_networks
-from trainables.metrics.out_of_distribution import rank_weights, tied_rank_weights
+from trainables.metrics.out_of_distribution import rank_weights
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -24,7 +24,7 @@ def test_every_metric_agrees_with_its_plain_definition(seed):
 @pytest.mark.parametrize("seed", range(20))
 def test_networks_together_are_each_one_alone_to_the_last_bit(seed):
     random = np.random.default_rng(seed)
-    networks, samples, classes = random.integers(1, 7), random.integers(15, MANY + 200), random.integers(2, 12)
+    networks, samples, classes = random.integers(1, 7), random.integers(15, 1200), random.integers(2, 12)
     scale = random.choice([0.1, 1, 30, 2000], size=(networks, 1, 1))  # the last one underflows
     logits = random.normal(size=(networks, samples, classes)) * scale
     logits = np.round(logits) if seed % 2 else logits
@@ -41,7 +41,7 @@ def test_tied_confidences_share_their_weight(seed):
     loss = random.random(40)
     expected = reference.risk_coverage_area(confidence, loss)
     for order in (np.argsort(confidence, kind="stable"), np.lexsort([random.random(40), confidence])):
-        found = tied_rank_weights(confidence[order]) @ loss[order] / 40
+        found = rank_weights(40) @ mean_of_ties(confidence[order], loss[order]) / 40
         assert found == pytest.approx(expected, abs=1e-13), "whichever of the tied comes first"
 
 
@@ -133,10 +133,7 @@ def test_metrics_do_not_depend_on_the_order_of_samples_and_stay_in_range(seed, c
     found = evaluate_probabilities(probabilities, targets, 10)
     shuffled = np.random.default_rng(seed).permutation(len(targets))
     again = evaluate_probabilities(probabilities[shuffled], targets[shuffled], 10)
-    tied = len(np.unique(probabilities.max(1))) < len(targets) or len(np.unique(probabilities)) < probabilities.size
-    for name in METRIC_NAMES:
-        if not (tied and name in ("ada_ece", "cw_ada_ece")):
-            assert again[name] == pytest.approx(found[name], abs=1e-9, nan_ok=True)
+    assert again == pytest.approx(found, abs=1e-9, nan_ok=True)
     for name in ("accuracy", "top5", "ece", "ada_ece", "mce", "cw_ece", "cw_ada_ece", "aurc", "s99", "confidence"):
         assert 0.0 <= found[name] <= 1.0
     assert 0.0 <= found["brier"] <= 2.0
@@ -187,14 +184,6 @@ def test_metrics_are_the_same_by_name(names):
     every, found = evaluate_probabilities(*case), evaluate_probabilities(*case, names=names)
     assert tuple(found) == names
     assert found == pytest.approx({name: every[name] for name in names}, rel=0, abs=0, nan_ok=True)
-
-
-@pytest.mark.parametrize("samples", [10, MANY, 5000])
-@pytest.mark.parametrize("different", [1, 2, 50, 10**9])
-def test_order_is_stable(samples, different):
-    values = np.random.default_rng(different).integers(0, different, (3, samples)) / different
-    assert (stable_order(values) == np.argsort(values, axis=1, kind="stable")).all()
-    assert (stable_order(values[0]) == np.argsort(values[0], kind="stable")).all()
 
 
 @pytest.mark.parametrize("seed", range(5))

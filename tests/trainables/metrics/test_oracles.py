@@ -121,13 +121,6 @@ def test_equal_mass_error_of_torch_uncertainty(seed, torchmetrics_error):
     assert found == pytest.approx(float(module._ace_compute(confidence, correct, 15)), abs=1e-10)
 
 
-def test_ties_across_equal_mass_bins_follow_the_order_of_samples():
-    """A tie that straddles two bins has no right answer: ours keeps the samples' order, other sorts need not."""
-    confidence = np.full(4, 0.5)
-    assert calibration_error(confidence, np.array([1.0, 1.0, 0.0, 0.0]), 2, "equal_mass") == pytest.approx(0.5)
-    assert calibration_error(confidence, np.array([1.0, 0.0, 1.0, 0.0]), 2, "equal_mass") == pytest.approx(0.0)
-
-
 def test_quantile_edges_drop_the_least_confident_sample_and_ours_do_not():
     """AdaECE as released by mukhoti: edges interpolated from sorted confidences, bins (l, u]."""
     random = np.random.default_rng(0)

@@ -124,7 +124,7 @@ def test_what_a_folder_lacks_is_one_sentence(folder, dataset, tmp_path):
         build_for(dataset, architecture(tmp_path))
     build_for(dataset, architecture(tmp_path, pretrained=False))
     with pytest.raises(DataSetUnavailableError, match=r"no tokenizer\.json in .*hf download"):
-        tokenized(TEXTS, str(tmp_path), 16)
+        tokenized(TEXTS, str(tmp_path), 16, "text")
 
 
 @pytest.mark.parametrize("answer", ["y\n", ""])

@@ -24,7 +24,8 @@ def score_cell(probabilities, targets, bins=15):
     samples = len(targets)
     confidence = probabilities.max(axis=1)
     correct = probabilities.argmax(axis=1) == targets
-    order = np.argsort(confidence, kind="stable")
+    correct = np.array([correct[confidence == c].mean() for c in confidence])
+    order = np.argsort(confidence)
     ece = sum(abs((confidence[g] - correct[g]).sum()) for g in np.array_split(order, bins)) / samples
     with np.errstate(divide="ignore"):
         return ece, -np.log(probabilities[np.arange(samples), targets]).mean()

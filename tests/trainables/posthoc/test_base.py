@@ -6,15 +6,13 @@ import numpy as np
 import pytest
 
 from tests.trainables.predictions import drawn_predictions
-from trainables.metrics import METRIC_NAMES, softmax64
+from trainables.metrics import METRIC_NAMES, evaluate_probabilities, softmax64
 from trainables.metrics.refinement import FOLDS, folds_of
-from trainables.posthoc import POSTHOC, PosthocUnavailable, fit
+from trainables.posthoc import POSTHOC, Calibrator, PosthocMethod, PosthocUnavailable, fit
 from trainables.posthoc.base import cross_fitted, parameter_names
 
 OPTIONS = {"focal_map": {"gamma": 2.0}, "metacal_acc": {"accuracy": 0.7}}
-ONE_VS_REST = {"isotonic", "histogram_binning", "venn_abers", "platt", "beta", "spline", "scaling_binning"}
-REORDERING = {"vector", "matrix", "structured_matrix", "dirichlet", *ONE_VS_REST}
-MIXTURES = {"ensemble_temperature", *ONE_VS_REST}
+ORDER_KEEPING = ("temperature", "focal_map", "focal_temperature", "ensemble_temperature")
 
 
 def logits_and_targets(samples=400):
@@ -51,10 +49,11 @@ def test_calibrators_travel_between_processes(fitted):
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(fitted))(logits), fitted(logits))
 
 
-def test_accuracy_preserving_methods_keep_the_prediction(fitted):
-    logits, _ = logits_and_targets()
-    if not fitted.name.startswith("metacal") and fitted.name not in REORDERING:
-        np.testing.assert_array_equal(fitted(logits).argmax(1), logits.argmax(1))
+@pytest.mark.parametrize("name", ORDER_KEEPING)
+def test_accuracy_preserving_methods_keep_the_prediction(name):
+    logits, targets = logits_and_targets()
+    found = fit(name, logits, targets, **OPTIONS.get(name, {}))(logits)
+    np.testing.assert_array_equal(found.argmax(1), logits.argmax(1))
 
 
 def test_only_underflowed_probabilities_need_their_logits(fitted):
@@ -64,7 +63,7 @@ def test_only_underflowed_probabilities_need_their_logits(fitted):
     found = fitted.underflowed(1e4 * logits, probabilities)
     if found is not None:
         np.testing.assert_array_equal(softmax64(found), probabilities)
-    assert (found is None) == (fitted.name in MIXTURES)
+    assert (found is None) == (type(fitted).underflowed is Calibrator.underflowed)
 
 
 @pytest.mark.parametrize("name", sorted(POSTHOC))
@@ -151,6 +150,92 @@ def test_a_logit_of_minus_infinity_is_a_probability_of_zero(name):
     found.underflowed(with_zeros(logits, targets), probabilities)
     (values, _) = cross_fitted(name, with_zeros(logits, targets), targets, OPTIONS.get(name, {}))
     assert np.isfinite(values).all()
+
+
+def hostile_cases():
+    """Return logits [N, 4] and targets as no network should give them, by name."""
+    logits, targets = logits_and_targets(96)
+    rows, top = np.arange(96), logits.argmax(1)
+    with np.errstate(divide="ignore"):
+        half = np.log(softmax64(6 * logits).astype(np.float16).astype(np.float32))
+    near_zero = np.where(np.arange(4) == top[:, None], 0.0, -700 - np.abs(logits) * 4)
+    one_hot = np.where(np.arange(4) == top[:, None], 0.0, -np.inf)
+    return {
+        "half precision": (half, targets),
+        "minus infinity": (np.where((logits < -1) & (logits < logits.max(1, keepdims=True)), -np.inf, logits), targets),
+        "subnormal": (near_zero, targets),
+        "one hot": (one_hot, targets),
+        "one hot and wrong": (one_hot, (top + 1) % 4),
+        "times 400": (400 * logits, targets),
+        "huge": (1e300 * logits, targets),
+        "overflowing": (np.where(logits > 2, 1.7e308, -1.7e308), targets),
+        "tiny": (1e-300 * logits, targets),
+        "far from 0": (logits + 1e17, targets),
+        "tied": (logits.round(), targets),
+        "constant": (0 * logits, targets),
+        "equal rows": (np.repeat(logits[:1], 96, axis=0), targets),
+        "absent class": (logits, np.where(targets == 2, 1, targets)),
+        "all right": (logits, top),
+        "all wrong": (logits, logits.argmin(1)),
+        "two samples": (logits[:2], np.array([0, 3])),
+        "fewer samples than classes": (np.tile(logits[:5], (1, 3)), rows[:5]),
+    }
+
+
+HOSTILE = hostile_cases()
+
+
+@pytest.mark.parametrize("name", sorted(POSTHOC))
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_method_gives_probabilities_or_a_reason(name, case):
+    logits, targets = HOSTILE[case]
+    try:
+        calibrator = fit(name, logits, targets, **OPTIONS.get(name, {}))
+        for applied_to in (logits, logits[::-1] / 3):
+            probabilities = calibrator(applied_to)
+            exact = calibrator.underflowed(applied_to, probabilities)
+            measured = evaluate_probabilities(probabilities, targets, 2, ("ece", "nll", "brier"), exact)
+            assert np.isfinite([*calibrator.parameters.values()]).all()
+            assert not np.isnan([*measured.values()]).any()  # an NLL above 1.8e308 is infinite
+    except PosthocUnavailable as error:
+        assert str(error)
+
+
+class Failing(Calibrator):
+    """A method with a defect."""
+
+    def __init__(self, result, parameters):
+        super().__init__("failing", parameters, 4)
+        self.result = result
+
+    def _probabilities(self, logits):
+        return self.result(logits)
+
+
+@pytest.mark.parametrize(
+    ("result", "parameters", "sentence"),
+    [
+        (lambda z: z / np.zeros_like(z), {}, "400 of 400 samples, the first 0, are not finite"),
+        (lambda z: 1 / 0, {}, "ZeroDivisionError"),
+        (lambda z: softmax64(z)[:, :2], {}, r"shape \(400, 2\): return the shape of the logits, \(400, 4\)"),
+        (lambda z: 2 * softmax64(z), {}, "must lie in"),
+        (softmax64, {"temperature": np.inf}, "temperature = inf"),
+    ],
+)
+def test_what_is_not_probabilities_is_a_reason(monkeypatch, result, parameters, sentence):
+    method = PosthocMethod("failing", lambda logits, targets: Failing(result, parameters))
+    monkeypatch.setitem(POSTHOC._components, "failing", method)
+    with pytest.raises(PosthocUnavailable, match=sentence):
+        fit("failing", *logits_and_targets())(logits_and_targets()[0])
+
+
+def test_a_fit_that_fails_is_a_reason(monkeypatch):
+    def build(logits, targets):
+        raise np.linalg.LinAlgError("singular")
+
+    monkeypatch.setitem(POSTHOC._components, "failing", PosthocMethod("failing", build))
+    with pytest.raises(PosthocUnavailable, match="LinAlgError: singular"):
+        fit("failing", *logits_and_targets())
 
 
 def test_a_sample_needs_a_logit_and_probabilities_are_not_logits():

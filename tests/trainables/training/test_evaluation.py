@@ -26,8 +26,7 @@ from trainables.metrics.out_of_distribution import OOD_COLUMNS
 from trainables.metrics.refinement import FOLDS, folds_of
 from trainables.metrics.weighted import WEIGHTED_COLUMNS
 from trainables.models import build_model
-from trainables.posthoc import POSTHOC, PosthocUnavailable, fit
-from trainables.training import evaluation as module
+from trainables.posthoc import POSTHOC, Calibrator, PosthocMethod, fit
 from trainables.training.evaluation import EvaluationSettings, curvature_subset, evaluate
 from trainables.training.prediction import predict
 from trainables.worker.trial_tables import BLOCKS_SCHEMA
@@ -186,18 +185,23 @@ def test_a_posthoc_method_that_refuses_its_data_leaves_its_reason(model, dataset
         assert "posthoc_temperature_ece" not in row and "ece" in row
 
 
-def test_a_posthoc_method_that_cannot_be_applied_leaves_its_reason(model, dataset, monkeypatch):
-    class Refuses:
-        parameters = {"temperature": 1.5}  # noqa: RUF012 - stands for a calibrator
+class Overflowing(Calibrator):
+    def _probabilities(self, logits):
+        return softmax64(logits * np.inf)
 
-        def __call__(self, logits):
-            raise PosthocUnavailable("these logits are not finite")
 
-    monkeypatch.setattr(module, "fit", lambda *arguments, **options: Refuses())
-    rows = _rows(model, dataset, _settings(curvature=False))
+def test_a_posthoc_method_that_fails_leaves_its_reason_and_the_others_are_measured(model, dataset, monkeypatch):
+    fitted = {
+        "nan": lambda logits, targets: Overflowing("nan", {}, 10),
+        "raises": lambda logits, targets: {}["nothing"],
+    }
+    for name, build in fitted.items():
+        monkeypatch.setitem(POSTHOC._components, name, PosthocMethod(name, build))
+    rows = _rows(model, dataset, _settings(curvature=False, posthoc=[*fitted, "temperature"], cross_fitted=["raises"]))
     for row in rows.values():
-        assert row["posthoc_temperature_unavailable"] == "these logits are not finite"
-        assert "posthoc_temperature_nll" not in row
+        assert all(row[f"posthoc_{name}_unavailable"] and f"posthoc_{name}_nll" not in row for name in fitted)
+        assert math.isfinite(row["posthoc_temperature_nll"])
+    assert "KeyError" in rows["val"]["cross_fitted_raises_unavailable"]
 
 
 @pytest.fixture

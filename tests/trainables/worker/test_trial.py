@@ -63,19 +63,6 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("optimizer", [{"name": "adam", "lr": 0.01, "momentum": None}, {}])
-def test_the_edge_of_stability_of_lanes_is_that_of_networks_alone(dataset, optimizer):
-    """After one epoch, before rounding has grown; lanes keep the optimisers' memories, which scale Adam's steps."""
-    measured = {"trajectory": {"splits": [], "curvature": {"samples": 32}}, "bootstrap": 0, "curvature": None}
-    found = {}
-    for packing in ("sequential", "fused"):
-        evaluation = EvaluationSettings.from_mapping(measured)
-        settings = replace(SETTINGS, evaluation=evaluation, packing=packing, rungs=(1,), report_seconds=0.0)
-        report = Trial(assignment(**optimizer), settings, dataset).advance().to_dict()
-        found[packing] = [row["sharpness_times_lr"] for row in report["epochs"]]
-    assert found["fused"] == pytest.approx(found["sequential"], rel=0.02) and min(found["fused"]) > 0
-
-
 @pytest.fixture
 def all_kept(monkeypatch):
     monkeypatch.setattr("trainables.worker.checkpoints.TrialFiles.keep_newest", lambda files, count: None)

@@ -119,6 +119,18 @@ def statistic_words(column: str) -> str | None:
     return None if match is None else f"{LOSS_WORDS.get(match[0], match[0].replace('_', ' '))} {match[1].label}"
 
 
+def measured_loss(loss: str) -> str:
+    """Return which loss a Hessian is of, and on which samples.
+
+    Example:
+        >>> measured_loss("training")
+        'the training loss on validation samples'
+    """
+    words = {"training": "the training loss", "cross_entropy": "cross-entropy"}
+    method = loss.removeprefix(f"{TEMPERED}_").replace("_", " ")
+    return f"{words.get(loss, f'cross-entropy after {method}')} on validation samples"
+
+
 def statistic_names(groups: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the statistics measured when these groups are requested, in column order.
 

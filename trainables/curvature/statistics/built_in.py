@@ -18,6 +18,7 @@ _add("matvecs", "number of Hessian-vector products", label="products", counted=T
     lambda m: float(m.operator.products)
 )
 _add("residual", "‖Hv − λv‖/|λ| for λ_max", label="residual of λ_max")(lambda m: m.ends.relative_residual)
+_add("lambda_min_residual", "‖Hv − λv‖/|λ| for λ_min", label="residual of λ_min")(lambda m: m.ends.lambda_min_residual)
 _add("samples", "number of samples in the mean loss", label="samples", counted=True)(lambda m: float(m.samples))
 
 _fisher = partial(_add, group="fisher")

@@ -66,9 +66,12 @@ def _curvature_together(lanes: Sequence[Replicate], settings: CurvatureSettings 
     # `tempered` needs each network's fitted temperature, which only its evaluation knows.
     if settings is None or TEMPERED in settings.losses:
         return [None] * len(lanes)
+    inputs, targets, weights = curvature_subset(lanes[0].dataset.val, settings.samples)
+    # A weighted mean is no mean over samples of equal weight, which lanes assume.
+    if weights is not None:
+        return [None] * len(lanes)
     networks = [Lane(own.measured, curvature_losses(own.loss, settings), own.seed) for own in lanes]
-    data = curvature_subset(lanes[0].dataset.val, settings.samples)[:2]
-    return measure_lanes(networks, *data, settings=settings)
+    return measure_lanes(networks, inputs, targets, settings=settings)
 
 
 def evaluated_together(

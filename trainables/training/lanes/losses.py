@@ -84,7 +84,7 @@ class _Family:
         first = self._mapped
         if not (first.batch_coupled or self._states) and not self._numbers:
             # A mean of independent terms without numbers per lane: the samples of all lanes form one batch.
-            return first.per_sample(logits.flatten(0, 1), targets.flatten()).view(targets.shape).mean(1)
+            return first.reduced(first.per_sample(logits.flatten(0, 1), targets.flatten()).view(targets.shape))
         if first.takes_lanes:
             return self._broadcast(logits, targets)
         numbers = {key: values.to(widened(logits[:0]).dtype) for key, values in self._numbers.items()}
@@ -102,7 +102,7 @@ class _Family:
             wide = widened(logits)
             for key, numbers in self._numbers.items():
                 setattr(self._mapped, key, numbers.to(wide).unsqueeze(1))
-            return self._mapped.values(wide, targets).mean(1)
+            return self._mapped.reduced(self._mapped.values(wide, targets))
 
     def _value(
         self, numbers: Mapping[str, Tensor], state: Mapping[str, Tensor], logits: Tensor, targets: Tensor

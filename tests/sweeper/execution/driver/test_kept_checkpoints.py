@@ -6,15 +6,16 @@ import random
 import pytest
 
 import sweeper
-from sweeper.core.ids import trial_name
+from sweeper.core.ids import FIRST_ADDED, configuration_index, trial_name
 from sweeper.execution.driver.context import Keeping, KeptCheckpoints
 from sweeper.journal.best import Objective, best_trials
-from sweeper.journal.records import Decision
+from sweeper.journal.records import AddedSeed, Decision
 from sweeper.journal.state import SweepState, TrialState
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
 from sweeper.scheduling.asha import Halving
 from sweeper.scheduling.base import Scheduler
+from sweeper.scheduling.contenders import REQUEST
 from sweeper.scheduling.ranking import Constraint
 from tests.running import SPACE, write_space
 from trainables.worker.trial_reports import CRASH, Failure
@@ -112,3 +113,42 @@ def test_a_crashed_trial_keeps_its_checkpoint_for_a_retry():
     checkpoints.tidy(0)
     checkpoints.tidy(1)
     assert shelf.names == {"c00000", "c00001"}
+
+
+def added_seed(own: int, trial: int, replicate: int, question: str, value: float) -> TrialState:
+    """Return a fresh seed that has ended."""
+    seed = AddedSeed(own, trial, replicate, 0, {"loss": {"name": "focal"}}, question)
+    decision = Decision("complete", "last_epoch", 3)
+    return TrialState(configuration=own, added=seed, status="completed", decision=decision, objective=value)
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("best", [1, 2])
+@pytest.mark.parametrize("question", ["network", REQUEST])
+def test_fresh_seeds_of_the_best_configurations_keep_theirs(question, best, seed):
+    rng, state = random.Random(seed), SweepState(4)
+    shelf = Shelf(0)
+    for index in range(4):
+        state.trials[index] = ended(index, rng)
+    # Configurations of the space, and one that was added and has the index of its first seed.
+    order = [(trial, replicate) for replicate in (1, 2, 3) for trial in (0, 1, 2, FIRST_ADDED)]
+    owns = {FIRST_ADDED + at: place for at, place in enumerate([(FIRST_ADDED, 1), *order[:3], *order[4:]])}
+    checkpoints = KeptCheckpoints(shelf, state, PLAIN, Keeping(best))
+    values: dict[int, dict[int, float]] = {}
+    for own in rng.sample([*owns], len(owns)):
+        trial, replicate = owns[own]
+        values.setdefault(trial, {})[own] = rng.choice([0.1, 0.2, 0.3])
+        state.trials[own] = added_seed(own, trial, replicate, question, values[trial][own])
+        shelf.names.add(trial_name(own))
+        checkpoints.tidy(own)
+        held = {owns[configuration_index(name)][0] for name in shelf.names}
+        assert held == values.keys(), "any of them can still become the best"
+        assert len(shelf.names) == (len(held) if question == REQUEST else sum(map(len, values.values())))
+        before = set(shelf.names)
+        KeptCheckpoints(shelf, state, PLAIN, Keeping(best)).remove_leftovers()
+        assert shelf.names == before, "a driver that takes up here removes nothing more"
+    before = {name: owns[configuration_index(name)][0] for name in shelf.names}
+    KeptCheckpoints(shelf, state, PLAIN, Keeping(best)).keep_best_seeds()
+    means = {trial: round(sum(own.values()) / len(own), 9) for trial, own in values.items()}
+    winners = {trial for trial, mean in means.items() if sum(other < mean for other in means.values()) < best}
+    assert shelf.names == {name for name, trial in before.items() if trial in winners}

@@ -9,9 +9,11 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 import sweeper
+from sweeper.exporting.program import raw_batches
+from sweeper.journal.segments import sweep_id
 from sweeper.tracking import sync as projection
 from sweeper.tracking.mlflow.logged_model import _run_of
-from sweeper.tracking.runs import sweep_id
+from sweeper.tracking.mlflow.pages import experiments
 from tests.mlflow_stores import Server
 from tests.sweeper.exporting.swept import DIGITS, calibrated, swept
 from tests.sweeper.tracking.test_sync import drive
@@ -73,12 +75,12 @@ def test_a_registered_model_gives_the_sweeps_probabilities_and_its_metrics_belon
     finally:
         mlflow.set_tracking_uri(None)
         mlflow.set_registry_uri(None)
-    test = load_dataset("digits").test
+    raw = next(raw_batches(load_dataset("digits"), 1000)).numpy()
     expected = calibrated(digits, done[1].trial, [0])
     for each in (loaded, by_id):
-        assert np.abs(each.predict(test.prepare(test.inputs).numpy()) - expected).max() < 1e-5
+        assert np.abs(each.predict(raw) - expected).max() < 1e-5
     assert loaded.metadata.signature.inputs.inputs[0].shape == (-1, 1, 8, 8)
-    assert np.array_equal(example, test.prepare(test.inputs[:1]).numpy())
+    assert np.array_equal(example, raw[:1])
 
 
 def test_a_model_belongs_to_its_own_sweep_and_not_to_another_of_that_name(random_sweep, uri):
@@ -88,7 +90,7 @@ def test_a_model_belongs_to_its_own_sweep_and_not_to_another_of_that_name(random
         drive(sweep)
         projection.sync(sweep.root, uri)
     client = MlflowClient(uri)
-    assert len(client.search_runs([client.get_experiment_by_name(sweeps[0].paths.name).experiment_id])) == 6
+    assert len(experiments(uri, "same-7")) == 2
     for sweep in sweeps:
         run = _run_of(client, sweep.paths, "c00001", uri)
         assert run.data.tags["sweep_id"] == sweep_id(sweep.paths.journal)

@@ -1,28 +1,21 @@
-"""The view that a link opens: MLflow's own form of it, within the length of its tags, whatever the space is."""
+"""Experiments of sweeps in MLflow, found and deleted, and its server, which ends with the command."""
 
-import base64
-import json
 import random
 import signal
 import socket
 import subprocess
 import sys
 import time
-import zlib
 from pathlib import Path
-from typing import Any
 
 import pytest
 from mlflow.tracking import MlflowClient
 
-from search_spaces import FOLDER
 from sweeper.core.errors import SweeperError
-from sweeper.core.labels import in_order
-from sweeper.space.configurations import varying_columns
-from sweeper.space.loading import load_spec
+from sweeper.core.ids import SweepPaths
+from sweeper.journal.segments import sweep_id
 from sweeper.tracking import sync as projection
-from sweeper.tracking.mlflow.pages import address, delete_runs, ended_with_this_process, experiments, serve, shared_view
-from sweeper.tracking.runs import sweep_id
+from sweeper.tracking.mlflow.pages import address, delete_runs, ended_with_this_process, experiments, serve
 from tests.alive import running, wait_for_ends
 from tests.faults.processes import below
 from tests.mlflow_stores import free_port
@@ -31,42 +24,9 @@ from tests.running import started
 from tests.seeds import drawn_seed
 from tests.sweeper.records import made_body
 
-LONGEST_TAG = 5000
-"""What MLflow's servers take as an experiment's tag."""
 
-
-def opened(tag: str) -> dict[str, Any]:
-    kind, _, packed = tag.partition(";")
-    assert kind == "deflate"
-    return json.loads(zlib.decompress(base64.b64decode(packed)))
-
-
-def test_trials_are_in_a_flat_table_best_first_with_charts_of_what_varies():
-    view = opened(shared_view("val_accuracy", "max", ["config_loss_name", "config_loss_gamma"], 48))
-    assert (view["orderByKey"], view["orderByAsc"], view["runsHiddenMode"]) == (
-        "metrics.`finished/val_accuracy`", False, "SHOW_ALL"
-    )  # fmt: skip
-    assert (
-        view["selectedColumns"][:2] == ["metrics.`finished/val_accuracy`", "metrics.`val_accuracy`"]
-        and "attributes.`Dataset`" in view["selectedColumns"]
-    )
-    scatters = [(c["xaxis"]["key"], c["yaxis"]["key"]) for c in view["compareRunCharts"] if c["type"] == "SCATTER"]
-    assert scatters == [("test_accuracy", "test_ece"), ("config_loss_gamma", "test_ece")]
-    sections = {section["uuid"] for section in view["compareRunSections"]}
-    assert {chart["metricSectionId"] for chart in view["compareRunCharts"]} <= sections
-    assert opened(shared_view("val_nll", "min", [], 3000))["runsHiddenMode"] == "FIRST_20_RUNS"
-
-
-@pytest.mark.parametrize("name", ["quickstart", "gamma_tau_nu", "loss_families"])
-def test_the_view_of_a_shipped_space_fits_into_a_tag(name):
-    spec = load_spec(FOLDER / f"{name}.yaml")
-    assert len(shared_view("val_nll", "min", in_order(varying_columns(spec.space)), 100)) < LONGEST_TAG / 2
-
-
-def test_a_link_names_the_experiment_and_the_view():
-    assert address("http://127.0.0.1:5000/", "7").startswith(
-        "http://127.0.0.1:5000/#/experiments/7/runs?viewStateShareKey=sweep"
-    )
+def test_a_link_names_the_experiment():
+    assert address("http://127.0.0.1:5000/", "7").startswith("http://127.0.0.1:5000/#/experiments/7/runs?")
 
 
 def test_sweeps_are_listed_and_found_by_name_and_nothing_else_is(random_sweep, tmp_path, uri):
@@ -81,10 +41,12 @@ def test_sweeps_are_listed_and_found_by_name_and_nothing_else_is(random_sweep, t
     assert experiments(uri, "first-1") == [("first-1", ids["first-1"])]
     with pytest.raises(SweeperError, match=r"has no sweep 'frist-1'; did you mean 'first-1'\?"):
         experiments(uri, "frist-1")
-    journal = tmp_path / "first-1" / "journal"
-    count = len(client.search_runs([ids["first-1"]]))
-    assert delete_runs(uri, "first-1", "another") == 0 and len(client.search_runs([ids["first-1"]])) == count > 0
-    assert delete_runs(uri, "first-1", sweep_id(journal)) == count
+    first = SweepPaths(tmp_path / "first-1")
+    runs = client.search_runs([ids["first-1"]])
+    assert {run.data.tags["sweep_id"] for run in runs} == {sweep_id(first.journal)}
+    assert delete_runs(uri, first) == len(runs) > 0
+    with pytest.raises(SweeperError, match="has no sweep"):
+        delete_runs(f"sqlite:///{tmp_path / 'other.db'}", first)
     assert dict(experiments(uri)) == {"second-1": ids["second-1"]} and client.search_runs([ids["second-1"]])
 
 

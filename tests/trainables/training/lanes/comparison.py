@@ -54,11 +54,37 @@ def train_both(values, data, epochs=2, **options):
     return alone, together, *rows
 
 
+def in_double(replicates):
+    """Convert untrained replicates, with their data, to float64."""
+    for replicate in replicates:
+        replicate.model.double()
+        replicate.dataset = in_type(replicate.dataset, torch.float64)
+    return replicates
+
+
+def roundings(values, data, seeds=(3, 4, 5), optimizers=True):
+    """Train one epoch in float32, alone and as lanes, and alone in float64.
+
+    Return for each seed the distance of its lane from the network alone, in units of the latter's from float64: the
+    rounding of this processor's own kernels, magnified by the network and the loss themselves.
+    """
+    alone, lanes = train_both(values, data, epochs=1, seeds=seeds)[:2]
+    exact = in_double(pair(values, data, seeds=seeds)[0])
+    for replicate in exact:
+        replicate.train_epoch()
+    found = []
+    for one, lane, true in zip(alone, lanes, exact, strict=True):
+        own = max(distance([true], [one], optimizers), torch.finfo(torch.float32).eps)
+        found.append(distance([one], [lane], optimizers) / own)
+    return found
+
+
 def distance(left, right, optimizers=True):
     """The largest difference of weights, buffers and optimiser state, relative to the largest entry of each tensor.
 
-    Without `optimizers` of weights and buffers alone: after one step the optimiser holds the bare gradient, whose
-    float32 rounding a deep network multiplies. Of tensors that are zero but for rounding, the difference itself counts.
+    Tensors of different precision are compared in float64. Without `optimizers` of weights and buffers alone: after one
+    step the optimiser holds the bare gradient, whose float32 rounding a deep network multiplies. Of tensors that are
+    zero but for rounding, the difference itself counts.
     """
     worst = 0.0
     for one, other in zip(left, right, strict=True):
@@ -69,8 +95,9 @@ def distance(left, right, optimizers=True):
             assert state.keys() == states[1][index].keys()
             pairs += [(value, states[1][index][key]) for key, value in state.items() if torch.is_tensor(value)]
         for a, b in pairs:
-            assert a.shape == b.shape and a.dtype == b.dtype
+            assert a.shape == b.shape and a.is_floating_point() == b.is_floating_point()
             if a.numel() and not torch.equal(a, b):
+                a, b = a.double(), b.double()
                 worst = max(worst, float((a - b).abs().max() / a.abs().max().clamp(min=1e-3)))
     return worst
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 from tests.trainables.training.lanes.comparison import digits
 from tests.trainables.training.lanes.filling import of_every_loss, together
+from trainables.curvature import CURVATURE_FIELDS
 from trainables.metrics.base import UnusablePredictions
 from trainables.training import evaluation
 from trainables.training.evaluation import EvaluationSettings
@@ -30,8 +32,26 @@ def test_evaluations_of_lanes_share_their_curvature(double, monkeypatch):
         held[0].evaluate(settings, "rung")
     for mine, theirs in zip(expected, found, strict=True):
         alone_row, lane_row = ({k: v for k, v in rows[0].items() if "hessian" in k} for rows in (mine, theirs))
-        assert len(alone_row) == 16
+        assert len(alone_row) == 2 * len(CURVATURE_FIELDS)
         assert alone_row == pytest.approx(lane_row, rel=1e-9, abs=1e-12)
+
+
+def test_weighted_samples_are_measured_with_their_weights(double):
+    data, values = digits(torch.float64), of_every_loss(SMALL_MLP)[:2]
+    weights = 1 + torch.arange(len(data.val), dtype=torch.float64) % 3
+    held = [replicate for replicate, _ in together(values, data, 1, width=2, seed=0)]
+    settings = EvaluationSettings.from_mapping({"bootstrap": 0, "posthoc": [], "curvature": {"lanczos_steps": 3}})
+
+    def trace(replicate):
+        return replicate.evaluate(settings, "rung").rows[0]["hessian_training_trace"]
+
+    unweighted = [trace(replicate) for replicate in held]
+    for replicate in held:
+        replicate.dataset = replace(data, val=replace(data.val, weights=weights))
+    alone = [trace(replicate) for replicate in held]
+    with measured_together([(replicate, "rung") for replicate in held], settings):
+        assert [trace(replicate) for replicate in held] == alone
+    assert all(abs(one / other - 1) > 1e-3 for one, other in zip(alone, unweighted, strict=True))
 
 
 def test_evaluations_of_lanes_share_their_metrics_and_change_no_bit(monkeypatch):

@@ -21,15 +21,17 @@ from PIL import Image
 
 import sweeper
 from sweeper.core.ids import SweepPaths
-from sweeper.exporting.folder import PROGRAM, write_mlflow_files
-from sweeper.exporting.program import CalibratedNetworks, exported_program
+from sweeper.exporting.folder import DESCRIPTION, PROGRAM
+from sweeper.exporting.program import CalibratedNetworks, RawNetworks, exported_program, raw_batches, reader_for
+from sweeper.tracking.mlflow.model_files import write_mlflow_files
 from tests.mlflow_stores import free_port
 from tests.patience import patient
-from tests.sweeper.exporting.swept import DIGITS, OWN, calibrated, swept, swept_images
+from tests.sweeper.exporting.swept import DIGITS, MIXED, OWN, calibrated, odd_table, swept, swept_images
 from trainables.datasets import load_dataset
+from trainables.datasets.raw_inputs import Numbers, described
 from trainables.models import build_model
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 SHAPE = (1, 8, 8)
 
 
@@ -40,8 +42,9 @@ def test_mlflow_loads_it_with_its_signature(tmp_path):
     module = CalibratedNetworks([build_model("resnet8", SHAPE, 10).eval()], None).eval()
     torch.export.save(exported_program(module, torch.zeros(3, *SHAPE)), tmp_path / PROGRAM)
     samples = torch.randn(300, *SHAPE)
-    described = {"input": {"shape": SHAPE, "dtype": "float32"}, "output": {"classes": 10}}
-    write_mlflow_files(tmp_path, described, samples[:1].numpy())
+    reader = Numbers(SHAPE, "float32")
+    (tmp_path / DESCRIPTION).write_text(json.dumps({"input": described(reader)}))
+    write_mlflow_files(tmp_path, 10, reader, samples[:1].numpy())
     with torch.no_grad():
         expected = module(samples).numpy()
     model = mlflow.pyfunc.load_model(str(tmp_path))
@@ -52,9 +55,32 @@ def test_mlflow_loads_it_with_its_signature(tmp_path):
         model.predict(samples.numpy()[:, :, :4])
 
 
+def test_mlflow_takes_rows_by_column_name_and_answers_with_every_fault(tmp_path):
+    import mlflow.pyfunc
+
+    odd_table().to_csv(tmp_path / "rows.csv", index=False)
+    data = load_dataset("table", file=str(tmp_path / "rows.csv"), target="kind", split="part")
+    torch.manual_seed(0)
+    module = RawNetworks(data, CalibratedNetworks([build_model("mlp", data.input_shape, 3)], None)).eval()
+    raw, reader, to = next(raw_batches(data, 1000)), reader_for(data), tmp_path / "model"
+    to.mkdir()
+    torch.export.save(exported_program(module, raw), to / PROGRAM)
+    (to / DESCRIPTION).write_text(json.dumps({"input": described(reader)}))
+    write_mlflow_files(to, 3, reader, raw[:1].numpy())
+    with torch.no_grad():
+        expected = module(raw).numpy()
+    model, rows = mlflow.pyfunc.load_model(str(to)), odd_table().query("part == 'test'")
+    assert [column.name for column in model.metadata.signature.inputs.inputs] == [MIXED, "True", "colour", "made"]
+    assert np.abs(model.predict(rows[rows.columns[::-1]]) - expected).max() < 1e-6
+    assert np.abs(model.predict(model.metadata.load_input_example(str(to))) - expected[:1]).max() < 1e-6
+    with pytest.raises(mlflow.exceptions.MlflowException) as refused:
+        model.predict(rows.assign(colour="pink", made=3))
+    assert "colour = 'pink' in row 0" in refused.value.message and "made holds int64" in refused.value.message
+
+
 @dataclass(frozen=True)
 class Trained:
-    """An export, the whole test split as its network takes it, and the sweep's probabilities of that."""
+    """An export, the raw inputs of the whole test split, and the sweep's probabilities of them."""
 
     folder: Path
     samples: np.ndarray
@@ -64,8 +90,7 @@ class Trained:
 def exported(paths: SweepPaths, to: Path, replicate: str = "0") -> Trained:
     """Export the best trial of a sweep."""
     done = sweeper.export(paths.name, to, replicate=replicate, output=paths.root.parent)
-    test = load_dataset(**done.description["source"]["dataset"]).test
-    samples = test.prepare(test.inputs).numpy()
+    samples = next(raw_batches(load_dataset(**done.description["source"]["dataset"]), 1000)).numpy()
     return Trained(to, samples, calibrated(paths, done.trial, done.replicates))
 
 
@@ -125,7 +150,7 @@ def test_ray_serve_serves_the_sweeps_probabilities(trained, tmp_path, record_pro
         assert np.abs(seen - here.numpy()).max() < 1e-6
         with pytest.raises(urllib.error.HTTPError) as refused:
             answer(f"http://127.0.0.1:{port}/digits", model.samples[:2, :1])
-        assert refused.value.code == 400 and "the model cannot take float32" in refused.value.read().decode()
+        assert refused.value.code == 400 and "the model cannot take int64" in refused.value.read().decode()
         with pytest.raises(urllib.error.HTTPError) as refused:
             answer(f"http://127.0.0.1:{port}/digits", b"no picture", "image/png")
         assert refused.value.code == 400

@@ -1,0 +1,124 @@
+"""A trial that a line adds, and seeds that are added later, are exported and read like those of the space."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import sweeper
+from sweeper.core.errors import SweeperError
+from sweeper.core.ids import SweepPaths, configuration_index, is_added, trial_name
+from sweeper.execution.options import RunOptions
+from sweeper.execution.runner import resume_sweep, run_sweep
+from sweeper.exporting.folder import Exported
+from sweeper.journal.journal import read_journal
+from sweeper.journal.state import fold
+from sweeper.reporting.status import audit_sweep
+from sweeper.results import load
+from sweeper.results.leaderboard import leaderboard
+from sweeper.scheduling.contenders import unit_of
+from sweeper.storage.sweeps import open_sweep
+from tests.running import shared_server, write_space
+from tests.sweeper.exporting.swept import stored
+from trainables.datasets import load_dataset
+from trainables.posthoc import fit
+
+#: With so large a γ, cross-entropy, the line's other end, has the lowest NLL.
+LINE = """
+dataset: {name: digits}
+objective: {metric: val_nll, mode: min}
+scheduler: {name: none, max_epochs: 6}
+samples: 2
+replicates: {count: 1, at_most: 3, seeds: common}
+which: [gamma]
+space:
+  loss: {name: focal, gamma: {uniform: [8, 10]}}
+  architecture: {name: mlp, width: 32}
+  optimizer: {name: sgd, lr: 0.1, batch_size: 64}
+resources: {cpu: 1}
+evaluation: {bins: 15, posthoc: [temperature], curvature: false, bootstrap: 0}
+"""
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def line(tmp_path_factory: pytest.TempPathFactory) -> SweepPaths:
+    folder = tmp_path_factory.mktemp("line")
+    options = RunOptions(folder / "results", cpus=2, executor="local")
+    return run_sweep(write_space(folder, LINE), (), "line", options, shared_server()).sweep.paths
+
+
+@pytest.fixture(scope="module")
+def best(line: SweepPaths) -> str:
+    name = str(leaderboard(load(line.root)).best["trial"])
+    assert is_added(configuration_index(name)), "the case that these tests are about"
+    return name
+
+
+def export(paths: SweepPaths, to: Path, **how: object) -> Exported:
+    return sweeper.export(paths.name, to, output=paths.root.parent, **how)
+
+
+@pytest.mark.parametrize(
+    ("how", "replicates"),
+    [({}, [1]), ({"trial": "best"}, [1]), ({"replicate": 2}, [2]), ({"replicate": "all"}, [1, 2])],
+)
+def test_the_best_is_exported_with_the_probabilities_that_the_sweep_stored(line, best, tmp_path, how, replicates):
+    done = export(line, tmp_path / "model", **{"trial": best, **how})
+    assert (done.trial, done.replicates, done.again) == (best, replicates, None)
+    parts = stored(line, best, replicates)
+    expected = fit("temperature", *parts["val"])(parts["test"][0])
+    found = sweeper.load_model(done.folder).predict(load_dataset("digits").test.inputs)
+    assert np.abs(found.double().numpy() - expected).max() < 1e-5
+    loss = done.description["source"]["configuration"]["loss"]
+    assert loss == {"name": "cross_entropy"} == open_sweep(line.name, line.root.parent).configuration_of(best)["loss"]
+
+
+def test_seeds_whose_weights_are_gone_are_trained_again_bit_for_bit(line, best, tmp_path):
+    state = fold(read_journal(line.journal), 2)
+    rows = leaderboard(load(line.root)).rows
+    added = [str(row["trial"]) for row in rows if is_added(configuration_index(row["trial"]))]
+    lost = next(name for name in added if name != best)
+    kept = {path.name for path in line.checkpoints.iterdir()}
+    assert {trial_name(unit_of(state, configuration_index(best), seed).configuration) for seed in (1, 2)} <= kept
+    assert trial_name(unit_of(state, configuration_index(lost), 1).configuration) not in kept
+    with pytest.raises(SweeperError, match="gone") as refused:
+        export(line, tmp_path / "gone", trial=lost)
+    assert best in refused.value.remedy and "--retrain" in refused.value.remedy
+    again = export(line, tmp_path / "again", trial=lost, replicate="all", retrain=True)
+    assert again.again == 0.0 and again.replicates == [1, 2] and again.difference < 1e-5
+    drawn = next(name for name in kept if not is_added(configuration_index(name)))
+    some = export(line, tmp_path / "some", trial=drawn, replicate="all")
+    assert some.replicates == [0] and [*some.left_out] == [1, 2]
+    every = export(line, tmp_path / "every", trial=drawn, replicate="all", retrain=True)
+    assert every.replicates == [0, 1, 2] and every.again == 0.0 and not every.left_out
+    assert {path.name for path in line.checkpoints.iterdir()} == kept, "the sweep stays as it was"
+
+
+def test_every_command_knows_a_trial_that_a_line_added(line, best, tmp_path):
+    at = {"output": line.root.parent}
+    assert sweeper.show(line.name, best, **at).json.checkpoints
+    assert sweeper.show(line.name, "best", **at).json == sweeper.show(line.name, best, **at).json
+    sweeper.recalibrate(line.name, method=["focal_temperature", "focal_map"], **at)
+    rows = load(line.root).rows(f"SELECT DISTINCT method FROM recalibrations WHERE trial = '{best}'")
+    assert {row["method"] for row in rows} >= {"focal_temperature"}
+    sweeper.ensemble(line.name, **at), sweeper.conformal(line.name, **at)
+    sweeper.figure(line.name, "learning_curves", tmp_path / "curves.svg", **at)
+    sweeper.report(line.name, **at)
+    assert best in (line.root / "report.html").read_text("utf-8")
+    assert audit_sweep(line.name, line.root.parent)[1] == []
+
+
+def test_seeds_that_a_user_adds_leave_the_best_one_with_weights(tmp_path):
+    options = RunOptions(tmp_path / "results", cpus=2, executor="local")
+    space = write_space(tmp_path, LINE.replace("which: [gamma]\n", "").replace(", at_most: 3", ""))
+    paths = run_sweep(space, (), "grown", options, shared_server()).sweep.paths
+    grown = RunOptions(tmp_path / "results", cpus=2, executor="local", settings=("replicates=3",))
+    resume_sweep("grown", grown, shared_server())
+    done = export(paths, tmp_path / "model")
+    assert done.trial == leaderboard(load(paths.root)).best["trial"] and done.again is None
+    assert json.loads((done.folder / "model.json").read_text())["source"]["replicates"] == done.replicates
+    assert torch.isfinite(sweeper.load_model(done.folder).predict(load_dataset("digits").test.inputs)).all()
