@@ -302,24 +302,31 @@ def conformal(case: Case) -> None:
         near(row.measures["size"][at], sets.sum(1).mean(), 1e-2)
 
 
+def exported(case: Case, **options: Any) -> Any:
+    """Return the sweep's export with these options, which all cells share; retraining forks from the tests' server."""
+    server = mock.patch("sweeper.exporting.retraining.ForkServer", lambda: contextlib.nullcontext(shared_server()))
+    with server:
+        return case.made.once(f"export {options}", lambda: case.ask(sweeper.export, case.file("program"), **options))
+
+
 @column("export")
 def export_best(case: Case) -> None:
     """The best trial's network takes raw inputs and gives its stored probabilities after temperature scaling."""
-    exported = case.once(sweeper.export, case.file("best"))
-    assert exported.trial == case.best.name
-    _predicts(case, exported, case.best)
+    _predicts(case, exported(case), case.best)
 
 
 @column("export")
 def export_trial(case: Case) -> None:
     """The trial's own network is exported, if its weights are there."""
-    _predicts(case, case.ask(sweeper.export, case.file("trial"), trial=case.trial.name), case.trial)
+    _predicts(case, exported(case, trial=case.trial.name), case.trial)
 
 
 @column("export")
 def retrain(case: Case) -> None:
     """The trial's network is trained again where its weights are gone, to the same bits."""
-    _predicts(case, retrained(case), case.trial)
+    again = exported(case, trial=case.trial.name, retrain=True)
+    assert again.again in (None, 0.0)
+    _predicts(case, again, case.trial)
 
 
 @column("export")
@@ -327,25 +334,17 @@ def onnx(case: Case) -> None:
     """The ONNX file gives the same probabilities."""
     import onnxruntime
 
-    exported = case.once(sweeper.export, case.file("onnx"), onnx=True)
-    model, session = sweeper.load_model(exported.folder), onnxruntime.InferenceSession(exported.folder / "model.onnx")
+    folder = exported(case, onnx=True).folder
+    model, session = sweeper.load_model(folder), onnxruntime.InferenceSession(folder / "model.onnx")
     inputs, _ = _raw(case.made)
     (probabilities,) = session.run(None, {session.get_inputs()[0].name: model.reader.array(inputs)})
     assert np.abs(probabilities - model.predict(inputs).numpy()).max() < 1e-4
 
 
-def retrained(case: Case) -> Any:
-    """Export the trial with `--retrain`, on the fork server that all tests share."""
-    with mock.patch("sweeper.exporting.retraining.ForkServer", lambda: contextlib.nullcontext(shared_server())):
-        exported = case.ask(sweeper.export, case.file("again"), trial=case.trial.name, retrain=True)
-    assert exported.again in (None, 0.0)
-    return exported
-
-
-def _predicts(case: Case, exported: Any, trial: Trial) -> None:
+def _predicts(case: Case, done: Any, trial: Trial) -> None:
     """Compare a model's probabilities of the raw samples with the trial's stored logits at their temperature."""
-    assert exported.trial == trial.name
-    model, (inputs, labels), (replicate,) = sweeper.load_model(exported.folder), _raw(case.made), exported.replicates
+    assert done.trial == trial.name
+    model, (inputs, labels), (replicate,) = sweeper.load_model(done.folder), _raw(case.made), done.replicates
     predicted, test = model.predict(inputs).numpy(), trial.outputs(replicate, "test")
     expected = test.scaled(trial.outputs(replicate, "val").temperature()).probabilities
     for probabilities, target in zip(expected, test.targets, strict=True):

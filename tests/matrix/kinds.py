@@ -405,8 +405,8 @@ SHOWN_BY = {
     },
     "predictions of a loop": {"logits": "own loop, logits", "probabilities": "own loop, probabilities"},
     "file of predictions": {
-        ".npz": "imported npz", ".csv": "imported CSV", ".parquet": "two imported runs",
-        **dict.fromkeys((".npy", ".h5"), "imported npz"),  # arrays by name, too
+        **dict.fromkeys((".npz", ".npy", ".h5", ".hdf5"), "imported npz"),  # arrays by name
+        **dict.fromkeys((".csv", ".jsonl", ".json"), "imported CSV"), ".parquet": "two imported runs",
     },
     "store": dict.fromkeys(("s3", "gs", "az"), "store"),  # `tests/remote` has one of each
 }  # fmt: skip

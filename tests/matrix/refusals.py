@@ -6,6 +6,7 @@ files, and follows the remedy where it is a command or a call.
 
 from __future__ import annotations
 
+import re
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ import sweeper
 from sweeper.core.errors import SweeperError
 from sweeper.results import load
 from tests.matrix import own_code
-from tests.matrix.commands import Case, export_best, retrain
+from tests.matrix.commands import Case, exported, retrain
 
 Refusal = Callable[[Case, SweeperError], None]
 REFUSALS: dict[str, Refusal] = {}
@@ -30,12 +31,13 @@ def refusal(check: Refusal) -> Refusal:
 
 @refusal
 def weights_gone(case: Case, error: SweeperError) -> None:
-    """The sweep kept the weights of its best trial alone; `--trial best` and `--retrain` work."""
+    """The sweep kept the weights of its best trial alone; `--retrain` works, and the named trial has them."""
     assert case.trial.name in error.message and case.trial.name != case.best.name
     assert not (Path(case.made.output) / case.made.name / "checkpoints" / case.trial.name).exists()
-    assert "best" in error.remedy and "--retrain" in error.remedy
-    export_best(case)
+    assert "--retrain" in error.remedy
     retrain(case)
+    (named,) = re.findall(r"--trial (c\d+)", error.remedy)
+    assert exported(case, trial=named).trial == case.best.name
 
 
 @refusal

@@ -5,7 +5,6 @@ A kind or a command that the product gains fails `test_the_table_is_complete` un
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -63,7 +62,7 @@ def test_every_member_of_a_family_has_a_kind() -> None:
         "searcher": {*SEARCHERS},
         "packing": {*get_args(Replicates.model_fields["packing"].annotation)},
         "predictions of a loop": {LOGITS, PROBABILITIES},
-        "file of predictions": {*re.findall(r"\.\w+", FORMS)},
+        "file of predictions": {*FORMS},
         "store": _members("trainables/files/stores", "    StoreKind("),
     }
     assert {family: {*shown} for family, shown in SHOWN_BY.items()} == families
@@ -90,6 +89,7 @@ def _marked(kind: str, column: str, word: str) -> object:
 
 
 @pytest.mark.integration
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a page's process
 @pytest.mark.parametrize(("kind", "column", "word"), [_marked(*place, word) for place, word in sorted(CELLS.items())])
 def test_a_cell(kind: str, column: str, word: str, workshop: Workshop) -> None:
     made = workshop.made(KINDS[kind].sweep)
