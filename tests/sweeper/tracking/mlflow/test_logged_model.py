@@ -47,7 +47,7 @@ def test_a_registered_model_gives_the_sweeps_probabilities_and_its_metrics_belon
         sweeper.export("digits", tmp_path / str(n), output=output, register="winner", tracking_uri=store)
         for n in range(2)
     ]
-    assert "registered as winner, version 2, alias best" in done[1].sentence()
+    assert "registered as winner, version 2, alias best" in str(done[1])
 
     client = MlflowClient(tracking_uri=store, registry_uri=store)
     assert client.get_model_version_by_alias("winner", "best").version in (2, "2")
