@@ -77,7 +77,6 @@ def test_every_part_of_the_description_is_required(folder: Path, key: str) -> No
         (lambda d: d.update(class_names=["a", "b", "c", 4]), ["class_names[3]"]),
         (lambda d: d["pictures"].update(side=0, resized=1.5), ["pictures.side", "pictures.resized"]),
         (lambda d: d["input"].update(kind="rows"), ["input.kind"]),
-        (lambda d: d["input"].pop("transformed"), ["input.transformed"]),
         (lambda d: d["input"].update(kind="table"), ["input"]),
         (lambda d: d["input"].update(kind="words", length="long"), ["input"]),
         (lambda d: (d.update(source=None, class_names="abcd"), d["input"].pop("dtype")),
