@@ -209,7 +209,7 @@ def with_seeds(options: RunOptions) -> RunOptions:
 
 
 #: Keys that no resume can change: a sweep that differs in one of them is another sweep.
-FIXED = ("dataset", "space", "objective", "objectives", "constraints", "scheduler", "searcher", "replicates", "seed")
+FIXED = ("dataset", "space", "objective", "scheduler", "searcher", "replicates", "seed")
 
 
 def to_continue(

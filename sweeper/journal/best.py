@@ -1,4 +1,4 @@
-"""A sweep's objective, its best trial, and the time that its trials have spent.
+"""A sweep's best trials, and the time that its trials have spent.
 
 A trial that ran to its end ranks before every trial that did not, whatever their values, because an objective after
 fewer epochs is not comparable. In a tie, the trial that was drawn first ranks first. `sweeper.results.leaderboard`
@@ -9,116 +9,46 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, TypeAlias
 
 from sweeper.journal.records import Record, ReplicateReported, Reported
 from sweeper.journal.state import COMPLETED, FAILED, SweepState, TrialState
-from trainables.registry.names import measured_as
 from trainables.worker.trial_reports import TrialReport
 
 Mode: TypeAlias = Literal["min", "max"]
 
-
-@dataclass(frozen=True)
-class Objective:
-    """The objective of a sweep.
-
-    Attributes:
-        metric: name in the search space, e.g. `val_nll`.
-        mode: `min` or `max`.
-
-    Example:
-        >>> objective = Objective("val_ece")
-        >>> objective.split, objective.column, objective.direction
-        ('val', 'ece', 'ASC')
-    """
-
-    metric: str
-    mode: Mode = "min"
-
-    @property
-    def split(self) -> str:
-        """Split on which it is measured: `train`, `val` or `test`."""
-        return measured_as(self.metric)[0]
-
-    @property
-    def column(self) -> str:
-        """Column of the objective in `evaluations`, e.g. `nll`."""
-        return measured_as(self.metric)[1]
-
-    @property
-    def direction(self) -> str:
-        """SQL sort order, best first."""
-        return "DESC" if self.mode == "max" else "ASC"
-
-    def cost(self, value: float) -> float:
-        """Convert a value so that smaller is better."""
-        return value if self.mode == "min" else -value
+#: Sort key of a trial; the best trial has the largest. First part: whether the trial completed. Second: the objective,
+#: larger is better. Third: minus the configuration's index, so that the first trial wins a tie.
+Rank: TypeAlias = tuple[bool, float, int]
 
 
-#: Sort key of a trial; the best trial has the largest. First part: 2 for a completed trial, 1 for a completed trial
-#: that breaks a constraint, else 0. Second: the objective, larger is better. Third: minus the configuration's index, so
-#: that the first trial wins a tie.
-Rank: TypeAlias = tuple[int, float, int]
-
-
-class Judging(Protocol):
-    """The part of a scheduler that decides which of two trials is better."""
-
-    @property
-    def mode(self) -> Mode:
-        """Whether the objective should be small, `min`, or large, `max`."""
-
-    def keeping(self, measured: Mapping[int, Mapping[str, float]]) -> set[int]:
-        """Return the complete trials that satisfy the constraints, given their measurements."""
-
-
-def best_trial(state: SweepState, judging: Judging) -> TrialState | None:
+def best_trial(state: SweepState, mode: Mode) -> TrialState | None:
     """Return the best trial (a completed trial, if there is one); `None` if nothing has been measured.
 
     Failed trials and trials with a non-finite objective are never the best.
 
     Args:
         state: state of the sweep.
-        judging: the sweep's scheduler.
+        mode: whether the objective should be small, `min`, or large, `max`.
     """
-    return next(iter(best_trials(state, judging, 1)), None)
+    return next(iter(best_trials(state, mode, 1)), None)
 
 
-def best_trials(state: SweepState, judging: Judging, most: int) -> list[TrialState]:
+def best_trials(state: SweepState, mode: Mode, most: int) -> list[TrialState]:
     """Return the best trials, at most `most`, best first; trials without a rank are left out."""
-    against = against_constraints(state, judging)
-    ranks = (rank_of(trial, judging.mode, against) for trial in state.trials.values())
+    ranks = (rank_of(trial, mode) for trial in state.trials.values())
     # Do not sort all trials: the live views request the best of many thousand trials at every refresh.
     best = heapq.nlargest(most, (rank for rank in ranks if rank is not None))
     return [state.trials[-rank[2]] for rank in best]
 
 
-def against_constraints(state: SweepState, judging: Judging) -> set[int]:
-    """Return the complete trials that break the sweep's constraints."""
-    # All complete trials are judged again: a limit such as `within 0.5 points of the best` moves with the best one.
-    drawn = {index: trial for index, trial in state.trials.items() if trial.added is None}
-    completed = {index: trial for index, trial in drawn.items() if trial.status == COMPLETED}
-    measured = {index: trial.constrained for index, trial in completed.items() if trial.constrained is not None}
-    return measured.keys() - judging.keeping(measured) if measured else set()
-
-
-def rank_of(trial: TrialState, mode: Mode, against: Collection[int] = ()) -> Rank | None:
-    """Return the sort key of a trial; `None` if it cannot be the best.
-
-    Args:
-        trial: the trial.
-        mode: `min` or `max`.
-        against: complete trials that break the sweep's constraints.
-    """
+def rank_of(trial: TrialState, mode: Mode) -> Rank | None:
+    """Return the sort key of a trial; `None` if it cannot be the best."""
     objective = math.nan if trial.objective is None else trial.objective
     # An added seed belongs to a configuration whose own trial is ranked already.
     if trial.added is not None or trial.status == FAILED or not math.isfinite(objective):
         return None
-    completed = (2 - (trial.configuration in against)) * (trial.status == COMPLETED)
-    return completed, objective if mode == "max" else -objective, -trial.configuration
+    return trial.status == COMPLETED, objective if mode == "max" else -objective, -trial.configuration
 
 
 def best_words(trial: TrialState) -> str:

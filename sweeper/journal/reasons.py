@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from sweeper.core.cells import Row
 from sweeper.core.labels import number, plural
-from sweeper.journal.records import BREAKS_CONSTRAINT, Decision
+from sweeper.journal.records import Decision
 from trainables.worker.trial_reports import Reason
 
 #: Text of a decision's rule; `{relation}` compares the trial's value with the cut-off.
@@ -16,9 +16,7 @@ RULES = {
     "cutoff": "{relation} the cut-off {cutoff}",
     "median": "its best value is {relation} {cutoff}, the median of the others' running averages",
     "min_competitors": "fewer others than min_competitors",
-    "ranking": "the first {quota} continue",
     "quota": "the first {quota} promoted",
-    BREAKS_CONSTRAINT: "breaks a constraint",
     "evaluation": "evaluated",
     "last_epoch": "the last epoch",
     "non_finite": "the objective is not a finite number",

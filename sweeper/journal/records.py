@@ -167,9 +167,6 @@ Status: TypeAlias = Annotated[str, Field(pattern=f"^({'|'.join(STATUSES)})$")]
 Sequential: TypeAlias = Annotated[StrictInt, Field(ge=0, le=LATEST)]
 DecisionKind = Literal["continue", "stop", "complete", "fail", "pause"]
 
-#: The rule of decisions on trials that break a constraint.
-BREAKS_CONSTRAINT = "constraint"
-
 
 @dataclass(frozen=True)
 class Decision(Written):
@@ -188,7 +185,6 @@ class Decision(Written):
         kept_by: setting that let the trial continue against the rule.
         left_out: number of failed replicates, which the mean leaves out.
         stratum: stratum within which it was compared; `None` if all trials compete in one pool.
-        constrained: a complete trial's metrics under constraints, means over replicates; `None` without constraints.
     """
 
     kind: DecisionKind
@@ -203,7 +199,6 @@ class Decision(Written):
     kept_by: Annotated[str | None, LEFT_OUT] = None
     left_out: Annotated[Whole | None, LEFT_OUT] = None
     stratum: Annotated[str | None, LEFT_OUT] = None
-    constrained: Annotated[Mapping[str, Number] | None, LEFT_OUT] = None
 
     def __post_init__(self) -> None:
         if self.metric is not None and not math.isfinite(self.metric):

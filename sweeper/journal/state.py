@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from sweeper.core.errors import SweeperError
@@ -154,11 +154,6 @@ class TrialState(Progress):
     def stop_rung(self) -> int | None:
         """Rung at which the scheduler stopped it."""
         return self.decision.rung if self.decision and self.decision.kind == "stop" else None
-
-    @property
-    def constrained(self) -> Mapping[str, float] | None:
-        """The complete trial's metrics under constraints; `None` without constraints."""
-        return self.decision.constrained if self.decision else None
 
     @property
     def epochs_trained(self) -> float:

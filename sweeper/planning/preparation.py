@@ -15,7 +15,7 @@ from sweeper.planning.user_code_checks import data_stand_in, own_faults, try_loo
 from sweeper.space.components import variants
 from sweeper.space.configurations import EXAMPLES, configurations, first_examples
 from sweeper.space.evaluation import split_faults
-from sweeper.space.spec import Evaluation, Guard, Objective, SweepSpec
+from sweeper.space.spec import Evaluation, SweepSpec
 from trainables.datasets import Transform, load_dataset
 from trainables.datasets.base import DATASETS, DataSet, Split, batch_fault
 from trainables.datasets.cache import DataSetUnavailableError
@@ -134,12 +134,10 @@ def _untrainable(drawn: Sequence[Configuration], dataset: DataSet) -> list[Fault
 
 
 def _unweighted(spec: SweepSpec, dataset: DataSet) -> list[Fault]:
-    """Return a fault for each goal that is a weighted metric, if validation samples have no weights."""
-    goals: list[Objective | Guard] = [spec.objective, *spec.objectives, *spec.constraints]
+    """Return a fault if the objective is a weighted metric and validation samples have no weights."""
     columns = {f"val_{name}" for name in WEIGHTED_COLUMNS if dataset.val.weights is None}
     rule = "needs weights of the samples, and the data have none; give dataset.weight, a column of a table"
-    unmeasured = dict.fromkeys(goal.metric for goal in goals if goal.metric in columns)
-    return [Fault("objective", f"{metric} {rule}") for metric in unmeasured]
+    return [Fault("objective", f"{spec.objective.metric} {rule}")] if spec.objective.metric in columns else []
 
 
 def bins_fault(dataset: DataSet, measured: Evaluation) -> str | None:

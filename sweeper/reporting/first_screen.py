@@ -186,7 +186,7 @@ def first_screen(results: Results, board: Leaderboard, counts: Overview) -> Firs
         return FirstScreen(
             (), "Every evaluated trial has failed." if board.rows else "No trial has been evaluated yet.", ()
         )
-    warnings = [*majority_warning(results, board), *constraint_warning(board), *outlier_warning(cells)]
+    warnings = [*majority_warning(results, board), *outlier_warning(cells)]
     warnings += [f"{effect.warning}." for effect in posthoc_effects(results, board) if effect.warning]
     running = counts.count("waiting", "running", "interrupted") > 0
     answers = tuple(answer_of(results, board, cells, place, running=running) for place in cells.slices)
@@ -497,19 +497,12 @@ def majority_warning(results: Results, board: Leaderboard) -> list[str]:
         longer = "" if results.specification.get("loop") == IMPORTED else ": train longer"
         remedy = f"no finished configuration has a higher one{longer}"
     else:
-        remedy = "add a constraint, e.g. constraints: [{metric: val_balanced_accuracy, within: 5 points of the best}]"
+        remedy = f"others have a higher one: sweeper results {results.name} --by val_balanced_accuracy"
     compared = "hardly better" if code == NEAR_LARGEST else "worse"
     return [
         f"the best configuration is {compared} than always predicting the largest class: validation accuracy "
         f"{accuracy:.1%}, largest class {share:.1%}{recall}; {remedy}."
     ]
-
-
-def constraint_warning(board: Leaderboard) -> list[str]:
-    """Return a warning if the best configuration breaks a constraint, which means that all finished ones do."""
-    if board.best is None or not board.breaks_constraint(board.best):
-        return []
-    return [f"every finished configuration breaks a constraint: {', '.join(board.constraints)}."]
 
 
 def outlier_warning(grid: Matrix) -> list[str]:

@@ -19,7 +19,7 @@ from sweeper.core.statistics.best_set import Comparisons
 from sweeper.core.statistics.spreads import Outliers, spreads
 from sweeper.journal.state import FAILED
 from sweeper.results import Results
-from sweeper.results.leaderboard import FINISHED, Goal, Leaderboard, breaking_constraints
+from sweeper.results.leaderboard import FINISHED, Goal, Leaderboard
 from sweeper.results.verdicts import fresh_replicates, outlying_seeds
 
 #: (The data set's settings in words, empty if they do not vary; loss; network).
@@ -37,7 +37,7 @@ class Measured:
         values: trial → epoch → the replicates' finite values.
         larger: whether larger is better.
         places: trial → its setting of the data set. Only trials with the same setting are compared.
-        left_out: trials that are not compared, because they break a constraint, or lack fresh seeds that others have.
+        left_out: trials that are not compared, because they lack fresh seeds that others have.
     """
 
     values: Mapping[str, Mapping[int, Replicated]]
@@ -141,7 +141,7 @@ def matrix(results: Results, board: Leaderboard) -> Matrix | None:
         values[trial] = {epoch: {s: v for s, v in of.items() if s != seed} for epoch, of in values[trial].items()}
     fresh = {trial for trial, _ in fresh_replicates(results)} & values.keys()
     chose_nothing = frozenset(values.keys() - fresh) if fresh else frozenset()
-    decides = measure(goal, values, board, breaking_constraints(results) | chose_nothing)
+    decides = measure(goal, values, board, chose_nothing)
     # The leaderboard's order uses all seeds. If some seeds do not count, cells are ordered by value again.
     by_value = fresh or (values.keys() if far.flagged else frozenset())
     return Matrix(cells_of(board, decides, by_value), decides, board.varying, fresh, far)
@@ -156,7 +156,7 @@ def cells_of(board: Leaderboard, decides: Measured, fresh: Set[str] = frozenset(
     sign = -1 if decides.larger else 1
 
     def order(row: Row) -> tuple[bool, int, bool, float]:
-        value = decides.last(row) if row["trial"] in fresh and not board.breaks_constraint(row) else None
+        value = decides.last(row) if row["trial"] in fresh else None
         return row["status"] != FINISHED, -int_of(row, "epochs"), value is None, sign * value.mean if value else 0.0
 
     cells: dict[Key, list[Row]] = {}

@@ -19,7 +19,7 @@ from sweeper.reporting.first_screen import STOPPED, FirstScreen, Line, first_scr
 from sweeper.reporting.html import Sources, write_page
 from sweeper.reporting.tables import decisions_table, failures_table, posthoc_tables, trials_table
 from sweeper.results import Results
-from sweeper.results.leaderboard import front, leaderboard
+from sweeper.results.leaderboard import leaderboard
 from sweeper.results.listing import Overview, details, overview
 from sweeper.results.queries import literal
 from sweeper.results.trial_facts import trial_facts
@@ -64,7 +64,7 @@ def write_report(sweep_folder: Path | str, to: Path | None = None) -> Path:
 
 def report(results: Results) -> dict[str, object]:
     """Return the variables of `page.html`. `results` should be a snapshot, so that all parts see the same rows."""
-    board, counts, pareto = leaderboard(results), overview(results), front(results)
+    board, counts = leaderboard(results), overview(results)
     drawings = [folded(figure, results) for figure in report_figures()]
     figures = [figure for figure in drawings if isinstance(figure, Figure)]
     first = first_screen(results, board, counts)
@@ -77,7 +77,7 @@ def report(results: Results) -> dict[str, object]:
         "details": details(board),
         "tiles": tiles(counts),
         "figures": figures,
-        "findings": [*(pareto.lines() if pareto else ()), *(s for figure in figures for s in figure.findings)],
+        "findings": [sentence for figure in figures for sentence in figure.findings],
         "absent": [sentence for sentence in drawings if isinstance(sentence, str)],
         "posthoc": posthoc_tables(results),
         "tables": [trials_table(board), decisions_table(results), failures_table(results)],

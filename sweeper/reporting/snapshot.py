@@ -24,7 +24,7 @@ from rich.text import Text
 
 from sweeper.core.ids import trial_name
 from sweeper.core.labels import duration, plural
-from sweeper.journal.best import Rank, Spending, best_trials, best_words, rank_of
+from sweeper.journal.best import Rank, Spending, best_words, rank_of
 from sweeper.journal.reasons import reason_text
 from sweeper.journal.records import Failed, Record, Reported
 from sweeper.journal.state import ENDED, FAILED, RUNNING, SweepState, TrialState
@@ -140,10 +140,6 @@ class Tally:
         self._seen = end
         self._count(touched)
         leaders = [self._state.trials[-rank[2]] for rank in self._leaders]
-        if self._schedule.constrained_metrics:
-            # A constraint relative to the best value depends on all trials, so leaders cannot be updated trial by
-            # trial.
-            leaders = best_trials(self._state, self._schedule, LEADERS)
         counts, rungs = dict.fromkeys(self._statuses, 0), self._schedule.rungs
         passed, stopped, paused, towards = (dict.fromkeys(rungs, 0) for _ in range(4))
         for trial, n in self._by_state.items():

@@ -29,7 +29,7 @@ from sweeper.reporting.sentences import (
 from sweeper.reporting.tables import posthoc_tables
 from sweeper.results import Results
 from sweeper.results.estimators import ESTIMATORS, Judgement
-from sweeper.results.leaderboard import Leaderboard, front, leaderboard, searcher
+from sweeper.results.leaderboard import Leaderboard, leaderboard, searcher
 from sweeper.results.listing import count_line, overview
 from sweeper.results.queries import literal
 from sweeper.results.verdicts import Estimates
@@ -47,14 +47,13 @@ def summary(results: Results) -> RenderableType:
     # All parts use one snapshot, so that the counts and the finalists of a running sweep are consistent.
     with results.snapshot() as snapshot:
         board, counts = leaderboard(snapshot), overview(snapshot)
-        answered, pareto = first_screen(snapshot, board, counts), front(snapshot)
+        answered = first_screen(snapshot, board, counts)
         packed, failed = [*packing_lines(snapshot), *searcher_lines(snapshot)], failure_lines(snapshot)
         methods, positive = posthoc_methods(snapshot), class_one_line(snapshot, board)
     parts = [part for mark in results.marks for part in (Text(mark, style="bold red"), Text())]
     after = [] if methods is None else [Text(), methods]
     after += [Text(), Text(positive)] if positive else []
     after += [Text(), Text(count_line(counts)), *(Text(line, style="red") for line in failed)]
-    after += map(Text, pareto.lines() if pareto is not None else ())
     after += [Text(line, style="dim") for line in packed]
     return Group(*parts, terminal(answered), *after)
 

@@ -18,7 +18,7 @@ from sweeper.core.statistics.best_set import SURE
 from sweeper.journal.reasons import row_text
 from sweeper.reporting.matrix import Measured, evaluated, matrix, measure
 from sweeper.results import Results
-from sweeper.results.leaderboard import FINISHED, MARK, Goal, Leaderboard, leaderboard, varying_columns
+from sweeper.results.leaderboard import FINISHED, Goal, Leaderboard, leaderboard, varying_columns
 from sweeper.results.listing import meaning
 from sweeper.results.posthoc import Posthoc, Variant, posthoc_measurements
 from sweeper.results.recalibration import at_bound
@@ -81,16 +81,15 @@ def trials_table(board: Leaderboard) -> DataTable:
     columns += [column(short(name), "text" if name in texts else "number") for name in board.varying]
     rows: list[list[object]] = []
     for row in board.rows:
-        trial = f"{row['trial']} {MARK}" if board.breaks_constraint(row) else row["trial"]
         values = [[row[name], row[f"{name}_sd"]] for name, _, _ in measured]
         settings = [row[name] for name in board.varying]
-        rows.append([trial, board.describe(row), row["status"], row["epochs"], *values, row["replicates"], *settings])
+        rows.append(
+            [row["trial"], board.describe(row), row["status"], row["epochs"], *values, row["replicates"], *settings]
+        )
     caption = (
         f"Each configuration at its last evaluation: finished ones first, sorted by {goal.label}. "
         "Mean ± standard deviation over replicates. Test data are not used for sorting."
     )
-    if (legend := board.legend(board.rows)) is not None:
-        caption += f" {legend}; these come after the others that finished."
     return DataTable("trials", "Trials", caption, columns, rows, board.sql, ("evaluations", "trials"), status=2)
 
 

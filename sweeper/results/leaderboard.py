@@ -1,8 +1,7 @@
 """The leaderboard: one row per configuration, replicates as mean ± standard deviation.
 
-The command line's summary and the report both use this module, so they cannot disagree. For several objectives it also
-computes the Pareto front. For constraints, it finds the trials that break them and so cannot be the best. `selected`
-gives the configurations that may be the best, and an interval for the winner's true value; the statistics are in
+The command line's summary and the report both use this module, so they cannot disagree. `selected` gives the
+configurations that may be the best, and an interval for the winner's true value; the statistics are in
 `sweeper.core.statistics.best_set`.
 """
 
@@ -14,17 +13,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from sweeper.core.cells import Row, Rows, by_trial, float_of, float_or_none, int_of, text_of
 from sweeper.core.errors import SweeperError
 from sweeper.core.labels import describe, group, in_order, label, plural
 from sweeper.core.statistics.basics import spread_text
 from sweeper.core.statistics.best_set import BestSet, best_set
-from sweeper.journal.best import Objective
+from sweeper.journal.best import Mode
 from sweeper.journal.state import COMPLETED, FAILED
-from sweeper.results.queries import CHANGED, PLAIN, NotMeasuredError, literal, measured_sql
-from sweeper.scheduling.ranking import Constraint, constraint_of, keeping, pareto_front
+from sweeper.results.queries import CHANGED, PLAIN, measured_sql
 from sweeper.search.base import written_method
 from trainables.curvature.statistics.base import headline_columns
 from trainables.metrics.base import larger_is_better
@@ -37,100 +33,49 @@ if TYPE_CHECKING:
 FINISHED = COMPLETED
 
 
-@dataclass(frozen=True)
-class Front:
-    """The Pareto front: the trials that no other trial dominates by more than the replicates' standard errors.
-
-    Attributes:
-        goals: the objectives.
-        trials: trials on the front, best by the first objective first.
-        values: trial → mean and standard error for each objective.
-        finished: number of trials compared.
-    """
-
-    goals: tuple[Objective, ...]
-    trials: list[str]
-    values: dict[str, list[tuple[float, float]]]
-    finished: int
-
-    def lines(self) -> list[str]:
-        """Return the front in sentences: a heading, and a line for each trial."""
-        names = ", ".join(goal.metric for goal in self.goals)
-        replicated = any(error for of_trial in self.values.values() for _, error in of_trial)
-        errors = " (mean ± standard error)" if replicated else ""
-        text = [f"Pareto front by {names}: {len(self.trials)} of {self.finished} finished trials{errors}"]
-        for trial in self.trials:
-            shown = (
-                f"{goal.metric} {mean:.4g}" + (f" ± {error:.2g}" if error else "")
-                for goal, (mean, error) in zip(self.goals, self.values[trial], strict=True)
-            )
-            text.append(f"  {trial}: {', '.join(shown)}")
-        return text
-
-
-def final_values(results: Results, metric: str) -> dict[str, tuple[float, float]]:
-    """Return each finished trial's final value of a metric: mean over replicates, and standard error (0 for one)."""
-    try:
-        rows = results.rows(final_sql(results, metric))
-    except NotMeasuredError:
-        return {}
-    return {text_of(row, "trial"): (float_of(row, "mean"), float_or_none(row, "error") or 0.0) for row in rows}
-
-
 def final_sql(results: Results, metric: str) -> str:
-    """Return the query of `final_values`: rows `trial mean error`.
+    """Return the query of each finished trial's final value of a metric, the mean over replicates: rows `trial mean`.
 
     Raises NotMeasuredError if the sweep did not measure the metric.
     """
     return (
-        "SELECT trial, avg(value) AS mean, stddev_samp(value) / sqrt(count(value)) AS error\n"
+        "SELECT trial, avg(value) AS mean\n"
         f"FROM ({measured_sql(results, metric)}) AS measured JOIN trials USING (trial, replicate)\n"
         f"WHERE status = '{FINISHED}' AND epoch = trials.epochs GROUP BY trial"
     )
 
 
-def constraints_of(results: Results) -> list[Constraint]:
-    """Return the constraints of a sweep."""
-    return [constraint_of(written) for written in results.specification.get("constraints", ())]
-
-
-def breaking_constraints(results: Results) -> set[str]:
-    """Return the finished trials that break any of the sweep's constraints."""
-    constraints = constraints_of(results)
-    measured: dict[str, dict[str, float]] = {}
-    for metric in {constraint.goal.metric for constraint in constraints}:
-        for trial, (mean, _) in final_values(results, metric).items():
-            measured.setdefault(trial, {})[metric] = mean
-    return measured.keys() - keeping(constraints, measured)
-
-
-def front(results: Results) -> Front | None:
-    """Return the Pareto front of a sweep with several objectives; None for one objective, or if no trial finished."""
-    written = results.specification.get("objectives", ())
-    goals = tuple(Objective(goal["metric"], goal["mode"]) for goal in written)
-    if len(goals) < 2:
-        return None
-    measured = [final_values(results, goal.metric) for goal in goals]
-    kept = set.intersection(*map(set, measured)) - breaking_constraints(results)
-    values = {trial: [by_trial[trial] for by_trial in measured] for trial in sorted(kept)}
-    # A diverged trial does not belong on the front.
-    values = {trial: pairs for trial, pairs in values.items() if all(math.isfinite(mean) for mean, _ in pairs)}
-    trials = [*values]
-    if not trials:
-        return None
-    costs = np.array([[g.cost(m) for g, (m, _) in zip(goals, values[t], strict=True)] for t in trials])
-    errors = np.array([[error for _, error in values[trial]] for trial in trials])
-    on_front = sorted(pareto_front(costs, errors), key=lambda place: costs[place, 0])
-    return Front(goals, [trials[place] for place in on_front], values, len(trials))
-
-
-#: Mark of a configuration that breaks a constraint.
-MARK = "†"
-
-
 @dataclass(frozen=True)
-class Goal(Objective):
-    """An objective with its name for readers."""
+class Goal:
+    """The objective of a sweep, or another metric that orders its trials.
+
+    Attributes:
+        metric: name in the search space, e.g. `val_nll`.
+        mode: `min` or `max`.
+
+    Example:
+        >>> goal = Goal("val_ece")
+        >>> goal.split, goal.column, goal.direction
+        ('val', 'ece', 'ASC')
+    """
+
+    metric: str
+    mode: Mode = "min"
+
+    @property
+    def split(self) -> str:
+        """Split on which it is measured: `train`, `val` or `test`."""
+        return measured_as(self.metric)[0]
+
+    @property
+    def column(self) -> str:
+        """Column of the objective in `evaluations`, e.g. `nll`."""
+        return measured_as(self.metric)[1]
+
+    @property
+    def direction(self) -> str:
+        """SQL sort order, best first."""
+        return "DESC" if self.mode == "max" else "ASC"
 
     @property
     def label(self) -> str:
@@ -179,16 +124,12 @@ class Leaderboard:
         varying: columns of the hyperparameters that have more than one value in the sweep.
         sql: the query that returns the rows.
         objective: the objective that orders the rows.
-        breaking: finished trials that break a constraint; they follow those that meet all.
-        constraints: the sweep's constraints in words.
     """
 
     rows: Rows
     varying: tuple[str, ...]
     sql: str
     objective: Goal
-    breaking: frozenset[str] = frozenset()
-    constraints: tuple[str, ...] = ()
 
     @cached_property
     def finished(self) -> list[Row]:
@@ -199,16 +140,6 @@ class Leaderboard:
     def best(self) -> Row | None:
         """The best finished configuration, else the best so far; None if all failed or none was evaluated."""
         return next((row for row in self.rows if row["status"] != FAILED), None)
-
-    def breaks_constraint(self, row: Row) -> bool:
-        """Return whether a configuration finished and breaks a constraint."""
-        return row["trial"] in self.breaking
-
-    def legend(self, rows: Rows) -> str | None:
-        """Return the explanation of MARK if one of the rows has it, else None."""
-        if not any(map(self.breaks_constraint, rows)):
-            return None
-        return f"{MARK} breaks a constraint: {', '.join(self.constraints)}"
 
     def describe(self, row: Row) -> str:
         """Return a short description of a configuration, e.g. `focal (γ 1.9) · resnet8 · lr 0.12`."""
@@ -245,11 +176,9 @@ def leaderboard(results: Results, most: int | None = None, by: str | None = None
     # A searched hyperparameter is shown even if only one value was drawn so far, because the reader expects its column.
     asked = {*searched(results.specification.get("space", {}))} & {*results.columns("trials")}
     varying = in_order(dict.fromkeys([*varying_columns(results), *sorted(asked)]))
-    breaking = breaking_constraints(results)
-    sql = leaderboard_sql(results, goal, varying, breaking)
+    sql = leaderboard_sql(results, goal, varying)
     rows: Rows = results.sql(sql, most=most).to_pylist()
-    constraints = tuple(constraint.text for constraint in constraints_of(results))
-    return Leaderboard(rows, varying, sql, goal, frozenset(breaking), constraints)
+    return Leaderboard(rows, varying, sql, goal)
 
 
 def varying_columns(results: Results) -> tuple[str, ...]:
@@ -302,12 +231,11 @@ FRESH = (
 )
 
 
-def leaderboard_sql(results: Results, goal: Goal, varying: Sequence[str], breaking: set[str]) -> str:
+def leaderboard_sql(results: Results, goal: Goal, varying: Sequence[str]) -> str:
     """Return the query of the leaderboard for the columns in this sweep's tables.
 
-    Finished trials that break a constraint (`breaking`) follow those that break none, whatever their objective. Trials
-    with fresh seeds precede other finished trials. They are ordered only by fresh seeds, because their first seeds
-    selected them.
+    Trials with fresh seeds precede other finished trials. They are ordered only by fresh seeds, because their first
+    seeds selected them.
     """
     present = set(results.columns("evaluations"))
     metrics = [name for name in METRICS if name in present]
@@ -325,11 +253,10 @@ def leaderboard_sql(results: Results, goal: Goal, varying: Sequence[str], breaki
     parts += [spread_sql(name, name, " FILTER (split = 'val')") for name in headline_columns() if name in present]
     parts += [f"any_value({name}) AS {name}" for name in varying]
     columns = ",\n  ".join(parts)
-    last = f"trial IN ({', '.join(map(literal, sorted(breaking)))}), " if breaking else ""
     # NaN has to be sorted explicitly: DuckDB treats it as the largest number, so it would be best in descending order.
     return (
         f"SELECT trial, status, epoch AS epochs,\n  {columns}\nFROM ({FRESH}) AS final\nGROUP BY trial, status, epoch\n"
-        f"ORDER BY status = '{FINISHED}' DESC, status = '{FAILED}', {last}bool_or(stage = 'final') DESC, "
+        f"ORDER BY status = '{FINISHED}' DESC, status = '{FAILED}', bool_or(stage = 'final') DESC, "
         f"judged IS NULL OR isnan(judged), judged {goal.direction}, trial"
     )
 
@@ -356,13 +283,11 @@ def spread_sql(expression: str, name: str, condition: str = "") -> str:
 def selected(results: Results, board: Leaderboard) -> tuple[list[str], BestSet] | None:
     """Return the trials that may be the best, best first, with the statistics of the winner.
 
-    Only finished configurations that meet the constraints are compared. None if there are fewer than two, or if no
-    spread is known. The spread is unknown if each has one replicate, or if `evaluations` does not contain the
-    objective.
+    Only finished configurations are compared. None if there are fewer than two, or if no spread is known. The spread is
+    unknown if each has one replicate, or if `evaluations` does not contain the objective.
     """
     known = replicate_values(results, board.objective)
-    kept = [text_of(row, "trial") for row in board.finished if not board.breaks_constraint(row)]
-    measured = {trial: known[trial] for trial in kept if trial in known}
+    measured = {trial: known[trial] for row in board.finished if (trial := text_of(row, "trial")) in known}
     if len(measured) < 2:
         return None
     # `entered` includes stopped configurations, because the winner was selected among all that were evaluated.
@@ -380,7 +305,7 @@ def replicate_values(results: Results, goal: Goal) -> dict[str, dict[int, float]
     return {trial: {int_of(row, "seed"): float_of(row, "value") for row in own} for trial, own in rows.items()}
 
 
-def replicates_sql(goal: Objective) -> str:
+def replicates_sql(goal: Goal) -> str:
     """Return the query of the objective of every finished replicate; if there are fresh seeds, only of these."""
     # Fresh seeds selected nothing, so their values are unbiased. Mixing them with other seeds would bring the bias
     # back.

@@ -24,7 +24,7 @@ from sweeper.core.cells import Row, Rows, Value, float_or_none, int_of, text_of
 from sweeper.core.errors import SweeperError
 from sweeper.core.labels import AFTER_METHODS, STATUS_WORDS, duration, label, plural, short
 from sweeper.core.schemas import REHEARSAL
-from sweeper.results.leaderboard import MARK, Leaderboard, leaderboard
+from sweeper.results.leaderboard import Leaderboard, leaderboard
 from sweeper.results.queries import VIEWS
 from trainables.curvature.statistics.base import measured_loss, statistic_of
 from trainables.metrics.base import metric_of
@@ -89,8 +89,6 @@ class TrialsTable:
             yield self._table(kept, status=mixed and width(kept, mixed) <= options.max_width, words=False)
             for row in self.rows:
                 yield Text(f"{row['trial']}: {self.board.describe(row)}", style="dim")
-        if (legend := self.board.legend(self.rows)) is not None:
-            yield Text(legend, style="dim")
 
     def _table(self, headings: Sequence[Heading], *, status: bool, words: bool) -> Table:
         table = Table(box=None, pad_edge=False, header_style="dim", expand=words)
@@ -110,7 +108,7 @@ class TrialsTable:
         """Return a row's trial, numbers, and status; raises LookupError or TypeError if others edited the tables."""
         values = [cell(self.board, row, heading) for heading in headings]
         values += [SHORT_STATUS[text_of(row, "status")]] if status else []
-        return [f"{row['trial']}{f' {MARK}' if self.board.breaks_constraint(row) else ''}", *values]
+        return [text_of(row, "trial"), *values]
 
 
 def usual_headings(board: Leaderboard) -> list[Heading]:
@@ -398,8 +396,6 @@ def headline(board: Leaderboard) -> str:
     if best is None:
         return "Every evaluated trial has failed." if board.rows else "No trial has been evaluated yet."
     caution = "" if board.finished else f" None has finished; this one was evaluated at epoch {best['epochs']}."
-    if board.breaks_constraint(best):
-        caution = f" Every finished configuration breaks a constraint: {', '.join(board.constraints)}."
     return " ".join([f"{best['trial']}, {board.describe(best)}.", *details(board)]) + caution
 
 

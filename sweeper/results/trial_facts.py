@@ -20,7 +20,7 @@ from sweeper.core.statistics.basics import spread_text
 from sweeper.journal.journal import read_kind
 from sweeper.journal.reasons import row_text
 from sweeper.journal.records import Added
-from sweeper.results.leaderboard import breaking_constraints, constraints_of, leaderboard, spread_sql
+from sweeper.results.leaderboard import leaderboard, spread_sql
 from sweeper.results.queries import literal
 from trainables.curvature.statistics.base import headline_columns
 from trainables.metrics import HEADLINES
@@ -66,7 +66,7 @@ class TrialFacts:
         sweep: name of the sweep.
         trial: name of the trial.
         ended: status, epochs and time, in one line.
-        remarks: sentences on seeds, on failed replicates, and on a broken constraint.
+        remarks: sentences on seeds and on failed replicates.
         configuration: (component, its hyperparameters) in words.
         decisions: the scheduler's decisions; None before the first.
         metrics: mean ± standard deviation over replicates; None before the first evaluation.
@@ -98,7 +98,6 @@ def trial_facts(results: Results, asked: str | None) -> TrialFacts:
     trial = chosen_name(results, asked)
     replicates = results.rows(f"SELECT * FROM trials WHERE trial = {literal(trial)} ORDER BY replicate")
     ended, remarks = state_of(replicates)
-    remarks += broken_constraints(results, trial)
     decisions = results.rows(f"SELECT * FROM decisions WHERE trial = {literal(trial)} ORDER BY epoch, decided_at")
     tables = rungs(decisions), metrics(results, trial), posthoc(results, trial)
     kept = checkpoints_of(results.paths, configuration_index(trial))
@@ -138,14 +137,6 @@ def state_of(replicates: Rows) -> tuple[str, list[str]]:
     reasons = dict.fromkeys(str(row["error"]) for row in replicates if row["error"])
     ended = f"{', '.join(statuses)} after {epochs}, {duration(seconds)}"
     return ended, [f"{plural(len(replicates), 'replicate')}, seeds {seeds}", *reasons]
-
-
-def broken_constraints(results: Results, trial: str) -> list[str]:
-    """Return a sentence if the trial finished and breaks a constraint of its sweep."""
-    if trial not in breaking_constraints(results):
-        return []
-    guards = ", ".join(constraint.text for constraint in constraints_of(results))
-    return [f"breaks a constraint, so it is not among the best: {guards}"]
 
 
 def configuration(row: Row) -> list[tuple[str, str]]:

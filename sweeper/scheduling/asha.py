@@ -15,15 +15,6 @@ So the best k trials of a pool are never stopped at a rung, whatever their order
 Unlike in Ray's class, a non-finite value fails the trial at once. Rungs are whole epochs computed without logarithms.
 Trials are identified by their configuration, so a resumed trial cannot compete with itself.
 
-With several objectives, or with constraints, the scheduler is multi-objective ASHA (Schmucker, Donini, Zafar, Salinas &
-Archambeau 2021, arXiv:2106.12639). A trial that reaches a rung is ranked with all trials that reached it earlier
-(`sweeper.scheduling.ranking`). It continues if its rank among these n trials, counted from 0, is at most n /
-reduction_factor; the first trial always continues. Syne Tune 0.16's MOASHA follows the same rule but ranks in another
-order. Its NonDominatedPriority returns the indices of the sorted trials instead of their ranks, and its ε-net returns
-ranks instead of an order. So decisions there depend on when the worst trial arrived. With priorities that are ranks,
-raw distances, no standard errors and no constraints, the decisions are equal
-(`tests/sweeper/scheduling/test_ranking.py`).
-
 **Promotion** is algorithm 2 of Li et al.: a trial pauses at its rung. When a worker is free, it goes through the rungs
 from the highest down and searches for a paused trial among the best ⌊n/η⌋ of a rung's n trials. It continues the best
 of these; if there is none, a new trial begins. If a trial would be promoted as soon as it arrives, it continues without
@@ -42,14 +33,9 @@ from bisect import bisect_left, insort
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
-from sweeper.journal.best import Objective
-from sweeper.journal.records import BREAKS_CONSTRAINT, Decision, DecisionKind
+from sweeper.journal.records import Decision, DecisionKind
 from sweeper.scheduling import base
-from sweeper.scheduling.base import SCHEDULERS, Measured, RungState, Scheduler, Settled
-from sweeper.scheduling.ranking import Constraint, Ranking, rank
+from sweeper.scheduling.base import SCHEDULERS, RungState, Scheduler, Settled
 from trainables.registry import Hyperparameter, hyperparameters_of
 
 #: (Minus the score, order of arrival). The best trial of a rung has the smallest key; of equal trials, the earlier.
@@ -95,10 +81,6 @@ class Halving(Scheduler):
     def begin(self) -> RungState:
         """Return the state before the first record."""
         return Rungs(self)
-
-    def comparing(self, goals: tuple[Objective, ...], constraints: tuple[Constraint, ...]) -> Scheduler | None:
-        """Return successive halving for several objectives or under constraints."""
-        return RankedHalving(**vars(self), goals=goals, constraints=constraints)
 
     @property
     def smallest_pool(self) -> int:
@@ -186,7 +168,7 @@ class Rungs(RungState):
         super().__init__(halving)
         self.by_epoch = {epoch: Rung() for epoch in halving.rungs}
 
-    def add(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> None:
+    def add(self, rung: int, configuration: int, metric: float) -> None:
         """Record the value with which a configuration arrived at a rung."""
         self.by_epoch[rung].add(configuration, self.scheduler.score(metric))
 
@@ -194,7 +176,7 @@ class Rungs(RungState):
         """Return the number of configurations that have reached a rung."""
         return len(self.by_epoch[rung])
 
-    def compare(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> Decision:
+    def compare(self, rung: int, configuration: int, metric: float) -> Decision:
         """Stop a trial whose value is worse than the quantile of the others'."""
         scheduler, others = self.scheduler, self.by_epoch[rung]
         cutoff_score, score = others.quantile(scheduler.quantile), scheduler.score(metric)
@@ -209,82 +191,10 @@ class Rungs(RungState):
 
 
 @dataclass(frozen=True)
-class RankedHalving(Halving):
-    """Successive halving by a ranking.
-
-    Attributes:
-        goals: the objectives; the first is `metric`.
-        constraints: constraints that trials must satisfy.
-        normalise: whether distances within a front are measured in shares of each objective's range.
-    """
-
-    goals: tuple[Objective, ...] = ()
-    constraints: tuple[Constraint, ...] = ()
-    normalise: bool = True
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """All metrics that the ranking uses."""
-        return tuple(dict.fromkeys(goal.metric for goal in (*self.goals, *(c.goal for c in self.constraints))))
-
-    def begin(self) -> RungState:
-        """Return the state before the first record."""
-        return RankedRungs(self)
-
-
-class RankedRungs(RungState):
-    """The measurements of every trial at every rung."""
-
-    scheduler: RankedHalving
-
-    def compare(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> Decision:
-        """Stop a trial that is not among the best 1/reduction_factor."""
-        halving, others = self.scheduler, self.competitors(rung)
-        if not others:
-            return Decision("continue", FIRST, rung, metric, place=1, count=1)
-        # The new trial is the last in the list, so its index is the number of the others.
-        ranking = self._ranking(rung, measured)
-        place, count = ranking.order.index(others), others + 1
-        # Strictly above, as in Syne Tune's MOASHA: a trial exactly at the share continues.
-        beyond = place / count > 1 / halving.reduction_factor
-        kept_by = halving.kept_by(place) if beyond else None
-        kind: DecisionKind = "stop" if beyond and not kept_by else "continue"
-        rule = "ranking" if ranking.front[-1] else BREAKS_CONSTRAINT
-        quota = math.floor(count / halving.reduction_factor) + 1
-        return Decision(kind, rule, rung, metric, place=place + 1, count=count, quota=quota, kept_by=kept_by)
-
-    def keeps_to_constraints(self, rung: int, measured: Measured | None = None) -> bool:
-        """Return whether a trial that reaches a rung satisfies the constraints, relative to the earlier trials."""
-        return self._ranking(rung, measured).front[-1] > 0
-
-    def _ranking(self, rung: int, measured: Measured | None) -> Ranking:
-        """Rank a trial that reaches a rung with the trials that reached it earlier; it is the last in the list."""
-        return ranking(self.scheduler, [*(earlier for _, earlier in self.arrived[rung].values()), measured or {}])
-
-
-def ranking(halving: RankedHalving, measured: list[Measured]) -> Ranking:
-    """Rank trials by their measurements."""
-
-    def column(metric: str, part: int) -> NDArray[np.float64]:
-        return np.array([trial.get(metric, (math.nan, 0.0))[part] for trial in measured], dtype=np.float64)
-
-    costs = np.stack([column(g.metric, 0) * (1 if g.mode == "min" else -1) for g in halving.goals], axis=1)
-    errors = np.stack([column(g.metric, 1) for g in halving.goals], axis=1)
-    violated = (constraint.violations(column(constraint.goal.metric, 0)) for constraint in halving.constraints)
-    violations = sum(violated, start=np.zeros(len(measured)))
-    # A trial without a value for some objective belongs to no front, so it ranks behind every violation.
-    violations[~np.isfinite(costs).all(axis=1)] = np.inf
-    return rank(costs, errors, violations, normalise=halving.normalise)
-
-
-@dataclass(frozen=True)
 class Promotion(Halving):
     """Successive halving by promotion: every trial pauses at its rung."""
 
     pauses: ClassVar[bool] = True
-
-    def comparing(self, goals: tuple[Objective, ...], constraints: tuple[Constraint, ...]) -> None:
-        """Return `None`: no paper defines promotion for several objectives."""
 
     def begin(self) -> RungState:
         """Return the state before the first record."""
@@ -299,7 +209,7 @@ class PausedRungs(Rungs):
         if decision.kind == "continue" and decision.rung is not None:
             self.by_epoch[decision.rung].promote(configuration)
 
-    def compare(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> Decision:
+    def compare(self, rung: int, configuration: int, metric: float) -> Decision:
         """Continue a trial that would be promoted now; pause any other."""
         arrivals = self.by_epoch[rung]
         count, (place, better_paused) = len(arrivals) + 1, arrivals.place_of(self.scheduler.score(metric))

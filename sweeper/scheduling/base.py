@@ -15,25 +15,22 @@ To add a scheduler, add one file to this folder; it is discovered there:
         def begin(self) -> RungState:
             return Worst(self)        # a `RungState` with `compare`
 
-A scheduler declares its other abilities: `comparing` (several objectives, constraints), `pauses`, `smallest_pool`.
-Plans, reports, `sweeper spaces` and audits (which recompute every decision from the journal) use these declarations.
+A scheduler declares its other abilities: `pauses`, `smallest_pool`. Plans, reports, `sweeper spaces` and audits (which
+recompute every decision from the journal) use these declarations.
 """
 
 from __future__ import annotations
 
 import math
-import statistics
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from sweeper.core.ids import is_added
-from sweeper.journal.best import Objective
-from sweeper.journal.records import BREAKS_CONSTRAINT, Decision, Judged, Record, Reported
-from sweeper.scheduling.ranking import Constraint, keeping
+from sweeper.journal.records import Decision, Judged, Record, Reported
 from trainables.registry import Hyperparameter, Registry
-from trainables.worker.trial_reports import NON_FINITE, TrialReport, objective_values
+from trainables.worker.trial_reports import NON_FINITE, TrialReport
 
 #: Schedulers by their name in a search space. Each builds a `Scheduler` from (metric, mode, **settings).
 #: The name of a setting counted in epochs ends in `_epochs`, because rehearsals scale these settings with the run.
@@ -45,9 +42,6 @@ DEFAULT = "asha"
 #: Tag of schedulers that drop the settings of other schedulers. So `--set scheduler.name=none` alone turns stopping
 #: off.
 IGNORES_SETTINGS = "ignores settings"
-
-#: Metric → (mean over replicates, standard error of that mean).
-Measured: TypeAlias = Mapping[str, tuple[float, float]]
 
 MaxEpochs = Annotated[int, "[1, 100000]: a trial trains at least one epoch"]
 GraceEpochs = Annotated[
@@ -68,21 +62,6 @@ TOO_SMALL = Hyperparameter(
     choices=("refuse", "one_pool"),
     source="refuse by default: nothing can be said about a stratum of one trial",
 )
-
-
-def measurements(report: TrialReport, metrics: Iterable[str]) -> dict[str, tuple[float, float]]:
-    """Return the mean and standard error of each metric over the replicates that trained; skip unmeasured metrics."""
-    measured: dict[str, tuple[float, float]] = {}
-    # A diverged seed must not change the trial's mean. The decision counts it as left out.
-    sound = [row for row in report.epochs if row["replicate"] not in report.replicate_errors]
-    for metric in metrics:
-        values = objective_values(metric, sound, report.evaluations) if sound else []
-        if values and all(map(math.isfinite, values)):
-            # One replicate has no spread. With an error of 0, dominance is the usual comparison of values.
-            error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
-            # fsum is exactly rounded, so the order of the replicates cannot change a decision.
-            measured[metric] = (math.fsum(values) / len(values), error)
-    return measured
 
 
 #: (Stratum, rung) → whether no further trial can reach the rung, except by promotion of a paused trial.
@@ -150,34 +129,6 @@ class Scheduler(ABC):
         """Return the state before the first record."""
 
     @property
-    def metrics(self) -> tuple[str, ...]:
-        """Metrics compared in addition to `metric`. Only several objectives or constraints need any."""
-        return ()
-
-    @property
-    def constraints(self) -> Sequence[Constraint]:
-        """Constraints that trials must satisfy."""
-        return ()
-
-    @property
-    def constrained_metrics(self) -> tuple[str, ...]:
-        """Metrics that the constraints use."""
-        return tuple(dict.fromkeys(constraint.goal.metric for constraint in self.constraints))
-
-    def keeping(self, measured: Mapping[int, Mapping[str, float]]) -> set[int]:
-        """Return the trials that satisfy the constraints, given complete trial → metric → value."""
-        return keeping(self.constraints, measured)
-
-    def comparing(self, goals: tuple[Objective, ...], constraints: tuple[Constraint, ...]) -> Scheduler | None:
-        """Return the scheduler for several objectives or under constraints; `None` if this scheduler supports neither.
-
-        Args:
-            goals: the objectives; the first is `metric`.
-            constraints: constraints that trials must satisfy.
-        """
-        return None
-
-    @property
     def smallest_pool(self) -> int:
         """Smallest number of trials for which a comparison is useful. Plans refuse smaller strata."""
         return 2
@@ -195,7 +146,7 @@ class RungState(ABC):
     Attributes:
         scheduler: the settings.
         epochs: the rungs.
-        arrived: rung → configuration → (objective on arrival, other measurements).
+        arrived: rung → configuration → objective on arrival.
 
     Example:
         >>> from sweeper.scheduling.asha import Halving
@@ -208,22 +159,22 @@ class RungState(ABC):
     def __init__(self, scheduler: Scheduler) -> None:
         """Start with empty rungs."""
         self.scheduler, self.epochs = scheduler, frozenset(scheduler.rungs)
-        self.arrived: dict[int, dict[int, tuple[float, Measured]]] = {rung: {} for rung in scheduler.rungs}
+        self.arrived: dict[int, dict[int, float]] = {rung: {} for rung in scheduler.rungs}
 
-    def add(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> None:
+    def add(self, rung: int, configuration: int, metric: float) -> None:
         """Record a configuration's objective at a rung; a second value for the same rung is ignored."""
         # A resumed trial reports a rung again, but the decision on its first value is already in the journal.
-        self.arrived[rung].setdefault(configuration, (metric, measured or {}))
+        self.arrived[rung].setdefault(configuration, metric)
 
     def competitors(self, rung: int) -> int:
         """Return the number of configurations that have reached a rung."""
         return len(self.arrived[rung])
 
     @abstractmethod
-    def compare(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> Decision:
+    def compare(self, rung: int, configuration: int, metric: float) -> Decision:
         """Return whether a configuration that reaches a rung before the last continues, stops or pauses.
 
-        Does not change the state. `measured` holds the scheduler's `metrics`; a scheduler without `metrics` ignores it.
+        Does not change the state.
         """
 
     def decided(self, configuration: int, decision: Decision) -> None:
@@ -240,10 +191,6 @@ class RungState(ABC):
     def never_promoted(self, rung: int, configuration: int) -> Decision:
         """Return the decision on a paused trial that can no longer be promoted."""
         raise ValueError(f"configuration {configuration} cannot pause at rung {rung}: this scheduler pauses no trial")
-
-    def keeps_to_constraints(self, rung: int, measured: Measured | None = None) -> bool:
-        """Return whether a trial that reaches a rung satisfies the sweep's constraints, if it has any."""
-        return True
 
     def pool(self, configuration: int) -> RungState:
         """Return the state of the trials that a configuration competes with: all of them, unless there are strata."""
@@ -262,8 +209,8 @@ class RungState(ABC):
                 self.pool(body.configuration).decided(body.configuration, body.decision)
             case Reported(decision=Decision(rung=int(rung)) as decision) as body if decision.metric is not None:
                 # A failed trial has no value at the rung, so it never becomes a competitor.
-                pool, measured = self.pool(body.configuration), measurements(body.report, self.scheduler.metrics)
-                pool.add(rung, body.configuration, decision.metric, measured)
+                pool = self.pool(body.configuration)
+                pool.add(rung, body.configuration, decision.metric)
                 pool.decided(body.configuration, decision)
 
 
@@ -275,14 +222,12 @@ class AddedSeeds(RungState):
         super().__init__(scheduler)
         self.epochs = frozenset({scheduler.max_epochs})
 
-    def compare(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> Decision:
+    def compare(self, rung: int, configuration: int, metric: float) -> Decision:
         """Raise ValueError: added seeds are not compared."""
         raise ValueError(f"added seed {configuration} is not compared at epoch {rung}: it runs to the end")
 
 
-def decide(
-    state: RungState, configuration: int, epoch: int, metric: float | None, measured: Measured | None = None
-) -> Decision | None:
+def decide(state: RungState, configuration: int, epoch: int, metric: float | None) -> Decision | None:
     """Return the decision on a trial that reports after `epoch` epochs, or `None` between rungs.
 
     Does not change the state.
@@ -292,7 +237,6 @@ def decide(
         configuration: index of the trial's configuration.
         epoch: number of completed epochs.
         metric: value of the objective, a mean over replicates.
-        measured: values of the scheduler's `metrics`, if it has any.
 
     Example:
         >>> from sweeper.scheduling.median_stopping import MedianStopping
@@ -307,28 +251,21 @@ def decide(
         >>> decide(state, configuration=2, epoch=5, metric=float("nan")).kind
         'fail'
     """
-    decision = _in_pool(state.pool(configuration), configuration, epoch, metric, measured)
+    decision = _in_pool(state.pool(configuration), configuration, epoch, metric)
     stratum = state.stratum(configuration) if decision is not None else None
     return decision if decision is None or stratum is None else replace(decision, stratum=stratum)
 
 
-def _in_pool(
-    state: RungState, configuration: int, epoch: int, metric: float | None, measured: Measured | None
-) -> Decision | None:
-    scheduler, rungs, last = state.scheduler, state.epochs, state.scheduler.max_epochs
+def _in_pool(state: RungState, configuration: int, epoch: int, metric: float | None) -> Decision | None:
+    rungs, last = state.epochs, state.scheduler.max_epochs
     if metric is None or not math.isfinite(metric):
         # The objective may be measured only at rungs, so its absence between rungs is not a failure.
         if epoch not in rungs and metric is None:
             return None
         return Decision("fail", NON_FINITE, epoch if epoch in rungs else None)
     if epoch >= last:
-        rule = "last_epoch" if state.keeps_to_constraints(last, measured) else BREAKS_CONSTRAINT
-        # The constrained metrics are journaled with the decision, because leaderboards check constraints of complete
-        # trials without reading their reports.
-        names = scheduler.constrained_metrics
-        values = {name: measured[name][0] for name in names if measured and name in measured} if names else None
-        return Decision("complete", rule, last, metric, count=state.competitors(last) + 1, constrained=values)
-    return state.compare(epoch, configuration, metric, measured) if epoch in rungs else None
+        return Decision("complete", "last_epoch", last, metric, count=state.competitors(last) + 1)
+    return state.compare(epoch, configuration, metric) if epoch in rungs else None
 
 
 def decide_on(state: RungState, report: TrialReport) -> Decision | None:
@@ -337,8 +274,7 @@ def decide_on(state: RungState, report: TrialReport) -> Decision | None:
     The objective is a mean over the replicates that trained. Replicates that diverged, or failed in a separate process,
     are excluded. The decision counts them (`left_out`), so the configuration still competes but is marked.
     """
-    measured = measurements(report, state.scheduler.metrics)
-    decision = decide(state, report.configuration, report.epoch, report.objective, measured)
+    decision = decide(state, report.configuration, report.epoch, report.objective)
     if decision is None or decision.kind == "fail" or not report.replicate_errors:
         return decision
     return replace(decision, left_out=len(report.replicate_errors))

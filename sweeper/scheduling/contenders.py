@@ -28,7 +28,7 @@ from typing import TypeAlias
 from sweeper.core.domains import Interval, Node, Uniforms, draw, extremes
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import FIRST_ADDED, ReplicateSeeds, config_hash, trial_name
-from sweeper.journal.best import Judging, against_constraints, rank_of
+from sweeper.journal.best import Mode, rank_of
 from sweeper.journal.records import Added, AddedSeed, Attempt, Record
 from sweeper.journal.state import COMPLETED, SweepState, TrialState
 from trainables.registry import Configuration, Options
@@ -71,7 +71,7 @@ class FinalStage:
     """Chooses the seeds of a sweep's final stage.
 
     Attributes:
-        judging: ranks the trials.
+        mode: whether the objective should be small, `min`, or large, `max`.
         seeds: the configurations' own replicate seeds, and the fresh seeds.
         at_most: largest number of seeds per configuration, including its own.
         judge: returns the trials that a question cannot yet distinguish.
@@ -79,7 +79,7 @@ class FinalStage:
         lines: hyperparameter → loss → domain.
     """
 
-    judging: Judging
+    mode: Mode
     seeds: ReplicateSeeds
     at_most: int
     judge: Judge
@@ -122,9 +122,8 @@ class FinalStage:
 
         If all trials of a level were stopped early, the best of them represents it.
         """
-        against = against_constraints(state, self.judging)
         ranked = [(rank, index) for index, trial in state.trials.items()
-                  if (rank := rank_of(trial, self.judging.mode, against)) is not None]  # fmt: skip
+                  if (rank := rank_of(trial, self.mode)) is not None]  # fmt: skip
         best = [index for _, index in sorted(ranked, reverse=True)]
         questions: dict[str, dict[str, int]] = {}
         for part in self.parts:
@@ -167,7 +166,7 @@ class FinalStage:
     ) -> None:
         """Add the first seeds of a line. Contenders on it have some of them already."""
         measured = {i: of for i in _indices(groups) if (of := values.get(trial_name(i)))}
-        sign = 1 if self.judging.mode == "min" else -1
+        sign = 1 if self.mode == "min" else -1
         # Of equal configurations the first is taken, so that a driver that takes over picks the same winner.
         order = sorted(measured, key=lambda i: (sign * sum(measured[i].values()) / len(measured[i]), i))
         with_it = [loss for i in order if (loss := _part(state, i, "loss")).get("name") in self.lines[name]]

@@ -28,7 +28,7 @@ from typing import Annotated
 
 from sweeper.journal.records import Decision, DecisionKind
 from sweeper.scheduling import base
-from sweeper.scheduling.base import SCHEDULERS, Measured, RungState, Scheduler
+from sweeper.scheduling.base import SCHEDULERS, RungState, Scheduler
 
 
 @SCHEDULERS.add("median_stopping", more=[base.WITHIN, base.TOO_SMALL], check=base.grace_before_the_end)
@@ -79,7 +79,7 @@ class RunningAverages(RungState):
         self._needed = rule.min_competitors
         self._averages: dict[int, list[float]] = {rung: [] for rung in rule.rungs}
 
-    def add(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> None:
+    def add(self, rung: int, configuration: int, metric: float) -> None:
         """Record a configuration's value at a rung, and its running average there."""
         # A second report is ignored, because a resumed trial must not count twice in the median.
         if configuration not in self.arrived[rung]:
@@ -87,9 +87,9 @@ class RunningAverages(RungState):
             # fsum is exactly rounded. With `sum`, (.1 + .1 + .1) / 3 is above .1, and equal trials would stop each
             # other.
             insort(self._averages[rung], math.fsum(scores) / len(scores))
-        super().add(rung, configuration, metric, measured)
+        super().add(rung, configuration, metric)
 
-    def compare(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> Decision:
+    def compare(self, rung: int, configuration: int, metric: float) -> Decision:
         """Stop a trial whose best value so far is strictly worse than the median of the others' running averages."""
         scheduler, others = self.scheduler, self.competitors(rung)
         if others < self._needed:
@@ -104,4 +104,4 @@ class RunningAverages(RungState):
     def _scores_before(self, rung: int, configuration: int) -> list[float]:
         # A trial can lack an earlier rung: its objective may not have been measured there.
         earlier = (arrivals for epoch, arrivals in self.arrived.items() if epoch < rung and configuration in arrivals)
-        return [self.scheduler.score(arrivals[configuration][0]) for arrivals in earlier]
+        return [self.scheduler.score(arrivals[configuration]) for arrivals in earlier]

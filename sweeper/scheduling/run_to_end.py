@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from sweeper.journal.records import Decision
-from sweeper.scheduling.base import IGNORES_SETTINGS, SCHEDULERS, Measured, RungState, Scheduler
+from sweeper.scheduling.base import IGNORES_SETTINGS, SCHEDULERS, RungState, Scheduler
 
 
 @SCHEDULERS.add("none", tags={IGNORES_SETTINGS})
@@ -48,6 +48,6 @@ class RunToEnd(Scheduler):
 class Arrivals(RungState):
     """The configurations that have reached each epoch of evaluation."""
 
-    def compare(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> Decision:
+    def compare(self, rung: int, configuration: int, metric: float) -> Decision:
         """Continue the trial."""
         return Decision("continue", "evaluation", rung, metric)

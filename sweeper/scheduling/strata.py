@@ -16,8 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from sweeper.core.ids import is_added
 from sweeper.journal.records import Decision, Drawn, Record, Suggested
-from sweeper.scheduling.base import Measured, RungState, Scheduler, Settled
-from sweeper.scheduling.ranking import Constraint
+from sweeper.scheduling.base import RungState, Scheduler, Settled
 
 
 def stratum_name(values: Mapping[str, object], within: Sequence[str]) -> str:
@@ -67,16 +66,6 @@ class Stratified(Scheduler):
     def rungs(self) -> tuple[int, ...]:
         """The epochs at which trials are compared, equal in every stratum."""
         return self.one_pool.rungs
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """Metrics compared besides `metric`, equal in every stratum."""
-        return self.one_pool.metrics
-
-    @property
-    def constraints(self) -> Sequence[Constraint]:
-        """Constraints that trials must satisfy, equal in every stratum."""
-        return self.one_pool.constraints
 
     @property
     def smallest_pool(self) -> int:
@@ -137,9 +126,9 @@ class StrataState(RungState):
             self._pools[name] = self.scheduler.one_pool.begin()
         return self._pools[name]
 
-    def compare(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> Decision:
+    def compare(self, rung: int, configuration: int, metric: float) -> Decision:
         """Return the decision of the configuration's stratum. Does not change values or decisions."""
-        return self.pool(configuration).compare(rung, configuration, metric, measured)
+        return self.pool(configuration).compare(rung, configuration, metric)
 
     def promotion(self, settled: Settled = lambda stratum, rung: False) -> tuple[int, Decision] | None:
         """Return the promotion from the highest rung of any stratum; of equal rungs, the stratum that began first."""

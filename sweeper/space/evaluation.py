@@ -1,4 +1,4 @@
-"""Check the measurements of a sweep (`evaluation`) and its goals (`objective`, `objectives`, `constraints`).
+"""Check the measurements of a sweep (`evaluation`) and its `objective`.
 
 `evaluation.splits` names the data set's own splits, and shifts. A shift is a mapping of its name to its options:
 `splits: [val, test, {corrupted: {severities: [1, 3, 5]}}, {other: {dataset: svhn}}]`.
@@ -6,20 +6,18 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from sweeper.core.domains import Plain, Values, join_path, listed, mappings, part_of, repeats
+from sweeper.core.domains import Plain, Values, join_path, listed, mappings, part_of
 from sweeper.core.errors import Fault, InvalidSearchSpace
-from sweeper.scheduling import DEFAULT, Scheduler
 from sweeper.space.catalogue import Registries
 from sweeper.space.components import resolve_components, resolve_plain_component
 from sweeper.space.spec import SchedulerSettings
 from trainables.curvature.statistics import CURVATURE_FIELDS
 from trainables.curvature.statistics.base import LOSS_LABELS, TEMPERED, further_columns, temperature_labels
 from trainables.metrics import RECALIBRATED
-from trainables.metrics.base import larger_is_better, metric_of
+from trainables.metrics.base import larger_is_better
 from trainables.registry import FITTED_ON as POSTHOC_SPLIT, LABEL, column_label, entry_label
 from trainables.registry.names import hint
 
@@ -31,9 +29,6 @@ NAMED_DATASET = "dataset"
 
 #: Prefixes of the names of post-hoc metrics and of the Hessian's columns.
 POSTHOC, HESSIAN = "val_posthoc_", "hessian_"
-
-#: `0.5 points of the best`: percentage points, 0.01 each.
-POINTS = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*points?(?:\s+of\s+the\s+best)?\s*$")
 
 
 def check_evaluation(evaluation: Values, registries: Registries, dataset: object, faults: list[Fault]) -> Values:
@@ -194,24 +189,14 @@ def _shift_faults(entries: Sequence[object], registries: Registries, path: str) 
     return faults
 
 
-def write_out_goals(values: dict[str, Plain], registries: Registries) -> None:
-    """Expand the short forms of `objectives` and `constraints` in place; invalid values stay unchanged.
-
-    An objective without a `mode` gets that of its metric.
-    """
-    objectives, constraints = values.get("objectives"), values.get("constraints")
-    own = _own_modes(values.get("evaluation"), registries)
-    if isinstance(objectives, list):
-        written = [_objective(objective, own) for objective in objectives]
-        values["objectives"] = written
-        if written and "objective" not in values:
-            values["objective"] = written[0]
-    if isinstance(values.get("objective"), dict):
-        values["objective"] = _objective(values["objective"], own)
-    if isinstance(constraints, dict):
-        constraints = [constraints]
-    if isinstance(constraints, list):
-        values["constraints"] = [_guard(constraint, own) for constraint in constraints]
+def write_out_mode(values: dict[str, Plain], registries: Registries) -> None:
+    """Give the objective the mode of its metric unless the file gives one; invalid values stay unchanged."""
+    objective = values.get("objective")
+    if not isinstance(objective, dict):
+        return
+    metric, own = objective.get("metric"), _own_modes(values.get("evaluation"), registries)
+    if isinstance(metric, str) and (own.get(metric) == "max" or larger_is_better(metric)):
+        values["objective"] = {"mode": "max", **objective}
 
 
 def _own_modes(evaluation: Plain, registries: Registries) -> dict[str, str]:
@@ -229,118 +214,32 @@ def _own_modes(evaluation: Plain, registries: Registries) -> dict[str, str]:
     }
 
 
-def _objective(value: Plain, own: Mapping[str, str]) -> Plain:
-    """Return an objective as a mapping. It gets the mode of its metric unless the file gives one."""
-    written: dict[str, Plain] = dict(value) if isinstance(value, dict) else {"metric": value}
-    metric = written.get("metric")
-    if isinstance(metric, str) and (own.get(metric) == "max" or larger_is_better(metric)):
-        written.setdefault("mode", "max")
-    return written
-
-
-def _guard(value: Plain, own: Mapping[str, str]) -> Plain:
-    if not isinstance(value, dict):
-        return value
-    within, mode = value.get("within"), own.get(str(value.get("metric")))
-    match = POINTS.match(within) if isinstance(within, str) else None
-    bound = {"within": float(match[1]) / 100} if match else {}
-    # Only `within` needs a mode. A mode in the file overrides this one, because it comes later.
-    return {**({"mode": mode} if mode and within is not None else {}), **value, **bound}
-
-
 def objective_faults(values: Mapping[str, Plain], registries: Registries) -> list[Fault]:
-    """Return the faults of `objective`, `objectives` and `constraints`; the structure's check reports wrong types."""
-    faults: list[Fault] = []
-    goals = {"objective": values.get("objective")}
-    for key in ("objectives", "constraints"):
-        goals |= {join_path(key, index): goal for index, goal in enumerate(listed(values.get(key)))}
-    for place, goal in goals.items():
-        metric = part_of(goal, "metric")
-        if isinstance(metric, str):
-            faults += metric_faults(metric, join_path(place, "metric"), values.get("evaluation"), registries)
-        if isinstance(goal, dict) and place.startswith("constraints"):
-            faults += _guard_faults(goal, place)
-    objectives = values.get("objectives")
-    if isinstance(objectives, list) and objectives:
-        if values.get("objective") != objectives[0]:
-            faults.append(Fault("objective", "is not the first of `objectives`", "omit it: the first is used"))
-        named = [objective.get("metric") for objective in objectives if isinstance(objective, dict)]
-        faults += repeats(named, "objectives", "{} is named twice", "name each objective once")
-    faults += _scheduler_faults(values, registries)
-    return faults + _contradictions(values.get("constraints"))
+    """Return the faults of `objective` and of its scheduler; the structure's check reports wrong types."""
+    metric, evaluation = part_of(values.get("objective"), "metric"), values.get("evaluation")
+    unknown = metric_faults(metric, "objective.metric", evaluation, registries) if isinstance(metric, str) else []
+    return unknown + _scheduler_faults(values)
 
 
-def _scheduler_faults(values: Mapping[str, Plain], registries: Registries) -> list[Fault]:
-    """Return a fault for each ability that the sweep needs but its scheduler lacks."""
-    scheduler, replicates = values.get("scheduler"), values.get("replicates")
-    built = _built(scheduler) if isinstance(scheduler, dict) else None
-    if built is None or not isinstance(scheduler, dict):  # an invalid scheduler has been reported
+def _scheduler_faults(values: Mapping[str, Plain]) -> list[Fault]:
+    """Return a fault if trials would pause where replicates are stopped and started one by one."""
+    scheduler, packing = values.get("scheduler"), part_of(values.get("replicates"), "packing")
+    if not isinstance(scheduler, dict) or packing != "trials" or not _pauses(scheduler):
         return []
-    faults = []
-    key = "objectives" if values.get("objectives") else "constraints"
-    if values.get(key) and not _compares_several(built):
-        rule, setting = "compares one objective without constraints", _in_the_way(scheduler, _compares_several)
-        if setting is None:
-            others = (name for name in registries.schedulers if _compares_several(_built({**scheduler, "name": name})))
-            remedy = f"write scheduler: {{name: {next(others, DEFAULT)}}}"
-            faults.append(Fault(key, f"{scheduler['name']} {rule}", remedy))
-        else:
-            place, remedy = join_path("scheduler", setting), f"remove {setting}: without it, several are compared"
-            faults.append(Fault(place, f"{scheduler[setting]} {rule}", remedy))
-    if built.pauses and isinstance(replicates, dict) and replicates.get("packing") == "trials":
-        rule = "packing: trials stops and starts replicates at every rung itself, so no trial can pause there"
-        setting = _in_the_way(scheduler, lambda without: without is not None and not without.pauses) or "name"
-        remedy = f"remove {setting}, or choose another packing"
-        faults.append(Fault(join_path("scheduler", setting), rule, remedy))
-    return faults
+    rule = "packing: trials stops and starts replicates at every rung itself, so no trial can pause there"
+    # Settings are removed one by one, because a scheduler's abilities depend on its settings, such as ASHA's variant.
+    optional = (key for key in scheduler if key not in ("name", "max_epochs"))
+    settings = (k for k in optional if _pauses({key: v for key, v in scheduler.items() if key != k}) is False)
+    setting = next(settings, "name")
+    return [Fault(join_path("scheduler", setting), rule, f"remove {setting}, or choose another packing")]
 
 
-def _built(settings: Mapping[str, Plain]) -> Scheduler | None:
-    """Return the scheduler with these settings, `None` if they are invalid."""
+def _pauses(settings: Mapping[str, Plain]) -> bool | None:
+    """Return whether the scheduler with these settings pauses trials, `None` if they are invalid."""
     try:
-        return SchedulerSettings.model_validate(settings).built("", "min")
+        return SchedulerSettings.model_validate(settings).built("", "min").pauses
     except (ValueError, InvalidSearchSpace):
         return None
-
-
-def _compares_several(scheduler: Scheduler | None) -> bool:
-    return scheduler is not None and scheduler.comparing((), ()) is not None
-
-
-def _in_the_way(settings: Mapping[str, Plain], able: Callable[[Scheduler | None], bool]) -> str | None:
-    """Return the setting that must be removed to give the scheduler an ability, `None` if no single removal does."""
-    # Settings are removed one by one, because a scheduler's abilities depend on its settings, such as ASHA's variant.
-    optional = (key for key in settings if key not in ("name", "max_epochs"))
-    return next((k for k in optional if able(_built({key: v for key, v in settings.items() if key != k}))), None)
-
-
-def _guard_faults(guard: Mapping[str, Plain], place: str) -> list[Fault]:
-    given = [key for key in ("within", "min", "max") if guard.get(key) is not None]
-    if len(given) != 1:
-        rule = f"a constraint needs exactly one of within, min and max, not {' and '.join(given) or 'none'}"
-        return [Fault(place, rule, "write e.g. {metric: val_accuracy, within: 0.5 points of the best}")]
-    if isinstance(guard.get("within"), str):
-        rule = f"within = {guard['within']!r} is neither a number nor percentage points"
-        return [Fault(join_path(place, "within"), rule, "write e.g. 0.5 points of the best, or 0.005")]
-    metric, bound = guard.get("metric"), guard.get(given[0])
-    known = metric_of(metric) if isinstance(metric, str) and given[0] != "within" else None
-    if known is not None and isinstance(bound, (int, float)) and not known.range[0] <= bound <= known.range[1]:
-        remedy = "90 % is 0.9" if known.range == (0, 1) else "choose a bound in this range"
-        rule = f"{metric} lies in {known.range_text}, so it never reaches {bound:g}"
-        return [Fault(join_path(place, given[0]), rule, remedy)]
-    return []
-
-
-def _contradictions(constraints: Plain) -> list[Fault]:
-    """Return a fault for each metric whose lower bound is above its upper bound."""
-    guards, faults = mappings(constraints), []
-    least = {str(guard.get("metric")): guard["min"] for guard in guards if isinstance(guard.get("min"), (int, float))}
-    for index, guard in enumerate(guards):
-        low, high = least.get(str(guard.get("metric"))), guard.get("max")
-        if low is not None and isinstance(high, (int, float)) and low > high:
-            rule = f"{guard['metric']} cannot be at least {low:g} and at most {high:g}"
-            faults.append(Fault(join_path("constraints", index), rule, "remove one of the two constraints"))
-    return faults
 
 
 def metric_faults(metric: str, place: str, evaluation: object, registries: Registries) -> list[Fault]:

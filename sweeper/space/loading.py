@@ -40,7 +40,7 @@ from sweeper.search.base import Searcher, written_method
 from sweeper.space.catalogue import Registries, installed_registries
 from sweeper.space.components import PART, WORD, resolve_component, resolve_plain_component, split_axes
 from sweeper.space.configurations import falls_back, in_one_pool, line_domains, size_faults, within_faults
-from sweeper.space.evaluation import check_evaluation, objective_faults, write_out_goals
+from sweeper.space.evaluation import check_evaluation, objective_faults, write_out_mode
 from sweeper.space.file import Document, apply_overrides, read_document
 from sweeper.space.spec import (
     MAXIMUM_CONFIGURATIONS,
@@ -216,16 +216,14 @@ def _checked(document: Document, source: str, registries: Registries | None) -> 
     if not faults or document.values:
         values = written_out({key: value for key, value in document.values.items() if key != "space"})
         registries = registries or installed_registries()
-        write_out_goals(values, registries)
+        write_out_mode(values, registries)
         space, broken = _check_names(values, document.values.get("space"), registries)
         faults += broken
-        goals = objective_faults(values, registries)
         try:
             spec = SweepSpec.model_validate({**values, "space": space} if "space" in document.values else values)
         except ValidationError as error:
-            reported = {fault.path for fault in goals}  # the same mistakes, with a remedy
-            faults += [fault for fault in structural_faults(error) if fault.path not in reported]
-        faults += goals
+            faults += structural_faults(error)
+        faults += objective_faults(values, registries)
         faults = faults or _rehearsal_faults(spec, registries)
     _refuse(faults, document, source)
     return spec

@@ -57,9 +57,6 @@ def json_schema(registries: Registries) -> JsonSchema:
         models[part] = _varied(_component(registry, (*MEMBER_DOMAINS, *INTERVAL_DOMAINS)), {"$ref": f"#/$defs/{part}"})
     parts = {part: {"$ref": f"#/$defs/{part}"} for part in registries.space}
     keys["space"] = _OBJECT | {"properties": {**parts, PART: _OBJECT}}
-    keys["objectives"]["items"] = _any(keys["objectives"]["items"], _TEXT)
-    keys["constraints"] = _listed(keys["constraints"]["items"])
-    models["Guard"]["properties"]["within"]["anyOf"].append(_TEXT)  # `0.5 points of the best`
     models["Keep"]["properties"]["per"] = _listed(_TEXT)
     _describe_evaluation(models["Evaluation"]["properties"], registries)
     # A user's training loop can have any parts in its space, and can leave out all others.

@@ -17,11 +17,10 @@ from pydantic_core import ErrorDetails, PydanticKnownError, core_schema
 from sweeper.core.domains import Fields, Plain, Values, join_path, parse, part_of, plain
 from sweeper.core.errors import Fault, InvalidSearchSpace
 from sweeper.core.ids import ReplicateSeeds
-from sweeper.journal.best import Mode, Objective as Goal
+from sweeper.journal.best import Mode
 from sweeper.scheduling import DEFAULT, SCHEDULERS, Scheduler
 from sweeper.scheduling.base import TOO_SMALL, WITHIN
 from sweeper.scheduling.contenders import PARTS, FinalStage, Groups, TrialValues
-from sweeper.scheduling.ranking import Constraint, constraint_of
 from sweeper.scheduling.strata import stratified
 from sweeper.search.base import SEARCHERS, SearchMethod
 from sweeper.space.configurations import configurations, line_domains, named_components
@@ -139,33 +138,6 @@ class Objective(Part):
     metric: str = "val_nll"
     mode: Literal["min", "max"] = "min"
     margin: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-
-
-class Guard(Part):
-    """A constraint. Trials that satisfy it rank before trials that do not, and only they can be the best.
-
-    Attributes:
-        metric: split and name of the constrained metric, as for an objective.
-        within: largest distance from the best trial at the same rung; `0.5 points of the best` means 0.005.
-        min: smallest allowed value.
-        max: largest allowed value.
-        mode: better direction of the metric, for `within`; by default the direction that the metric declares.
-
-    Example:
-        >>> Guard(metric="val_accuracy", within=0.005).constraint.text
-        'val_accuracy within 0.005 of the best'
-    """
-
-    metric: str
-    within: float | None = Field(default=None, ge=0, allow_inf_nan=False)
-    min: float | None = Field(default=None, allow_inf_nan=False)
-    max: float | None = Field(default=None, allow_inf_nan=False)
-    mode: Literal["min", "max"] | None = None
-
-    @property
-    def constraint(self) -> Constraint:
-        """The constraint in the form that schedulers use."""
-        return constraint_of(self.model_dump())
 
 
 class Trajectory(Part):
@@ -446,8 +418,6 @@ class SweepSpec(Part):
     Attributes:
         dataset: the data set, `{name: …, option: value}`.
         loop: import path of the user's training loop, see `trainables.training.own_loop`.
-        objectives: several objectives; the first is `objective`. Empty if there is only one.
-        constraints: constraints that trials must satisfy.
         space: tree of domains below `loss`, `architecture` and `optimizer`, parsed and resolved once.
         samples: number of configurations drawn per grid point.
         searcher: method that chooses the configurations.
@@ -478,8 +448,6 @@ class SweepSpec(Part):
     dataset: Values
     loop: str | None = None
     objective: Objective = Objective()
-    objectives: list[Objective] = Field(default_factory=list)
-    constraints: list[Guard] = Field(default_factory=list)
     scheduler: SchedulerSettings
     samples: int = Field(ge=1, le=MAXIMUM_CONFIGURATIONS)
     searcher: SearcherSettings = SearcherSettings()
@@ -512,11 +480,6 @@ class SweepSpec(Part):
         chosen, goal = self.scheduler, self.objective
         within = chosen.settings.get(WITHIN.name)
         scheduler = chosen.built(goal.metric, goal.mode)
-        if self.objectives or self.constraints:
-            goals = tuple(Goal(objective.metric, objective.mode) for objective in self.objectives or (goal,))
-            guards = tuple(guard.constraint for guard in self.constraints)
-            # The check refused a scheduler that cannot do this. A file that is only read falls back to one objective.
-            scheduler = scheduler.comparing(goals, guards) or scheduler
         if not isinstance(within, list):
             return scheduler
         known = None if self.searcher.learns else configurations(self)
@@ -529,12 +492,11 @@ class SweepSpec(Part):
         Without a split `test`, all that are fitted on `val` are.
         """
         # If methods were fitted and measured on the same samples, more parameters would always look better.
-        goals: list[Objective | Guard] = [self.objective, *self.objectives, *self.constraints]
-        columns = [measured_as(goal.metric)[1] for goal in goals]
+        column = measured_as(self.objective.metric)[1]
         labels = [entry_label(method) for method in self.evaluation.posthoc]
         if "test" not in self.evaluation.splits:
             return [entry_label(method) for method in self.evaluation.posthoc if method.get(FITTED_ON, "val") == "val"]
-        return [label for label in labels if any(c.startswith(f"{CROSS_FITTED}{label}_") for c in columns)]
+        return [label for label in labels if column.startswith(f"{CROSS_FITTED}{label}_")]
 
     @property
     def replicate_seeds(self) -> ReplicateSeeds:
@@ -633,7 +595,7 @@ def final_stage(spec: SweepSpec) -> FinalStage | None:
     parts = [part for part in PARTS if part in spec.space.nodes and len(named_components(spec.space.nodes[part])) > 1]
     domains = line_domains(spec.space).items()
     lines = {name: {loss: domain[name] for loss, domain in domains if name in domain} for name in spec.which}
-    return FinalStage(spec.schedule, spec.replicate_seeds, spec.replicates.at_most, judge, parts, lines)
+    return FinalStage(mode, spec.replicate_seeds, spec.replicates.at_most, judge, parts, lines)
 
 
 def gpu_faults(spec: SweepSpec) -> list[Fault]:

@@ -35,7 +35,7 @@ PACKAGES = (
 
 
 #: Format number of a results folder: files, records, columns. Increase it with each change that breaks older readers.
-FORMAT = 6
+FORMAT = 7
 
 #: Key of the manifest that says which tracker the sweep was started with, see `sweeper.tracking.choice`.
 TRACKER = "tracker"

@@ -78,8 +78,7 @@ class JournalRows:
     def _decision_row(self, configuration: int, epoch: int, decision: Decision, time: float) -> Row:
         # UTC without a zone, as the schema has it.
         decided_at = datetime.datetime.fromtimestamp(time, datetime.UTC).replace(tzinfo=None)
-        # Constraints have no columns: the rule says whether they are satisfied, and `evaluations` has their metrics.
-        fields = {key: value for key, value in decision.to_json().items() if key != "constrained"}
+        fields = decision.to_json()
         trial, added = self._added.get(configuration, configuration), configuration in self._added
         stage = FINAL if added else "end" if decision.kind == "complete" else "rung"
         return {"trial": trial_name(trial), "epoch": epoch, "stage": stage, **fields, "decided_at": decided_at}

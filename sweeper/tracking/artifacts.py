@@ -19,7 +19,7 @@ import pyarrow.dataset as ds
 
 from sweeper.core.cells import grouped
 from sweeper.core.ids import RECALIBRATIONS, SweepPaths, configuration_index, trial_name
-from sweeper.journal.best import Judging, best_trial, best_words
+from sweeper.journal.best import Mode, best_trial, best_words
 from sweeper.journal.state import ENDED, SweepState
 from sweeper.results.queries import current_generation, require_listed_files
 from sweeper.tables.generations import recalibration_parts
@@ -39,15 +39,13 @@ Bins = Sequence[Row]
 TABLES = ("trials", "epochs", "evaluations", "decisions", "reliability")
 
 
-def artifacts(
-    paths: SweepPaths, state: SweepState, judging: Judging, folder: Path
-) -> Iterator[tuple[Path, str | None]]:
+def artifacts(paths: SweepPaths, state: SweepState, mode: Mode, folder: Path) -> Iterator[tuple[Path, str | None]]:
     """Write the files to `folder` and yield each with its artifact folder.
 
     Args:
         paths: paths of the sweep.
         state: state of its trials, to find the best.
-        judging: the scheduler, which orders trials.
+        mode: whether the objective should be small, `min`, or large, `max`.
         folder: folder for temporary files.
 
     Raises LostFilesError if files of the tables are lost.
@@ -60,7 +58,7 @@ def artifacts(
     for file in (paths.report, paths.sweep_file):
         if file.is_file():
             yield file, None
-    best = best_trial(state, judging)
+    best = best_trial(state, mode)
     if best is not None:
         name = trial_name(best.configuration)
         epoch = best.last_evaluation_epoch

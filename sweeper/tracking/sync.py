@@ -98,7 +98,7 @@ class Projection:
         if last_sequence(self.paths.journal) < 0:
             return False
         sweep, identity = tracked(self.paths), identity_of(self.paths)
-        self._judging = sweep.spec.schedule
+        self._mode = sweep.spec.objective.mode
         known = self._store.connect(identity["sweep_id"], identity.get(GENERATION_TAG, ""))
         self._runs = RunProjection(sweep, identity, known)
         self._tail = JournalTail(self.paths.journal)
@@ -137,7 +137,7 @@ class Projection:
         if self._store.takes_files:
             self._store.describe(said)
             with tempfile.TemporaryDirectory() as folder:
-                for path, target in artifacts(self.paths, self._runs.state, self._judging, Path(folder)):
+                for path, target in artifacts(self.paths, self._runs.state, self._mode, Path(folder)):
                     self._store.log_artifact(path, target)
         self._store.set_parent_tag(ARTIFACTS_TAG, sequence)
 

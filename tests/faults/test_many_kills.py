@@ -58,11 +58,6 @@ KINDS: dict[str, dict[str, str | None]] = {
     "strata": {
         "scheduler": "{name: asha, within: loss, keep_at_least: 1, max_epochs: 9, grace_epochs: 1, reduction_factor: 3}"
     },
-    "objectives": {
-        "objective": None,
-        "objectives": "[val_ada_ece, val_accuracy]",
-        "constraints": "[{metric: val_accuracy, within: 20 points of the best}]",
-    },
     "searcher": {"searcher": "{name: optuna, startup: 3}"},
     "final": {"replicates": "{count: 1, at_most: 5, seeds: common}", "which": "[gamma]", "samples": "6"},
     "final_cohorts": {

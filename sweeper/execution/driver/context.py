@@ -1,10 +1,7 @@
 """A driver's settings, GPU shares, values of configurations, and kept checkpoints.
 
 The best ended trials of the sweep, or of each stratum, keep their checkpoints; the checkpoints of the others are
-removed. A constraint relative to the best, `val_accuracy within 0.005 of the best`, can take the first place from a
-trial when a more accurate one ends. So a trial loses its checkpoint only if as many other trials as are kept stay ahead
-of it for ever. A trial stays ahead of another if it is complete (or neither is), no worse in the objective, and no
-worse in any metric of the constraints.
+removed. The order is that of `sweeper.journal.best`.
 
 Fresh seeds decide which configuration is recommended, and that is known only when the last of them has ended. Until
 then their checkpoints stay; afterwards, those of the best configurations by the mean of their fresh seeds.
@@ -15,10 +12,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 from sweeper.core.ids import ReplicateSeeds, config_hash, is_added, trial_name
-from sweeper.journal.best import Rank, rank_of
+from sweeper.journal.best import Mode, Rank, rank_of
 from sweeper.journal.records import AddedSeed, Body, Drawn, Record
 from sweeper.journal.state import COMPLETED, ENDED, SweepState, TrialState
 from sweeper.scheduling.base import Scheduler
@@ -51,8 +48,6 @@ class Keeping:
 #: Keep only the best trial's checkpoints.
 THE_BEST = Keeping()
 
-Costs: TypeAlias = tuple[float, ...]
-
 
 @dataclass(eq=False)
 class KeptCheckpoints:
@@ -61,20 +56,18 @@ class KeptCheckpoints:
     Attributes:
         keeper: Folder or mirror that removes checkpoints.
         state: State of the sweep, which changes while it runs.
-        schedule: Scheduler, whose objective and constraints rank trials.
+        mode: Whether the objective should be small, `min`, or large, `max`.
         keeping: Which checkpoints are kept.
-        own_seeds: Number of seeds of each configuration that are not fresh.
     """
 
     keeper: Mirror | SharedFolder
     state: SweepState
-    schedule: Scheduler
+    mode: Mode
     keeping: Keeping = THE_BEST
-    own_seeds: int = 1
 
     def __post_init__(self) -> None:
         """Rank the trials that have ended so far."""
-        self._kept: dict[str, dict[int, tuple[Rank, Costs]]] = {}
+        self._kept: dict[str, dict[int, Rank]] = {}
         #: Configuration → its ended fresh seeds that have checkpoints.
         self._fresh: dict[int, list[int]] = {}
         present = self.keeper.trials_with_checkpoints() if self.state.added else set()
@@ -102,13 +95,11 @@ class KeptCheckpoints:
 
     def keep_best_seeds(self) -> None:
         """Remove the checkpoints of fresh seeds, except of the best configurations. All seeds must have ended."""
-        standings: dict[str, dict[int, tuple[Rank, Costs]]] = {}
+        standings: dict[str, dict[int, Rank]] = {}
         for configuration, seeds in replicates_of(self.state).items():
             done = [seed for seed in seeds.values() if _is_measured(seed)]
             if done:
-                standings.setdefault(self.keeping.stratum(configuration), {})[configuration] = self._mean(
-                    configuration, done
-                )
+                standings.setdefault(self.keeping.stratum(configuration), {})[configuration] = self._mean(done)
         best = {
             configuration
             for stratum in standings.values()
@@ -119,28 +110,24 @@ class KeptCheckpoints:
             for seed in self._fresh.pop(configuration):
                 self.keeper.remove_checkpoints(trial_name(seed))
 
-    def _mean(self, configuration: int, fresh: Sequence[TrialState]) -> tuple[Rank, Costs]:
-        """Return the standing of a configuration: the mean objective of its fresh seeds, and its constraints."""
+    def _mean(self, fresh: Sequence[TrialState]) -> Rank:
+        """Return the rank of a configuration by the mean objective of its fresh seeds."""
         objective = math.fsum(seed.objective for seed in fresh if seed.objective is not None) / len(fresh)
         # Tables compute the mean in another order. Rounded, means that differ only in their last bits count as equal,
         # and equal configurations all keep their checkpoints.
-        value = float(f"{objective if self.schedule.mode == 'max' else -objective:.9g}")
-        # Constraints, unlike the objective, are judged by the mean over all of its seeds.
-        own = self.state.trials[configuration]
-        seeds = [*fresh, *[own] * self.own_seeds] if own.added is None and own.status == COMPLETED else fresh
-        costs = zip(*map(self._costs, seeds), strict=True)
-        return (2, value, 0), tuple(math.fsum(of_constraint) / len(seeds) for of_constraint in costs)
+        value = float(f"{objective if self.mode == 'max' else -objective:.9g}")
+        return True, value, 0
 
     def _enter(self, index: int) -> list[int]:
         """Rank an ended trial in its stratum; return the trials whose checkpoints are no longer needed."""
         trial = self.state.trials[index]
         if trial.added is not None:
             return self._enter_seed(trial, trial.added)
-        rank = rank_of(trial, self.schedule.mode)
+        rank = rank_of(trial, self.mode)
         if rank is None:  # without a finite objective
             return [index]
         kept = self._kept.setdefault(self.keeping.stratum(index), {})
-        kept[index] = rank, self._costs(trial)
+        kept[index] = rank
         surpassed = [other for other, standing in kept.items() if self._ahead_of(standing, kept) >= self.keeping.best]
         for other in surpassed:
             del kept[other]
@@ -156,21 +143,10 @@ class KeptCheckpoints:
         return []
 
     @staticmethod
-    def _ahead_of(standing: tuple[Rank, Costs], kept: dict[int, tuple[Rank, Costs]]) -> int:
-        """Return how many kept trials stay ahead of a trial for ever."""
+    def _ahead_of(rank: Rank, kept: Mapping[int, Rank]) -> int:
+        """Return how many kept trials are ahead of a trial."""
         # Being ahead is transitive, so removed trials need not be compared.
-        rank, costs = standing
-        return sum(
-            other > rank and (other[0] > rank[0] or all(one <= two for one, two in zip(theirs, costs, strict=True)))
-            for other, theirs in kept.values()
-        )
-
-    def _costs(self, trial: TrialState) -> Costs:
-        """Return the constraints' values of a trial, smaller is better; infinite if not measured."""
-        # Constraints judge complete trials only.
-        constraints, measured = self.schedule.constraints if trial.status == COMPLETED else (), trial.constrained or {}
-        values = [(constraint.goal, measured.get(constraint.goal.metric, math.nan)) for constraint in constraints]
-        return tuple(goal.cost(value) if math.isfinite(value) else math.inf for goal, value in values)
+        return sum(other > rank for other in kept.values())
 
 
 def _is_measured(seed: TrialState) -> bool:

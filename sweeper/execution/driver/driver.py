@@ -106,9 +106,7 @@ class Driver:
         self.full_disks = judging.FullDisks(self.paths.root, self.other_nodes)
         #: Configuration → start of its process, until its start or a report is recorded.
         self._began: dict[int, float] = {}
-        self._checkpoints = KeptCheckpoints(
-            self.keeper, self.state, self.settings.schedule, self.settings.keeping, self.settings.seeds.count
-        )
+        self._checkpoints = KeptCheckpoints(self.keeper, self.state, self.settings.schedule.mode, self.settings.keeping)
         if self.failed_too:
             self.state.reopen_failed()
 

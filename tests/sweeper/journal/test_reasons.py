@@ -19,10 +19,9 @@ SENTENCES = {
     "Epoch 5: compared with 1 other; fewer others than min_competitors. Continued.": Decision(
         "continue", "min_competitors", 5, 9.0, count=2
     ),
-    "Epoch 2: 3rd of 4; the first 2 continue; the mean leaves out 1 replicate. Stopped.": Decision(
-        "stop", "ranking", 2, 0.2, place=3, count=4, quota=2, left_out=1
+    "Epoch 2: 3rd of 4; the first 2 promoted; the mean leaves out 1 replicate. Never promoted, so stopped.": Decision(
+        "stop", "quota", 2, 0.2, place=3, count=4, quota=2, left_out=1
     ),
-    "Epoch 2: 4th of 4; breaks a constraint. Stopped.": Decision("stop", "constraint", 2, 0.0, place=4, count=4),
     "Epoch 9: 1st of 1 (mlp); none promoted yet. Paused.": Decision(
         "pause", "quota", 9, 0.5, place=1, count=1, quota=0, stratum="mlp"
     ),

@@ -152,8 +152,7 @@ def test_a_report_of_a_process_comes_through_as_plain_values() -> None:
 ROW = {"replicate": 0, "epoch": 1, "train_loss": 0.5, "val_nll": math.nan, "lr": 0}
 EVALUATION = {"replicate": 0, "epoch": 1, "split": "val", "stage": "rung", "ece": 0.1, "hessian_unavailable": "why"}
 DECISION = {"kind": "continue", "rule": "cutoff", "rung": 1, "metric": 0.5, "place": 1, "count": 3, "quota": 1,
-            "cutoff": 0.1, "kept_by": "keep_at_least", "left_out": 1, "stratum": "mlp",
-            "constrained": {"val_ece": 0.1}}  # fmt: skip
+            "cutoff": 0.1, "kept_by": "keep_at_least", "left_out": 1, "stratum": "mlp"}  # fmt: skip
 FAILURE = {"kind": "crash", "values": {"signal": "SIGKILL", "tries": 2, "share": 0.5}, "message": "", "counts": True}
 REPORT = {"configuration": 3, "epoch": 1, "objective": 0.5, "device": "cpu", "packing": "fused", "wall_seconds": 1.5,
           "epochs": [ROW], "evaluations": [EVALUATION], "gpu": 0.5, "replicate_errors": {"1": FAILURE},

@@ -101,7 +101,7 @@ async def check_page(tab: Tab, page: Path, width: int, dark: bool) -> None:
     await tab.wait_for(f"{SHOWN} === {points}")
     assert await tab.evaluate(FOUND) == rows
 
-    for key in ("curvature-against-gamma", "pareto-front", "scheduler-audit"):
+    for key in ("curvature-against-gamma", "calibration-against-trace", "scheduler-audit"):
         await check_figure(tab, key)
 
     await check_trials(tab, fine=width > 500)
@@ -115,8 +115,8 @@ async def check_page(tab: Tab, page: Path, width: int, dark: bool) -> None:
 
 async def check_trials(tab: Tab, fine: bool) -> None:
     """A click on a point opens its trial, axes can be chosen, and a range on an axis is one of the table of trials."""
-    said = await hovered(tab, "pareto-front")
-    x, y = await tab.evaluate(PLACE % "pareto-front")
+    said = await hovered(tab, "calibration-against-trace")
+    x, y = await tab.evaluate(PLACE % "calibration-against-trace")
     for event in ("mousePressed", "mouseReleased"):
         await tab.call("Input.dispatchMouseEvent", type=event, x=x, y=y, button="left", clickCount=1)
     await tab.wait_for("document.querySelector('#trial').open")
@@ -134,7 +134,7 @@ async def check_trials(tab: Tab, fine: bool) -> None:
 
 async def check_brush(tab: Tab) -> None:
     """A range dragged over one axis leaves its trials in the table and in other plots, until it is clicked away."""
-    rows, all_of_them = await tab.evaluate(FOUND), f"{FADED % ('pareto-front', 'symbol', 'opacity')} === 0"
+    rows, all_of_them = await tab.evaluate(FOUND), f"{FADED % ('calibration-against-trace', 'symbol', 'opacity')} === 0"
     x, top, middle = await tab.evaluate(AXIS)
     moves = [("mousePressed", x - 15, top), ("mouseMoved", x, middle - 5), ("mouseMoved", x + 15, middle)]
     for event, across, down in [*moves, ("mouseReleased", x + 15, middle)]:
@@ -165,7 +165,7 @@ def test_every_figure_of_the_losses_draws_and_says_its_values(losses_folder: Pat
             await tab.open(page, width=1280, height=900)
             await tab.evaluate("drawAll()")
             assert await tab.evaluate(f"{DRAWN}.every((plot) => plot.querySelector('svg'))")
-            for key in ("pareto-front", "trace-regularisation"):
+            for key in ("calibration-against-trace", "trace-regularisation"):
                 await check_figure(tab, key)
             cells = "document.querySelectorAll('#coverage-nu-map .mark-rect.role-mark path').length"
             assert await tab.evaluate(cells) == 4 * 9

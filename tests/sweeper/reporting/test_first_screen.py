@@ -219,7 +219,7 @@ def test_a_majority_class_predictor_is_warned_of(quickstart_folder: Path) -> Non
     def sweep(**specification: object) -> object:
         return SimpleNamespace(specification=specification, manifest={"dataset": {"classes": 2}})
 
-    assert "constraints: [{metric: val_balanced_accuracy" in warned(row, better)[0]
+    assert "--by val_balanced_accuracy" in warned(row, better)[0]
     assert "train longer" in warned(row)[0]
     assert "train longer" not in warned(row, of=sweep(loop="imported"))[0]
     for training in ({"class_weights": "balanced"}, {"sampler": "balanced"}):  # they give accuracy up

@@ -118,7 +118,7 @@ def counted_plainly(state, schedule):
         )
         for rung in schedule.rungs
     }
-    leaders = best_trials(state, schedule, 3)
+    leaders = best_trials(state, schedule.mode, 3)
     towards = {rung: heading[rung] for rung in schedule.rungs}
     return state.count(), rungs, towards, leaders, pytest.approx(trained), pytest.approx(trained + rest)
 

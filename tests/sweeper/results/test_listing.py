@@ -82,24 +82,6 @@ def test_as_data_every_row_is_there_unrounded(quickstart_folder: Path, tmp_path:
     assert best_trials(Results(tmp_path)).num_rows == 0
 
 
-def test_trials_that_break_a_constraint_are_marked_and_explained(losses_folder: Path) -> None:
-    plain = leaderboard(Results(losses_folder))
-    accuracies = sorted(float(str(row["val_accuracy"])) for row in plain.finished)
-    results = Results(losses_folder)
-    guard = {"metric": "val_accuracy", "min": accuracies[len(accuracies) // 2]}
-    results.__dict__["specification"] = {**results.specification, "constraints": [guard]}
-    board = leaderboard(results)
-    breaking = {str(row["trial"]) for row in board.rows if board.breaks_constraint(row)}
-    assert 0 < len(breaking) < len(board.finished)
-    for width in (100, 64):  # in 64 columns configurations stand below the table
-        lines = printed(listed(results, everything=True), width).splitlines()
-        assert {line.split()[0] for line in lines if line.split()[1:2] == ["†"]} == breaking
-        assert " ".join(lines).count("† breaks a constraint: val_accuracy at least") == 1
-    shown = listed(results)
-    shown = TrialsTable(board, [row for row in shown.rows if not board.breaks_constraint(row)], shown.headings)
-    assert "†" not in printed(shown) and "†" not in printed(listed(Results(losses_folder), everything=True))
-
-
 def test_what_a_search_space_draws_is_a_column_however_few_were_drawn() -> None:
     space = {
         "loss": {"one_of": [{"name": "cross_entropy"}, {"name": "focal", "gamma": {"uniform": [0.5, 10]}}]},

@@ -75,17 +75,3 @@ def test_a_trial_that_waits_can_be_looked_at(live_folder: Path) -> None:
     waiting = frame(live_folder, "trials").query("status == 'waiting'").iloc[0]
     text = printed(live_folder, waiting["trial"])
     assert "waiting" in text and "no decision yet" in text and "not evaluated yet" in text
-
-
-def test_a_trial_that_breaks_a_constraint_says_so(losses_folder: Path) -> None:
-    with Results(losses_folder).snapshot() as results:
-        guard = {"metric": "val_accuracy", "min": leaderboard(results).finished[0]["val_accuracy"]}
-        results.__dict__["specification"] = {**results.specification, "constraints": [guard]}
-        board = leaderboard(results)
-        breaking = [str(row["trial"]) for row in board.rows if board.breaks_constraint(row)]
-        keeping = [str(row["trial"]) for row in board.rows if not board.breaks_constraint(row)]
-        remarks = {trial: trial_facts(results, trial).remarks[-1] for trial in [*breaking[:3], *keeping[:3]]}
-    assert breaking and keeping
-    said = {trial for trial, remark in remarks.items() if remark.startswith("breaks a constraint")}
-    assert said == {*breaking[:3]}
-    assert "val_accuracy at least" in remarks[breaking[0]]

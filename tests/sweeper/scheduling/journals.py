@@ -5,14 +5,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from sweeper.journal.best import Objective
 from sweeper.journal.records import Decision, Record
 from sweeper.scheduling.asha import Halving, Promotion
-from sweeper.scheduling.base import Scheduler, decide, decide_on, settled_but_for
+from sweeper.scheduling.base import Scheduler, decide, settled_but_for
 from sweeper.scheduling.median_stopping import MedianStopping
-from sweeper.scheduling.ranking import Constraint
 from sweeper.scheduling.strata import stratified
-from tests.sweeper.records import made_record, trial_report
+from tests.sweeper.records import made_record
 
 HALVING = Halving("val_nll", "min", 27, 3, 3)
 PROMOTION = Promotion("val_nll", "min", 9, 1, 3)
@@ -26,11 +24,6 @@ CONFIGURATIONS = [
 WITHIN = ["architecture", "loss"]
 STRATA = stratified(HALVING, WITHIN, CONFIGURATIONS)
 PROMOTED_STRATA = stratified(replace(PROMOTION, keep_at_least=1), ["loss"], CONFIGURATIONS)
-
-OBJECTIVES = (Objective("val_ece"), Objective("val_nll"))
-RANKED = Halving("val_ece", "min", 18, 2, 3).comparing(
-    OBJECTIVES, (Constraint(Objective("val_accuracy", "max"), within=0.1),)
-)
 
 #: Configuration, epoch, value, and what was decided.
 Made = tuple[int, int, float, Decision]
@@ -102,26 +95,6 @@ def with_pauses(scheduler: Scheduler, seed: int, trials: int = 40, workers: int 
     return records
 
 
-def ranked(seed: int, trials: int = 14) -> list[Record]:
-    """Return reports with two replicates each, judged by two objectives under a constraint."""
-    state, rng, records = RANKED.begin(), np.random.default_rng(seed), list[Record]()
-    for trial in rng.permutation(trials):
-        for epoch in RANKED.rungs:
-            rows = [
-                {"replicate": r, "epoch": epoch, **{k: rng.random() for k in ("val_ece", "val_nll", "val_accuracy")}}
-                for r in range(2)
-            ]
-            mean = sum(row["val_ece"] for row in rows) / 2
-            report = trial_report(configuration=int(trial), epoch=epoch, objective=mean, epochs=rows)
-            decision = decide_on(state, report)
-            body = {**report.to_dict(), "decision": decision.to_json()}
-            records.append(made_record(len(records), "report", 0.0, body))
-            state.apply(records[-1])
-            if decision.kind == "stop":
-                break
-    return records
-
-
 #: A scheduler of every kind, and its journal from a seed.
 JOURNALS = {
     "halving": (HALVING, lambda seed: recorded(played(HALVING, seed))),
@@ -132,7 +105,6 @@ JOURNALS = {
         replace(STRATA, configurations=None),
         lambda seed: recorded(played(STRATA, seed), CONFIGURATIONS[:24]),
     ),
-    "ranked": (RANKED, ranked),
     "promotion": (PROMOTION, lambda seed: with_pauses(PROMOTION, seed)),
     "promoted strata": (PROMOTED_STRATA, lambda seed: with_pauses(PROMOTED_STRATA, seed)),
 }

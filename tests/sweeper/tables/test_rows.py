@@ -18,8 +18,8 @@ from tests.sweeper.fake_replicates import COUNT, Apart, ApartSweep, diverges_at
 from trainables.worker.trial_reports import TrialReport
 
 TOLD = Decision(
-    "complete", "constraint", 9, 0.2, place=4, count=5, quota=1, cutoff=0.3, kept_by="keep_at_least", left_out=1,
-    stratum="resnet8", constrained={"val_accuracy": 0.9},
+    "complete", "last_epoch", 9, 0.2, place=4, count=5, quota=1, cutoff=0.3, kept_by="keep_at_least", left_out=1,
+    stratum="resnet8",
 )  # fmt: skip
 SILENT = Decision("continue", "first", None)
 

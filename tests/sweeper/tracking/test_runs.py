@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from sweeper.core.ids import SweepPaths, config_hash
-from sweeper.journal.best import Objective
 from sweeper.journal.state import ENDED
 from sweeper.space.loading import load_spec
+from sweeper.space.spec import Objective
 from sweeper.tracking.base import SWEEP_RUN, TrackedSweep
 from sweeper.tracking.points import MOST_EPOCHS, MOST_TRIALS, epoch_points, evaluation_points, thinned
 from sweeper.tracking.runs import RunProjection, unavailable_texts
@@ -25,7 +25,7 @@ def projection_of(
     drawn: Sequence[Mapping[str, object]], varying: Sequence[str] = (), metric: str = "val_nll"
 ) -> RunProjection:
     """Return the projection of a sweep with these configurations before its first record."""
-    spec = load_spec("quickstart").model_copy(update={"objective": Objective(metric)})
+    spec = load_spec("quickstart").model_copy(update={"objective": Objective(metric=metric)})
     return RunProjection(TrackedSweep(SweepPaths(Path("s")), spec, {}, drawn, varying), {}, {})
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints of the best trials are there whenever one of them is asked for, however constraints change the order."""
+"""Checkpoints of the best trials are there whenever one of them is asked for."""
 
 import math
 import random
@@ -8,25 +8,14 @@ import pytest
 import sweeper
 from sweeper.core.ids import FIRST_ADDED, configuration_index, trial_name
 from sweeper.execution.driver.context import Keeping, KeptCheckpoints
-from sweeper.journal.best import Objective, best_trials
+from sweeper.journal.best import best_trials
 from sweeper.journal.records import AddedSeed, Decision
 from sweeper.journal.state import SweepState, TrialState
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
-from sweeper.scheduling.asha import Halving
-from sweeper.scheduling.base import Scheduler
 from sweeper.scheduling.contenders import REQUEST
-from sweeper.scheduling.ranking import Constraint
 from tests.running import SPACE, write_space
 from trainables.worker.trial_reports import CRASH, Failure
-
-CONSTRAINTS = {
-    "none": (),
-    "beside the best": (Constraint(Objective("val_accuracy", "max"), within=0.05),),
-    "two": (Constraint(Objective("val_accuracy", "max"), within=0.05), Constraint(Objective("val_ece"), within=0.02)),
-    "fixed": (Constraint(Objective("val_accuracy", "max"), bound=0.85),),
-}
-PLAIN = Halving("val_nll", "min", 9, 9, 3)
 
 
 class Shelf:
@@ -46,52 +35,32 @@ def ended(index: int, rng: random.Random) -> TrialState:
     """Return a trial that has ended: complete, stopped or diverged, with values that are often equal."""
     kind = rng.choice(["complete", "complete", "complete", "stop", "fail"])
     status = {"complete": "completed", "stop": "early_stopped", "fail": "failed"}[kind]
-    measured = {"val_accuracy": rng.choice([0.80, 0.84, 0.86, 0.90, 0.94]), "val_ece": rng.choice([0.01, 0.02, 0.04])}
     value = math.nan if kind == "fail" else rng.choice([0.1, 0.2, 0.3, rng.random()])
-    decision = Decision(kind, "test", 3, constrained=measured if kind == "complete" else None)
+    decision = Decision(kind, "test", 3)
     return TrialState(configuration=index, status=status, decision=decision, objective=value)
 
 
 @pytest.mark.parametrize("seed", range(15))
 @pytest.mark.parametrize("best", [1, 3])
-@pytest.mark.parametrize("constraints", CONSTRAINTS)
-def test_the_best_of_every_stratum_keep_theirs_at_every_moment(constraints, best, seed):
+def test_the_best_of_every_stratum_keep_theirs_at_every_moment(best, seed):
     rng, count = random.Random(seed), 30
-    schedule: Scheduler = PLAIN.comparing((Objective("val_nll"),), CONSTRAINTS[constraints])
     strata = [rng.choice("ab") for _ in range(count)]
     state, shelf = SweepState(count), Shelf(count)
     keeping = Keeping(best, lambda index: strata[index])
-    checkpoints = KeptCheckpoints(shelf, state, schedule, keeping)
+    checkpoints = KeptCheckpoints(shelf, state, "min", keeping)
     for index in rng.sample(range(count), count):
         state.trials[index] = ended(index, rng)
         checkpoints.tidy(index)
         waiting = {each for each, trial in state.trials.items() if trial.status == "waiting"}
         for stratum in "ab":
-            done = [each for each in best_trials(state, schedule, count) if strata[each.configuration] == stratum]
-            assert {trial_name(each.configuration) for each in done[:best]} <= shelf.names
-            if constraints == "none":
-                kept = {int(name[1:]) for name in shelf.names if strata[int(name[1:])] == stratum}
-                assert len(kept - waiting) == min(best, len(done))
+            done = [each for each in best_trials(state, "min", count) if strata[each.configuration] == stratum]
+            kept = {int(name[1:]) for name in shelf.names if strata[int(name[1:])] == stratum}
+            assert kept - waiting == {each.configuration for each in done[:best]}
         # A driver that takes up here removes nothing more.
         before = set(shelf.names)
-        KeptCheckpoints(shelf, state, schedule, keeping).remove_leftovers()
+        KeptCheckpoints(shelf, state, "min", keeping).remove_leftovers()
         assert shelf.names == before
     assert len(shelf.names) < count
-
-
-def test_few_are_kept_for_a_constraint():
-    rng, count = random.Random(1), 1000
-    state, shelf = SweepState(count), Shelf(count)
-    schedule = PLAIN.comparing((Objective("val_nll"),), CONSTRAINTS["beside the best"])
-    checkpoints = KeptCheckpoints(shelf, state, schedule)
-    for index in range(count):
-        told = {"val_accuracy": rng.random()}
-        decision = Decision("complete", "last_epoch", 3, constrained=told)
-        state.trials[index] = TrialState(
-            configuration=index, status="completed", decision=decision, objective=rng.random()
-        )
-        checkpoints.tidy(index)
-    assert len(shelf.names) < 30, "those that no other surpasses in both: about ln 1000"
 
 
 @pytest.mark.slow
@@ -105,7 +74,7 @@ def test_a_sweep_keeps_the_best_of_each_loss(tmp_path):
 
 def test_a_crashed_trial_keeps_its_checkpoint_for_a_retry():
     state, shelf = SweepState(2), Shelf(2)
-    checkpoints = KeptCheckpoints(shelf, state, PLAIN)
+    checkpoints = KeptCheckpoints(shelf, state, "min")
     state.trials[0] = TrialState(
         configuration=0, status="completed", decision=Decision("complete", "last_epoch", 3), objective=0.5
     )
@@ -133,7 +102,7 @@ def test_fresh_seeds_of_the_best_configurations_keep_theirs(question, best, seed
     # Configurations of the space, and one that was added and has the index of its first seed.
     order = [(trial, replicate) for replicate in (1, 2, 3) for trial in (0, 1, 2, FIRST_ADDED)]
     owns = {FIRST_ADDED + at: place for at, place in enumerate([(FIRST_ADDED, 1), *order[:3], *order[4:]])}
-    checkpoints = KeptCheckpoints(shelf, state, PLAIN, Keeping(best))
+    checkpoints = KeptCheckpoints(shelf, state, "min", Keeping(best))
     values: dict[int, dict[int, float]] = {}
     for own in rng.sample([*owns], len(owns)):
         trial, replicate = owns[own]
@@ -145,10 +114,10 @@ def test_fresh_seeds_of_the_best_configurations_keep_theirs(question, best, seed
         assert held == values.keys(), "any of them can still become the best"
         assert len(shelf.names) == (len(held) if question == REQUEST else sum(map(len, values.values())))
         before = set(shelf.names)
-        KeptCheckpoints(shelf, state, PLAIN, Keeping(best)).remove_leftovers()
+        KeptCheckpoints(shelf, state, "min", Keeping(best)).remove_leftovers()
         assert shelf.names == before, "a driver that takes up here removes nothing more"
     before = {name: owns[configuration_index(name)][0] for name in shelf.names}
-    KeptCheckpoints(shelf, state, PLAIN, Keeping(best)).keep_best_seeds()
+    KeptCheckpoints(shelf, state, "min", Keeping(best)).keep_best_seeds()
     means = {trial: round(sum(own.values()) / len(own), 9) for trial, own in values.items()}
     winners = {trial for trial, mean in means.items() if sum(other < mean for other in means.values()) < best}
     assert shelf.names == {name for name, trial in before.items() if trial in winners}

@@ -9,7 +9,6 @@ import io
 import re
 import shutil
 from collections import defaultdict
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ import pandas as pd
 import pytest
 import scipy.stats
 
-from sweeper.reporting.figures import FIGURES, hyperparameters, loss_families, pareto_front
+from sweeper.reporting.figures import FIGURES, hyperparameters, loss_families
 from sweeper.reporting.figures.configurations import MOST_POINTS, thin_points
 from sweeper.reporting.figures.drawing import write_figure
 from sweeper.results import Results
@@ -158,30 +157,6 @@ def test_one_measured_hessian_is_enough(losses_folder: Path, tmp_path: Path) -> 
     }.items():
         figure = FIGURES[name].build(results)
         assert len(figure.panels) == panels and "Hessian on 128 validation samples" in figure.caption, name
-
-
-def test_the_front_is_what_nothing_dominates(page: Page, losses_folder: Path) -> None:
-    column = "hessian_cross_entropy_lambda_max"
-    table = means(losses_folder, "val", ["accuracy", "ece", column])
-    table = table[table.status == "completed"]
-    goals = {t: (1 - row.accuracy, row.ece, row[column]) for t, row in table.iterrows()}
-    front = {t for t, mine in goals.items() if not any(dominates(other, mine) for other in goals.values())}
-    for panel in range(3):
-        rings = [part for part in layers(page.data[f"pareto-front-{panel}"], "point") if not part["mark"]["filled"]]
-        assert {row["trial"] for part in rings for row in part["data"]["values"]} == front
-    assert f": {len(front)} of {len(table)} finished configurations" in page.sections["details"]
-
-
-def dominates(other: Sequence[float], row: Sequence[float]) -> bool:
-    """Return whether goals are nowhere larger and somewhere smaller."""
-    return all(a <= b for a, b in zip(other, row, strict=True)) and [*other] != [*row]
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_dominance_agrees_with_the_definition(seed: int) -> None:
-    values = np.random.default_rng(seed).integers(0, 4, (40, 3)).astype(float)
-    naive = [not any(dominates(other, row) for other in values) for row in values]
-    assert pareto_front.pareto_optimal(values).tolist() == naive
 
 
 def test_the_audit_has_every_comparison_and_what_was_saved(halved: Page, quickstart_folder: Path) -> None:
