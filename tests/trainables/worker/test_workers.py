@@ -24,7 +24,7 @@ from trainables.worker.trial_reports import Failure, TrialEnded, TrialReport, Wo
 from trainables.worker.trial_settings import Assignment, TrialSettings
 from trainables.worker.workers import STEPS, CohortWorker, failure_of, rehearse
 
-COHORT = replace(SETTINGS, packing="cohort", lanes=4)
+LANES = replace(SETTINGS, packing="lanes", lanes=4)
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +35,7 @@ def one_thread():
 
 
 def _settings(**changes: Any) -> TrialSettings:
-    return replace(COHORT, **changes)
+    return replace(LANES, **changes)
 
 
 def _given(index: int, **changes: object) -> Assignment:
@@ -229,7 +229,7 @@ CAPPED = TrialSettings(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("packing", ["sequential", "fused", "trials"])
+@pytest.mark.parametrize("packing", ["sequential", "lanes", "trials"])
 def test_a_rehearsal_takes_a_few_steps_and_a_whole_evaluation_and_leaves_nothing(tmp_path, packing, monkeypatch):
     dataset, sizes = small_digits(), []
 
