@@ -89,7 +89,7 @@ class LocalExecutor(Executor):
         resources, slots = fit_resources(spec.resources, this_machine(self.options.cpus))
         prepare(None)  # a searcher imports Ray
         settings = replace(job.settings(resources), most_lanes=job.most_lanes(slots))
-        opening = WorkerInit(settings, str(job.sweep.paths.log), spec.replicates.in_cohorts)
+        opening = WorkerInit(settings, str(job.sweep.paths.log), spec.replicates.together)
 
         def execute(driver: Driver) -> None:
             Loop(driver, server, opening, slots).run(job.interrupts)

@@ -25,7 +25,7 @@ from sweeper.results.predictions import StoredPredictions, predictions_in
 from sweeper.space.user_code import kept_archive, own_names
 from sweeper.storage.metadata import read_manifest
 from sweeper.storage.sweeps import Sweep
-from trainables.training.lanes.packing import FUSED
+from trainables.training.lanes.packing import LANES, cohort_key
 from trainables.worker.trial_reports import WorkerCommand, WorkerFailed, WorkerInit, WorkerReport
 from trainables.worker.trial_settings import Assignment, TrialSettings
 from trainables.worker.trial_tables import part_name
@@ -97,7 +97,6 @@ def _settings(sweep: Sweep, trial: str, unit: TrialState, epoch: int, folder: Pa
         device=device,
         packing=unit.packing or spec.replicates.packing,
         lanes=spec.replicates.lane_count,
-        own_lanes=spec.replicates.lane_count,
         training=spec.training.settings,
         hang_seconds=spec.hang_timeout,
         loop=spec.loop,
@@ -114,8 +113,8 @@ def _assignments(sweep: Sweep, trial: str, unit: TrialState, numbers: Sequence[i
         return [Assignment(added.configuration, trial, values, [added.seed], added.replicate, place, final=True)]
     index = configuration_index(trial)
     seeds = sweep.spec.replicate_seeds.of(index)
-    # Lanes round differently from a single network, so fused replicates are again trained together.
-    if unit.packing == FUSED:
+    # A lane's rounding depends on its neighbours, unless its network is one that trials share lanes with.
+    if unit.packing == LANES and cohort_key(values, sweep.spec.training.settings) is None:
         return [Assignment(index, trial, values, seeds)]
     return [Assignment(index, trial, values, [seeds[number]], number) for number in numbers]
 

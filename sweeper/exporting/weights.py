@@ -79,9 +79,9 @@ def kept_weights(trained: Replicates, checkpoints: Path, last: int, store: str |
         # Export only reads: the worker that continues from these files sets damaged ones aside.
         checkpoint = load_newest_checkpoint(files.checkpoints, functools.partial(_note, faults))
         for damaged in faults.values():
-            kept.damaged.update(dict.fromkeys(numbers, damaged))
+            kept.damaged.update({number: damaged for number in numbers if number in trained})
         for number, saved in zip(numbers, checkpoint["replicates"] if checkpoint else (), strict=False):
-            if saved is not None:
+            if saved is not None and number in trained:
                 kept.epochs[number] = saved["epoch"]
                 kept.states[number] = measured_weights(saved, finished=saved["epoch"] >= last)
     return kept
@@ -93,10 +93,11 @@ def _note(faults: dict[Path, str], path: Path, error: Exception) -> None:
 
 def _places(trained: Replicates) -> Iterator[tuple[Sequence[int], Path]]:
     """Yield the folders that can have checkpoints, with the replicates in each."""
-    own = sorted(number for number, unit in trained.items() if unit.added is None)
+    own = [number for number, unit in trained.items() if unit.added is None]
     added = [number for number in trained if number not in own]
-    for numbers in ([own] if own else []) + [[number] for number in added]:
-        folder = Path(trial_name(trained[numbers[0]].configuration))
+    # A trial's checkpoint has all its replicates in order, also if only some are asked for.
+    for numbers in ([range(max(own) + 1)] if own else []) + [range(number, number + 1) for number in added]:
+        folder = Path(trial_name(trained[max(numbers)].configuration))
         yield numbers, folder
         # With `packing: trials`, each replicate has its own folder. Otherwise all replicates of a trial share one.
         for number in numbers:

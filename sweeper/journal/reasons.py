@@ -39,7 +39,7 @@ REASONS = (
     ("preempted", "its {leaving} is about to be removed; it continues from its checkpoint on another one"),
     ("preempted", "its {died} died"),
     ("preempted", "its node was taken away"),
-    ("out_of_memory", "the cohort's memory ran out: it continues with {lanes} lanes"),
+    ("out_of_memory", "memory ran out: training continues with {lanes} lanes"),
     ("out_of_memory", "the node's memory ran out: it held {gib:.1f} GiB when {taken:.0%} of {total:.1f} GiB was taken"),
     ("out_of_memory", "the node's memory ran out"),
     ("gpu_out_of_memory", "the GPU's memory ran out"),

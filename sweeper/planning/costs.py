@@ -201,12 +201,12 @@ def _measure(configuration: Configuration, spec: SweepSpec, dataset: DataSet, sh
 
 
 def lanes_here(spec: SweepSpec, configuration: Configuration, build: Callable[[int], Replicate], device: str) -> int:
-    """Return the number of lanes of a configuration's cohort in each process of this machine; 0 if it trains alone.
+    """Return the number of lanes that a configuration shares in each process of this machine; 0 if it shares none.
 
     If the space does not give the number, it is measured here.
     """
     training = spec.training.settings
-    if not spec.replicates.in_cohorts or cohort_key(configuration, training) is None:
+    if not spec.replicates.together or cohort_key(configuration, training) is None:
         return 0
     if spec.replicates.lanes != "auto":
         return spec.replicates.lanes
@@ -218,7 +218,7 @@ def lanes_here(spec: SweepSpec, configuration: Configuration, build: Callable[[i
 def trials_each(spec: SweepSpec, costs: Mapping[str, Cost]) -> int:
     """Return the number of trials that a process trains at once, from the space or as measured for `costs`."""
     lanes = max((cost.lanes for cost in costs.values()), default=0)
-    if not costs and spec.replicates.in_cohorts and spec.replicates.lanes != "auto":
+    if not costs and spec.replicates.together and spec.replicates.lanes != "auto":
         lanes = spec.replicates.lanes
     return max(1, lanes // spec.replicates.count)
 

@@ -36,7 +36,7 @@ from sweeper.space.configurations import (
 )
 from sweeper.space.spec import Resources, SweepSpec
 from trainables.files.container import usable_cores
-from trainables.training.lanes.packing import COHORT, cohort_key
+from trainables.training.lanes.packing import LANES, cohort_key
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 START_SECONDS = 10.0
 
 
-#: Largest number of kinds of cohorts that a plan lists.
-SHOWN_COHORTS = 8
+#: Largest number of kinds of lanes that a plan lists.
+SHOWN_LANES = 8
 
 #: Cost of the driver and the tables per evaluation of a replicate.
 REPORT_SECONDS = 0.05
@@ -54,9 +54,8 @@ REPORT_SECONDS = 0.05
 #: Packing → its description.
 PACKINGS = {
     "sequential": "sequential: one process trains a trial's replicates one after another",
-    "fused": "fused: one process trains a trial's replicates as lanes of one batched network",
-    "auto": "auto: in cohorts, fused or sequential, whichever is measured to be faster",
-    "cohort": "cohort: the replicates of several trials train as lanes of one batched network",
+    "auto": "auto: lanes or sequential, whichever is measured to be faster",
+    "lanes": "lanes: the replicates of one or several trials train as lanes of one batched network",
     "trials": "trials: each replicate has its own process up to the next rung",
 }
 
@@ -130,12 +129,12 @@ class Cost:
     """Time of one epoch and one evaluation of one replicate, on one trial's share of this machine.
 
     Attributes:
-        epoch_seconds: time of one epoch; in a cohort, the time of the cohort's epoch divided by its lanes.
+        epoch_seconds: time of one epoch; as one of several lanes, its share of the time of all lanes.
         evaluation_seconds: time of one evaluation.
         curvature_seconds: time of the Hessian, which is part of the evaluation.
         shifted_seconds: time of measuring all shifts, which happens once per finished replicate.
-        lanes: number of lanes of the cohort; 0 if the network trains alone.
-        alone_seconds: time of one epoch without a cohort.
+        lanes: number of lanes that train together; 0 if the network trains alone.
+        alone_seconds: time of one epoch alone.
     """
 
     epoch_seconds: float
@@ -200,7 +199,7 @@ class Plan(PlanView):
         obstacle: why the sweep cannot start here, such as missing data; empty if it can.
         balance: a sentence on the class shares if they are far from equal.
         curvature_share: share of the time spent on the Hessian; 0 if it is not measured or not known.
-        cohorts: description of each kind of cohort; empty for other packings.
+        lanes: description of the trials that share lanes, by kind of network; empty for other packings.
         shifted_share: share of the time spent on measuring shifts. Making the shifted data, once per node, is not
             included.
         final: (smallest, largest) number of fresh seeds trained in the final stage; `None` without a final stage.
@@ -227,7 +226,7 @@ class Plan(PlanView):
     obstacle: str = ""
     balance: str = ""
     curvature_share: float = 0.0
-    cohorts: tuple[str, ...] = ()
+    lanes: tuple[str, ...] = ()
     shifted_share: float = 0.0
     final: tuple[int, int] | None = None
     final_epochs: int = 0
@@ -247,10 +246,10 @@ class Plan(PlanView):
             yield "classes", self.balance
         if self.searcher:
             yield "searcher", self.searcher
-        if self.replicates > 1 or self.cohorts:
+        if self.replicates > 1 or self.lanes:
             yield "packing", PACKINGS[self.packing]
-        for kind in self.cohorts:
-            yield "cohort", kind
+        for kind in self.lanes:
+            yield "lanes", kind
         yield "each process uses", self.takes
         last = max(self.reaching)
         for rung, count in self.reaching.items():
@@ -349,9 +348,9 @@ def plan(spec: SweepSpec, costs: Mapping[str, Cost] | None = None, workers: int 
         note,
         rehearsed=tuple(spec.rehearsed),
         packing=spec.replicates.packing,
-        takes=describe_resources(spec.resources, together=spec.replicates.in_cohorts),
+        takes=describe_resources(spec.resources, together=spec.replicates.together),
         searcher=describe_searcher(spec),
-        cohorts=cohort_lines(spec),
+        lanes=lane_lines(spec),
         strata=_strata(spec, schedule, names, by_stratum) if isinstance(schedule, Stratified) else {},
         final=final,
         final_epochs=spec.scheduler.max_epochs,
@@ -431,12 +430,12 @@ def architecture_shares(spec: SweepSpec) -> dict[str, float]:
     return {name: names.count(name) / len(names) for name in sorted(set(names))}
 
 
-def cohort_lines(spec: SweepSpec) -> tuple[str, ...]:
-    """Describe each kind of cohort: the trials that can train together, and its number of lanes.
+def lane_lines(spec: SweepSpec) -> tuple[str, ...]:
+    """Describe the trials that share lanes, by kind of network, and the number of lanes.
 
-    Empty if `packing` is not `cohort`. The best number of lanes is measured when the sweep begins.
+    Empty if `packing` is not `lanes`. The best number of lanes is measured when the sweep begins.
     """
-    if spec.replicates.packing != COHORT:
+    if spec.replicates.packing != LANES:
         return ()
     training = spec.training.settings
     drawn = configurations(spec)[:EXAMPLES]
@@ -445,11 +444,11 @@ def cohort_lines(spec: SweepSpec) -> tuple[str, ...]:
     lanes = spec.replicates.lanes
     width = "as many lanes as are measured to be fastest" if lanes == "auto" else f"{lanes} lanes a process"
     counted = Counter(keys)
-    alone = counted.pop(None, 0)  # without a key, networks cannot be lanes
-    lines = [f"{plural(count, 'trial')} of {names[key]}: {width}" for key, count in counted.most_common(SHOWN_COHORTS)]
-    if len(counted) > SHOWN_COHORTS:
-        lines.append(f"{len(counted) - SHOWN_COHORTS} more kinds, none of them larger")
-    return (*lines, *([f"{plural(alone, 'trial')} cannot be lanes and train alone"] if alone else []))
+    alone = counted.pop(None, 0)
+    lines = [f"{plural(count, 'trial')} of {names[key]}: {width}" for key, count in counted.most_common(SHOWN_LANES)]
+    if len(counted) > SHOWN_LANES:
+        lines.append(f"{len(counted) - SHOWN_LANES} more kinds, none of them larger")
+    return (*lines, *([f"{plural(alone, 'trial')} share no lanes with other trials"] if alone else []))
 
 
 def _name(values: Configuration) -> str:

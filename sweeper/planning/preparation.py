@@ -44,7 +44,7 @@ def prepare_dataset(spec: SweepSpec, manifest: Mapping[str, object] | None = Non
 
     Raises:
         SweeperError: the data cannot be loaded.
-        InvalidSearchSpace: architectures or batch sizes do not fit, networks cannot be fused, or splits are missing or
+        InvalidSearchSpace: architectures or batch sizes do not fit, or splits are missing or
             cannot be made from the data. The error lists all faults.
 
     Example:
@@ -96,7 +96,7 @@ def data_of_loop(spec: SweepSpec) -> DataSet:
 def _unsuited(spec: SweepSpec, drawn: Sequence[Configuration], dataset: DataSet) -> list[Fault]:
     """Return a fault for each part of the configurations and settings that does not suit the data or another part."""
     # Each check runs once per distinct value: thousands of configurations share a few networks and batch sizes.
-    training, asked = spec.training.settings, spec.replicates.packing
+    training = spec.training.settings
     try:
         dataset = weighted(dataset, training)
     except ValueError as error:
@@ -112,7 +112,6 @@ def _unsuited(spec: SweepSpec, drawn: Sequence[Configuration], dataset: DataSet)
         *_faults("space.optimizer", mixed, lambda recipe: mixing_fault(recipe, dataset)),
         *_unweighted(spec, dataset),
         *_faults("space.loss", recipes, lambda recipe: weighting_fault(recipe, dataset)),
-        *_faults("replicates.packing", recipes, lambda recipe: packing.packing_fault(recipe, asked, training)),
         *_faults("training", names, lambda pair: acceleration_fault(pair, training)),
         *_faults("evaluation.bins", [spec.evaluation], lambda measured: bins_fault(dataset, measured)),
         *one_by_one_faults(dataset, spec),
@@ -175,24 +174,24 @@ def shift_faults(spec: SweepSpec, dataset: DataSet) -> list[Fault]:
 
 
 def lane_notes(spec: SweepSpec, dataset: DataSet) -> list[str]:
-    """Return a sentence for each pair of network and loss that trains without lanes although lanes were requested.
+    """Return a sentence for each pair of network and loss that shares no lanes although lanes were requested.
 
     Args:
         spec: the checked search space.
         dataset: data set of the sweep.
     """
     # This is only a note, because the process that trains the pair detects the same and trains without lanes.
-    asked, training = spec.replicates.packing, spec.training.settings
-    if asked != packing.COHORT and (asked not in (packing.FUSED, packing.AUTO) or spec.replicates.count < 2):
+    replicates, training = spec.replicates, spec.training.settings
+    if not replicates.together:
         return []
     notes = dict[str, None]()
     pairs: dict[tuple[object, object], Configuration] = {}
     for configuration in configurations(spec)[:EXAMPLES]:
         network, loss = configuration["architecture"]["name"], configuration["loss"]["name"]
-        if asked != packing.COHORT and packing.is_own(configuration):
+        if replicates.count > 1 and packing.is_own(configuration):
             pairs.setdefault((network, loss), configuration)
-        elif asked == packing.COHORT and (fault := packing.cohort_fault(configuration, training)) is not None:
-            notes[f"{network} with {loss} trains alone, not in a cohort: {fault}"] = None
+        elif replicates.packing == packing.LANES and (fault := packing.cohort_fault(configuration, training)):
+            notes[f"{network} with {loss} shares no lanes with other trials: {fault}"] = None
     for (architecture, family), configuration in pairs.items():
         # A default argument, because a closure would see the loop's last configuration.
         def build(seed: int, data: DataSet, values: Configuration = configuration) -> Replicate:

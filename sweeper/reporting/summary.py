@@ -108,7 +108,7 @@ def failure_lines(results: Results) -> list[str]:
 
 
 def packing_lines(results: Results) -> list[str]:
-    """Return how replicates shared processes, e.g. `replicates ran fused in 30 trials, sequentially in 18`.
+    """Return how replicates shared processes, e.g. `replicates ran as lanes in 30 trials, sequentially in 18 trials`.
 
     Empty if all ran sequentially, which is the usual case.
     """
@@ -116,7 +116,7 @@ def packing_lines(results: Results) -> list[str]:
         "SELECT packing, count(*) AS trials FROM (SELECT trial, min(packing) AS packing FROM trials "
         "WHERE packing IS NOT NULL GROUP BY trial HAVING count(*) > 1) GROUP BY packing ORDER BY trials DESC, packing"
     )
-    named = {"trials": "in separate processes", "sequential": "sequentially", "fused": "fused", "cohort": "in cohorts"}
+    named = {"trials": "in separate processes", "sequential": "sequentially", "lanes": "as lanes"}
     packings = [(text_of(row, "packing"), plural(int_of(row, "trials"), "trial")) for row in rows]
     counted = [f"{named.get(packing, packing)} in {trials}" for packing, trials in packings]
     # Shown only if another packing was used, e.g. to explain a difference in time.

@@ -7,7 +7,7 @@ values after aliases are expanded, and `MAXIMUM_DEPTH` levels, so a file cannot 
 
 `--set path=value` changes one value of a file before the file is checked. Paths are written as in faults, e.g.
 `space.loss.one_of[2].coverage`; the value is YAML. Short forms on the path are expanded. For example,
-`--set replicates.packing=fused` turns `replicates: 2` into `{count: 2, packing: fused}`. Later checks report unknown
+`--set replicates.packing=lanes` turns `replicates: 2` into `{count: 2, packing: lanes}`. Later checks report unknown
 keys, with the nearest valid key.
 """
 
@@ -294,9 +294,9 @@ def apply_overrides(document: Document, overrides: Sequence[str]) -> None:
 
     Example:
         >>> document = parse_document(b"replicates: 2")
-        >>> apply_overrides(document, ["replicates.packing=fused", "seed=3"])
+        >>> apply_overrides(document, ["replicates.packing=lanes", "seed=3"])
         >>> document.values
-        {'replicates': {'count': 2, 'packing': 'fused'}, 'seed': 3}
+        {'replicates': {'count': 2, 'packing': 'lanes'}, 'seed': 3}
     """
     for override in overrides:
         path, equals, text = override.partition("=")

@@ -201,17 +201,17 @@ MOST_SEEDS = 1000
 class Replicates(Part):
     """The number of seeds per configuration, and how they share a processor.
 
-    `packing: sequential` trains replicates one after the other. `fused` trains all at once, as lanes of one network.
-    `auto` measures both for a few steps and keeps the faster for the sweep. `trials` trains each replicate in a
-    separate process from one rung to the next. It suits networks that fill a GPU, because each process gets all of
-    `resources`. The scheduler still compares the mean over replicates. The default is `sequential`, because its numbers
-    repeat on every machine: lanes round differently from a single network, and `auto` can choose differently on another
-    machine.
+    `packing: sequential` trains replicates one after the other. `trials` trains each replicate in a separate process
+    from one rung to the next. It suits networks that fill a GPU, because each process gets all of `resources`. The
+    scheduler still compares the mean over replicates. The default is `sequential`, because its numbers repeat on every
+    machine: lanes round differently from a single network, and their number is measured unless it is set.
 
-    `cohort` trains the replicates of several configurations together, as lanes of one network. A lane is refilled when
-    its trial ends. Every executor supports cohorts, in each of its processes. `lanes` sets the number of lanes; with
-    `auto` the fastest number is measured. A network that is faster without a cohort trains one replicate after the
-    other. `packing: auto` also chooses cohorts if a measurement shows that they are faster.
+    `lanes` trains the replicates of one or several configurations together, as lanes of one network, in each process of
+    any executor. A lane is refilled when its trial ends. The setting `lanes` is the number of lanes; with `auto`, a few
+    steps of each kind of network measure the fastest number. A network trains one replicate after the other if it
+    cannot be lanes, or if the measurement shows that lanes are slower. A network or loss of your own, and training that
+    is compiled or in bfloat16, has lanes for the replicates of one configuration at a time. `packing: auto` also
+    measures whether these are faster than one replicate after the other.
 
     `at_most` adds a final stage to the sweep: the best configurations of each network and of each loss get fresh seeds,
     up to this total number of seeds per configuration. See `sweeper.scheduling.contenders`.
@@ -227,7 +227,7 @@ class Replicates(Part):
 
     count: int = Field(default=1, ge=1, le=MOST_SEEDS)
     at_most: int | None = Field(default=None, ge=2, le=MOST_SEEDS)
-    packing: Literal["auto", "cohort", "fused", "sequential", "trials"] = "sequential"
+    packing: Literal["auto", "lanes", "sequential", "trials"] = "sequential"
     lanes: Literal["auto"] | Annotated[int, Field(ge=1, le=4096)] = "auto"
     seeds: Literal["own", "common"] | list[Annotated[int, Field(ge=0, lt=2**63)]] = "own"
 
@@ -247,13 +247,13 @@ class Replicates(Part):
 
     @property
     def lane_count(self) -> int:
-        """The number of lanes of a cohort; 0 if it will be measured."""
+        """The number of lanes; 0 if it will be measured."""
         return 0 if self.lanes == "auto" else self.lanes
 
     @property
-    def in_cohorts(self) -> bool:
-        """Whether trials train together in cohorts if their networks allow it."""
-        return self.packing in ("auto", "cohort")
+    def together(self) -> bool:
+        """Whether trials share lanes if their networks allow it."""
+        return self.packing in ("auto", "lanes")
 
 
 def _gpu(value: object) -> object:

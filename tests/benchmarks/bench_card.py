@@ -22,12 +22,12 @@ import torch
 
 from sweeper.storage.metadata import hardware
 from tests.benchmarks.bench_replicates import configuration, data_for
-from tests.packs import pack
+from tests.packs import Packed, pack
 from trainables.curvature import CurvatureSettings, measure_curvature
 from trainables.losses import build_loss
 from trainables.training.acceleration import PLAIN, TrainingSettings, prepare_arithmetic
 from trainables.training.evaluation import curvature_subset
-from trainables.training.lanes.packing import FUSED, SEQUENTIAL, Packed
+from trainables.training.lanes.packing import LANES, SEQUENTIAL
 from trainables.training.loop import Replicate
 
 BEST = "bfloat16, channels-last"
@@ -44,7 +44,7 @@ WAYS = {
 ON_CARDS = {"TF32"}
 """Ways that a CPU does not have."""
 
-LANES, SHARES = "lanes", "shares"
+SHARES = "shares"
 CLASSES = 100
 
 
@@ -145,7 +145,7 @@ def lanes(size: Size, clock: Clock) -> list[list[str]]:
     for count in size.lanes:
 
         def measure(count: int = count) -> str:
-            together = pack(build(size, size.networks[0], count=count), FUSED if count > 1 else SEQUENTIAL)
+            together = pack(build(size, size.networks[0], count=count), LANES if count > 1 else SEQUENTIAL)
             return rate(size, together, count * size.steps * size.batch_size)
 
         if size.device == "cuda":

@@ -106,7 +106,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", help=argparse.SUPPRESS)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--samples", type=int, default=256)
-    parser.add_argument("--replicates", default="1", help="a number, or {count: 5, packing: fused}")
+    parser.add_argument("--replicates", default="1", help="a number, or {count: 5, packing: lanes}")
     options = parser.parse_args()
     if options.loop:
         print(run_loop(options.loop, options.device))

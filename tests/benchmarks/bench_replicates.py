@@ -1,7 +1,7 @@
 """Five replicates as lanes, one after the other, and as separate trials: wall time, throughput, and what auto takes.
 
 Each row trains the replicates of one configuration a core, for the same steps on the same data, in as many processes
-as there are cores, one thread each, as a sweep does: `fused` and `sequential` with all replicates of a configuration
+as there are cores, one thread each, as a sweep does: `lanes` and `sequential` with all replicates of a configuration
 in one process, `trials` with each replicate for itself. Processes, networks and data are ready before the clock
 starts. The ways alternate in every round; the median counts. The processor's seconds are those of work alone, so that
 they stand where other programs disturb the wall clock. Validation is one batch, so that steps are what
@@ -21,11 +21,11 @@ from typing import Any
 import torch
 
 from sweeper.storage.metadata import hardware
-from tests.packs import pack
+from tests.packs import Packed, pack
 from tests.trainables.small_data import small_digits
 from trainables.datasets.base import DataSet, Split
 from trainables.datasets.image_stream import CropAndFlip, ImagePreprocessing
-from trainables.training.lanes.packing import FUSED, SEQUENTIAL, Packed, chosen_packing
+from trainables.training.lanes.packing import LANES, SEQUENTIAL, chosen_packing
 from trainables.training.loop import Replicate
 
 # architecture → data, steps of an epoch, batch size
@@ -98,7 +98,7 @@ def jobs(count: int, workers: int) -> dict[str, list[tuple[tuple[int, ...], str]
     """Return each way's jobs, seeds and packing: one configuration of `count` replicates a worker in all ways."""
     groups = [tuple(range(w * count, (w + 1) * count)) for w in range(workers)]
     return {
-        FUSED: [(seeds, FUSED) for seeds in groups],
+        LANES: [(seeds, LANES) for seeds in groups],
         SEQUENTIAL: [(seeds, SEQUENTIAL) for seeds in groups],
         "trials": [((seed,), SEQUENTIAL) for seeds in groups for seed in seeds],
     }

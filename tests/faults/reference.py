@@ -20,7 +20,7 @@ from sweeper.space.loading import load_spec
 from sweeper.space.spec import SweepSpec
 from tests.running import metrics_by_key, same
 from tests.sweeper.records import fields
-from trainables.training.lanes.packing import COHORT, SEQUENTIAL
+from trainables.training.lanes.packing import LANES, SEQUENTIAL
 from trainables.worker.trial import Trial
 from trainables.worker.trial_settings import Assignment, TrialSettings
 
@@ -66,7 +66,7 @@ def undisturbed(space: Path) -> Undisturbed:
         rungs=tuple(spec.schedule.rungs),
         objective=spec.objective.metric,
         evaluation=spec.evaluation.settings,
-        packing=COHORT if spec.replicates.packing == COHORT else SEQUENTIAL,
+        packing=LANES if spec.replicates.packing == LANES else SEQUENTIAL,
     )
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -158,7 +158,7 @@ def test_the_first_autoscaler_follows_a_sweep(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_nodes_come_for_lanes_not_for_trials(tmp_path: Path) -> None:
-    space = SPACE.replace("samples: 5", "samples: 16\nreplicates: {count: 1, packing: cohort, lanes: 8}")
+    space = SPACE.replace("samples: 5", "samples: 16\nreplicates: {count: 1, packing: lanes, lanes: 8}")
     with autoscaled(2, tmp_path, 6) as cluster:
         done = subprocess.run(
             command("run", write_space(tmp_path, space), "--ray", cluster.address, "--no-mlflow"),

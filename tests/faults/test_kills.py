@@ -53,7 +53,7 @@ def test_a_killed_driver(space: Path, tmp_path: Path, seed: int, executor: str, 
 
 def cohorts(samples: int) -> str:
     """The small space with trials of two networks in cohorts of eight lanes, two for each trial."""
-    return (SMALL % {"samples": samples}).replace("replicates: 2", "replicates: {count: 2, packing: cohort, lanes: 8}")
+    return (SMALL % {"samples": samples}).replace("replicates: 2", "replicates: {count: 2, packing: lanes, lanes: 8}")
 
 
 @pytest.mark.parametrize(("executor", "kills"), [pytest.param("local", 1, marks=SLOW), *EVERY])

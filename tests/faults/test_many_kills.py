@@ -60,13 +60,13 @@ KINDS: dict[str, dict[str, str | None]] = {
     },
     "searcher": {"searcher": "{name: optuna, startup: 3}"},
     "final": {"replicates": "{count: 1, at_most: 5, seeds: common}", "which": "[gamma]", "samples": "6"},
-    "final_cohorts": {
-        "replicates": "{count: 1, at_most: 5, seeds: common, packing: cohort, lanes: 6}",
+    "final_lanes": {
+        "replicates": "{count: 1, at_most: 5, seeds: common, packing: lanes, lanes: 6}",
         "which": "[gamma]",
         "samples": "6",
     },
-    "fused": {"replicates": "{count: 5, packing: fused}", "samples": "6"},
-    "cohorts": {"replicates": "{count: 2, packing: cohort, lanes: 6}", "samples": "12"},
+    "lanes_of_one": {"replicates": "{count: 5, packing: lanes}", "training": "{precision: bfloat16}", "samples": "6"},
+    "lanes": {"replicates": "{count: 2, packing: lanes, lanes: 6}", "samples": "12"},
     "apart": {"replicates": "{count: 2, packing: trials}", "samples": "6"},
     "sam": {
         "space": SPACE["space"].replace("schedule: cosine", "schedule: cosine, sharpness: sam"),
@@ -154,7 +154,7 @@ def test_every_table_equals_that_of_an_undisturbed_sweep(tmp_path: Path, kind: s
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("executor", ["local", "ray"])
-@pytest.mark.parametrize("kind", ["final", "final_cohorts"])
+@pytest.mark.parametrize("kind", ["final", "final_lanes"])
 def test_kills_in_the_final_stage(tmp_path: Path, kind: str, executor: str) -> None:
     _tables_are_equal(tmp_path, kind, executor, final=True)
 

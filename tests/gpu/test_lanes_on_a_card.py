@@ -183,16 +183,16 @@ def test_lanes_are_evaluated_on_the_card_as_on_the_processor(double):
 
 def test_a_sweep_of_cohorts_on_shares_of_the_card_ends_as_one_by_one_and_survives_a_killed_one(tmp_path):
     measured, names = {}, ("val_nll", "val_accuracy")
-    for packing in ("sequential", "cohort"):
+    for packing in ("sequential", "lanes"):
         space, paths = write_space(tmp_path, SPACE % packing), SweepPaths(tmp_path / "results" / packing)
         with started("run", space, "--name", packing, "--no-mlflow", cwd=tmp_path) as process:
-            if packing == "cohort":
+            if packing == "lanes":
                 wait_until(lambda paths=paths: any(r.kind == "report" for r in read_journal(paths.journal)), 120)
                 kill_ids(trial_processes(process.pid)[0])
             assert process.wait(200) == 0
         measured[packing] = metrics_by_key(reports(paths))
         assert {row["device"] for row in load(paths.root).rows("SELECT device FROM trials")} == {"cuda"}
-    one_by_one, as_lanes = measured["sequential"], measured["cohort"]
+    one_by_one, as_lanes = measured["sequential"], measured["lanes"]
     assert one_by_one.keys() == as_lanes.keys() and len(one_by_one) >= 24
     for key, row in one_by_one.items():
         for name in names:

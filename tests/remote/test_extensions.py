@@ -24,7 +24,7 @@ dataset: {name: "own_components:spirals", samples: 400}
 objective: {metric: val_worst_class_gap, mode: min}
 scheduler: {name: none, max_epochs: 2}
 samples: 2
-replicates: {count: 2, packing: fused}
+replicates: {count: 2, packing: lanes}
 space:
   loss: {grid: ["own_components:Poly1", {name: tempered, power: {uniform: [0.5, 1]}}]}
   architecture: {choice: [{name: "own_components:GatedMlp", width: 16}]}
@@ -121,7 +121,7 @@ def test_own_components_of_every_kind_run_on_nodes_that_do_not_see_them(tmp_path
     rows = results.rows("select * from final where split = 'test'")
     assert len(rows) == 8 and {row["status"] for row in rows} == {"completed"}
     assert {row["config_loss_name"] for row in rows} == {"own_components:Poly1", "tempered"}
-    assert {row["packing"] for row in rows} == {"fused"}
+    assert {row["packing"] for row in rows} == {"lanes"}
     assert len({row["node"] for row in rows}) == 2, "both nodes measured"
     assert {row["files_seen"] for row in rows} == {0.0}
     for row in rows:

@@ -5,8 +5,8 @@ and, if due, a checkpoint, and returns a report of plain values that the driver 
 report that was sent with it. A trial that resumes from its newest checkpoint therefore repeats this report, which may
 have been lost. The driver ignores reports and rows that it already has.
 
-If the replicates are lanes of a cohort, the cohort's worker calls `begin`, then `take` after each epoch until a report
-is due, then `report`.
+If the replicates are lanes of a cohort of several trials, the cohort's worker calls `begin`, then `take` after each
+epoch until a report is due, then `report`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import Any
 
 from trainables.datasets.base import DataSet
 from trainables.training.evaluation import END, Evaluation
-from trainables.training.lanes.cohort import Cohort, Lanes
-from trainables.training.lanes.networks import is_perceptron
-from trainables.training.lanes.packing import COHORT, FUSED, SEQUENTIAL, Packed, Sequential, chosen_packing, cohort_key
+from trainables.training.lanes.cohort import Cohort
+from trainables.training.lanes.networks import needs_lane_functions
+from trainables.training.lanes.packing import AUTO, LANES, SEQUENTIAL, Sequential, chosen_packing, cohort_key
 from trainables.training.loop import Replicate
 from trainables.training.own_loop import LoopReplicate, Task
 from trainables.worker.checkpoints import CheckpointWriter, TrialFiles, load_newest_checkpoint, load_partial
@@ -49,7 +49,7 @@ class Trial:
             settings: settings of all trials.
             dataset: the data set, on the device.
             in_cohort: whether its lanes may join the caller's cohort, which `wants_cohort` then requests; `None` if
-                there is no cohort to join.
+                there is no cohort to join, so that lanes form their own.
         """
         self.assignment = assignment
         self.settings = settings = settings.suited(assignment)
@@ -59,6 +59,7 @@ class Trial:
         self._writer = CheckpointWriter(self._files, settings.checkpoint_seconds, settings.checkpoints_kept)
         self._last_report: TrialReport | None = None
         self._cohort: Cohort | None = None
+        self._shares = cohort_key(assignment.values, settings.training) is not None
         self._rows: list[Row] = []
         self._began = time.monotonic()
         self._failure: Failure | None = None
@@ -72,8 +73,10 @@ class Trial:
         self._restore()
         if self._packing is None:
             self._packing = self._chosen_packing(dataset, in_cohort)
-        self.wants_cohort = self._packing == COHORT and in_cohort is not None
-        self._group: Packed | None = None if self.wants_cohort else self._packed()
+        self.wants_cohort = self._packing == LANES and self._shares and in_cohort is not None
+        self._sequential = self._in_sequence()
+        if self._packing == LANES and not self.wants_cohort:
+            self.join(self._own_cohort())
 
     @property
     def epoch(self) -> int:
@@ -224,30 +227,28 @@ class Trial:
         return END if self.epoch >= self.settings.max_epochs else "rung"
 
     def _chosen_packing(self, dataset: DataSet, in_cohort: bool | None) -> str:
-        """Return how the replicates share this process: as the settings request, if possible.
-
-        In an export, for example, there is no cohort to join. Networks whose bits do not depend on the number of lanes
-        then form their own cohort, with the same numbers as in a large cohort. Other networks form one only if a number
-        of lanes is set.
-        """
+        """Return how the replicates share this process: as the settings request, if possible."""
         settings, values, asked = self.settings, self.assignment.values, self.settings.packing
         if not self.networks:
             return SEQUENTIAL
-        own = settings.lanes > 0 or is_perceptron(self.networks[0].model)
-        wanted = in_cohort or (asked == COHORT and in_cohort is None and own)
-        if wanted and cohort_key(values, settings.training) is not None:
-            return COHORT
-        asked, seeds = SEQUENTIAL if asked == COHORT else asked, self.assignment.seeds
+        if asked not in (LANES, AUTO):
+            return asked
+        if self._shares:  # the worker has measured the number of lanes, of which 0 means that none are as fast
+            return SEQUENTIAL if in_cohort is False else LANES
         device, training, choices = settings.device, settings.training, settings.choices
+        if training.compile and needs_lane_functions(self.networks[0].model):
+            return SEQUENTIAL
+        seeds = self.assignment.seeds
         return chosen_packing(asked, self._build, values, seeds, dataset, device, training, choices)
 
-    def _packed(self) -> Packed:
-        """Return the replicates as a separate group."""
-        assert self._packing is not None
-        if self._packing == COHORT:
-            return Lanes(self.networks, self.settings.own_lanes)
-        if self._packing == FUSED:
-            return Lanes(self.networks)
+    def _own_cohort(self) -> Cohort:
+        """Return a cohort for this trial alone."""
+        # The rounding of convolutions depends on the width. The width is therefore the sweep's, if trials share lanes,
+        # and it stays the same when replicates diverge.
+        shared = self.settings.lanes if self._shares else 0
+        return Cohort(self.networks[0], max(shared, len(self.assignment.seeds)))
+
+    def _in_sequence(self) -> Sequential:
         trained, self._trained = self._trained, []
         return Sequential([*self.replicates.values()], self._after_step if self._folder is not None else None, trained)
 
@@ -275,17 +276,19 @@ class Trial:
         return replicate_of(self.assignment, self.settings, seed, dataset)
 
     def _train_epoch(self) -> list[dict[str, Any]]:
-        assert self._group is not None
         self._writer.begin_epoch()
-        return self._group.train_epoch()
+        if self._cohort is None:
+            return self._sequential.train_epoch()
+        lanes = [*self._cohort.lanes]
+        rows = {id(lane): row for lane, row in zip(lanes, self._cohort.train_epoch(), strict=True)}
+        return [rows[id(own)] for own in self.replicates.values()]
 
     def _after_step(self) -> None:
         """Write a checkpoint in the middle of an epoch if the epoch lasts longer than the interval."""
         if not self._writer.due_within:
             return
-        assert isinstance(self._group, Sequential)
         state = self._held(self._wall_seconds + time.monotonic() - self._began, self._reported)
-        state |= {"epoch": self.epoch, "rows": self._rows, "trained": self._group.trained}
+        state |= {"epoch": self.epoch, "rows": self._rows, "trained": self._sequential.trained}
         state |= {"errors": {n: failure.to_dict() for n, failure in self._errors.items()}, "packing": self._packing}
         self._writer.write(None, state)
 
@@ -295,14 +298,11 @@ class Trial:
         self._errors.update(diverged)
         if not diverged or len(diverged) == len(self.replicates):
             return
-        if self._group is not None:
-            self._group.settle()  # the group is built anew below, from the networks' own state
         for number in diverged:
             replicate = self.replicates.pop(number)
             if self._cohort is not None and isinstance(replicate, Replicate):
                 self._cohort.leave(replicate)
-        if self._group is not None:
-            self._group = self._packed()
+        self._sequential = self._in_sequence()
 
     def _timed_out(self, seconds: float) -> Failure | None:
         """Return the failure of a trial that exceeds its time limit, `seconds` after its last report; else `None`."""
@@ -323,9 +323,7 @@ class Trial:
 
     def _settle(self) -> None:
         """Copy the state of the lanes back to the networks and their optimisers."""
-        if self._group is not None:
-            self._group.settle()
-        elif self._cohort is not None:
+        if self._cohort is not None:
             for replicate in self.networks:
                 self._cohort.settle(replicate)
 

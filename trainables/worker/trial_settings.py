@@ -46,11 +46,9 @@ class TrialSettings:
         threads: number of torch threads in this process.
         device: `cpu` or `cuda`.
         gpu: GPU fraction of this process; memory beyond it is refused. 0 or whole GPUs: no limit.
-        packing: how replicates share this process: `sequential`, `fused` or `auto`; `trials` if each has its own
-            process; `cohort` if the replicates of several configurations train together.
-        lanes: number of lanes of a cohort; 0 measures the best number.
-        own_lanes: smallest number of lanes in a trial's own cohort. It is fixed, because the rounding of convolutions
-            depends on the width.
+        packing: how replicates share this process: `sequential`, `lanes` or `auto`; `trials` if each has its own
+            process.
+        lanes: number of lanes that trials share; 0 measures the best number.
         most_lanes: largest number of lanes that a measurement tries, because the sweep can fill no more.
         training: arithmetic of training steps.
         choices: folder in which the sweep's processes store the choices of `auto`; `None` if no folder is shared.
@@ -83,7 +81,6 @@ class TrialSettings:
     gpu: float = 0.0
     packing: str = SEQUENTIAL
     lanes: int = 0
-    own_lanes: int = 0
     most_lanes: int = 0
     training: TrainingSettings = PLAIN
     choices: Path | None = None

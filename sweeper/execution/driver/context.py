@@ -240,7 +240,7 @@ class DriverSettings:
             training=spec.training.settings,
             space=spec.resolved(),
             apart=spec.replicates.packing == TRIALS,
-            together=spec.replicates.in_cohorts,
+            together=spec.replicates.together,
         )
 
 

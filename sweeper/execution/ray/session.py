@@ -169,7 +169,7 @@ def session_on(options: RunOptions, job: Job) -> Iterator[Session]:
         cluster = look_at_cluster()
         cluster = replace(cluster, autoscales=False) if options.address is None else cluster
         resources, slots = capacity.fit_resources(sweep.spec.resources, cluster)
-        together = sweep.spec.replicates.in_cohorts
+        together = sweep.spec.replicates.together
         settings = job.settings(resources)
         shares = _shares(job, settings, resources, together)
         if isinstance(shares, CardShares):

@@ -21,7 +21,7 @@ dataset: {name: digits}
 objective: {metric: val_nll, mode: min}
 scheduler: {name: asha, max_epochs: 3, grace_epochs: 1, reduction_factor: 3}
 samples: 12
-replicates: {count: 1, packing: cohort, lanes: 4}
+replicates: {count: 1, packing: lanes, lanes: 4}
 retries: 0
 space:
   loss: {one_of: [{name: cross_entropy}, {name: focal, gamma: {uniform: [0.5, 5]}}]}
@@ -48,7 +48,7 @@ def test_every_trial_of_a_cohort_is_judged_as_a_trial(tmp_path: Path) -> None:
     outcome, _ = _run(tmp_path)
     assert outcome.outcome == "finished" and not outcome.state.count()["failed"]
     assert outcome.state.count()["completed"] + outcome.state.count()["early_stopped"] == 12
-    assert _packings(outcome) == {"cohort": 12}
+    assert _packings(outcome) == {"lanes": 12}
 
 
 @pytest.mark.integration
@@ -108,5 +108,5 @@ def test_what_cannot_be_a_lane_trains_alone_beside_cohorts(tmp_path: Path) -> No
     )
     assert outcome.outcome == "finished" and not outcome.state.count()["failed"]
     packings = _packings(outcome)
-    assert packings.keys() == {"cohort", "sequential"}
-    assert any("mlp with mine:plain trains alone" in note for note in outcome.notes)
+    assert packings.keys() == {"lanes", "sequential"}
+    assert any("mine:plain" in note for note in outcome.notes)

@@ -63,7 +63,7 @@ def _whole(folder: Path, space: Path, count: int, *settings: str) -> list[dict[s
     "settings",
     [
         (),
-        pytest.param(("replicates.packing=cohort",), marks=pytest.mark.slow),
+        pytest.param(("replicates.packing=lanes",), marks=pytest.mark.slow),
         pytest.param(("replicates.packing=trials",), marks=pytest.mark.slow),
         pytest.param(("loop",), marks=pytest.mark.slow),
     ],

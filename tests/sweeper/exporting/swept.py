@@ -34,7 +34,7 @@ evaluation:
 """
 SPIRALS = {"name": "own_components:spirals", "classes": 3, "noise": 0.3}
 OWN = ('"own_components:spirals", classes: 3, noise: 0.3', "trials", "own_components:GatedMlp")
-DIGITS = ("digits", "fused", "resnet8")
+DIGITS = ("digits", "lanes, lanes: 4", "resnet8")
 COLOURS = ((200, 60, 60), (60, 200, 60), (60, 60, 200))
 
 

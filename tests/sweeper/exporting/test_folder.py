@@ -42,11 +42,6 @@ def own(tmp_path_factory) -> SweepPaths:
     return swept(tmp_path_factory.mktemp("own"), "own", *OWN)
 
 
-@pytest.fixture(scope="module")
-def lanes(tmp_path_factory) -> SweepPaths:
-    return swept(tmp_path_factory.mktemp("lanes"), "lanes", "digits", "cohort, lanes: 4", "resnet8")
-
-
 @pytest.mark.parametrize(
     ("replicate", "posthoc"),
     [
@@ -153,11 +148,10 @@ def test_what_cannot_be_exported_is_said_in_a_sentence_and_nothing_is_written(di
         pytest.param("digits", "0", marks=pytest.mark.integration),
         pytest.param("own", "1", marks=pytest.mark.slow),
         pytest.param("own", "all", marks=pytest.mark.slow),
-        pytest.param("lanes", "1", marks=pytest.mark.slow),
     ],
 )
 def test_weights_that_are_gone_are_trained_again_bit_for_bit(which, replicate, request, tmp_path):
-    """Fused replicates of a network with batch norm, replicates with processes of their own, lanes of a cohort."""
+    """A lane of a network with batch norm, and replicates with processes of their own."""
     paths = request.getfixturevalue(which)
     kept = {path.name for path in paths.checkpoints.iterdir()}
     (lost,) = {"c00000", "c00001"} - kept

@@ -75,7 +75,7 @@ FAILURES = {
     ),
     "its node died": Failure("preempted", {"died": "node"}),
     "its node was taken away: spot": Failure("preempted", message="spot"),
-    "the cohort's memory ran out: it continues with 4 lanes": Failure("out_of_memory", {"lanes": 4}),
+    "memory ran out: training continues with 4 lanes": Failure("out_of_memory", {"lanes": 4}),
     "the node's memory ran out: it held 3.5 GiB when 96% of 99.0 GiB was taken (it used little of it, so it "
     "waits 20 s for others to release memory)": Failure(
         "out_of_memory", {"gib": 3.5, "taken": 0.96, "total": 99.0, "held": 0.04, "pause": 20.0}

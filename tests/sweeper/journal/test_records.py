@@ -56,7 +56,7 @@ WRITTEN = {
     ),
     "0000000007-report-c00004-e00002.json": (
         '{"sequence":7,"kind":"report","time":1.5,"body":{"configuration":4,"epoch":2,"objective":0.7,"device":"cpu",'
-        '"packing":"fused","wall_seconds":0.5,"epochs":[{"replicate":0,"epoch":2,"val_nll":0.7}],"evaluations":[],'
+        '"packing":"lanes","wall_seconds":0.5,"epochs":[{"replicate":0,"epoch":2,"val_nll":0.7}],"evaluations":[],'
         '"attempt":1,"status":"running","decision":null}}'
     ),
     "0000000008-report-c00004-e00003.json": (
@@ -69,7 +69,7 @@ WRITTEN = {
     ),
     "0000000009-report-c00005-e00004.json": (
         '{"sequence":9,"kind":"report","time":1.5,"body":{"configuration":5,"epoch":4,"objective":NaN,"device":"cuda",'
-        '"packing":"fused","wall_seconds":0.5,"epochs":[],"evaluations":[],'
+        '"packing":"lanes","wall_seconds":0.5,"epochs":[],"evaluations":[],'
         '"failure":{"kind":"timed_out","values":{"seconds":3.5},"message":"","counts":true},"attempt":1,'
         '"status":"failed","decision":{"kind":"fail","rule":"timed_out","rung":null,"metric":null}}}'
     ),
@@ -154,7 +154,7 @@ EVALUATION = {"replicate": 0, "epoch": 1, "split": "val", "stage": "rung", "ece"
 DECISION = {"kind": "continue", "rule": "cutoff", "rung": 1, "metric": 0.5, "place": 1, "count": 3, "quota": 1,
             "cutoff": 0.1, "kept_by": "keep_at_least", "left_out": 1, "stratum": "mlp"}  # fmt: skip
 FAILURE = {"kind": "crash", "values": {"signal": "SIGKILL", "tries": 2, "share": 0.5}, "message": "", "counts": True}
-REPORT = {"configuration": 3, "epoch": 1, "objective": 0.5, "device": "cpu", "packing": "fused", "wall_seconds": 1.5,
+REPORT = {"configuration": 3, "epoch": 1, "objective": 0.5, "device": "cpu", "packing": "lanes", "wall_seconds": 1.5,
           "epochs": [ROW], "evaluations": [EVALUATION], "gpu": 0.5, "replicate_errors": {"1": FAILURE},
           "attempt": 1}  # fmt: skip
 BODIES: dict[str, dict[str, Any]] = {

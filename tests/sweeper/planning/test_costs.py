@@ -20,7 +20,7 @@ from sweeper.planning.costs import (
     measured_plan,
     with_estimate,
 )
-from sweeper.planning.plan import cohort_lines, plan
+from sweeper.planning.plan import lane_lines, plan
 from sweeper.planning.preparation import prepare_dataset
 from sweeper.space.configurations import configurations
 from sweeper.space.loading import load_spec
@@ -44,7 +44,7 @@ space:
 
 
 def test_trials_of_a_shape_train_together_whatever_their_loss(tmp_path):
-    lines = cohort_lines(load_spec(write_space(tmp_path, SPACE % "cohort, lanes: 6")))
+    lines = lane_lines(load_spec(write_space(tmp_path, SPACE % "lanes, lanes: 6")))
     assert sorted(lines) == [
         f"4 trials of mlp (depth 2, width {width}, bias True), sgd, batch size 64: 6 lanes a process"
         for width in (16, 8)
@@ -53,7 +53,7 @@ def test_trials_of_a_shape_train_together_whatever_their_loss(tmp_path):
 
 @pytest.mark.integration
 def test_an_epoch_is_priced_as_a_lanes_share(tmp_path):
-    space = write_space(tmp_path, SPACE % "cohort, lanes: 16")
+    space = write_space(tmp_path, SPACE % "lanes, lanes: 16")
     spec = load_spec(space, ["space.architecture=mlp", "space.optimizer.batch_size=16"])
     (cost,) = measure_costs(spec, prepare_dataset(spec)).values()
     assert cost.lanes == 16 and 0 < cost.epoch_seconds != cost.alone_seconds > 0
@@ -61,7 +61,7 @@ def test_an_epoch_is_priced_as_a_lanes_share(tmp_path):
 
 
 def test_how_many_lanes_is_measured_unless_it_is_given(tmp_path):
-    spec = load_spec(write_space(tmp_path, SPACE % "cohort"), ["samples=1", "space.architecture=mlp"])
+    spec = load_spec(write_space(tmp_path, SPACE % "lanes"), ["samples=1", "space.architecture=mlp"])
     data = load_dataset("digits")
 
     def build(seed):
@@ -69,16 +69,17 @@ def test_how_many_lanes_is_measured_unless_it_is_given(tmp_path):
 
     processes = len(os.sched_getaffinity(0))
     assert 0 <= lanes_here(spec, configurations(spec)[0], build, "cpu") <= max(1, -(-2 // processes))
-    assert lanes_here(load_spec(write_space(tmp_path, SPACE % "fused")), configurations(spec)[0], build, "cpu") == 0
+    alone = load_spec(write_space(tmp_path, SPACE % "sequential"))
+    assert lanes_here(alone, configurations(spec)[0], build, "cpu") == 0
 
 
-def test_what_cannot_be_a_lane_is_counted(tmp_path):
-    spec = load_spec(write_space(tmp_path, SPACE % "cohort"), ["training.precision=bfloat16"])
-    assert cohort_lines(spec) == ("8 trials cannot be lanes and train alone",)
+def test_what_shares_no_lanes_is_counted(tmp_path):
+    spec = load_spec(write_space(tmp_path, SPACE % "lanes"), ["training.precision=bfloat16"])
+    assert lane_lines(spec) == ("8 trials share no lanes with other trials",)
 
 
-def test_other_packings_have_no_cohorts(tmp_path):
-    assert cohort_lines(load_spec(write_space(tmp_path, SPACE % "sequential"))) == ()
+def test_other_packings_share_no_lanes(tmp_path):
+    assert lane_lines(load_spec(write_space(tmp_path, SPACE % "sequential"))) == ()
 
 
 CIFAR = """

@@ -153,7 +153,7 @@ def test_no_more_nodes_are_asked_for_than_a_sweep_may_use_at_once(tmp_path: Path
 
 
 def test_lanes_not_trials_are_what_nodes_are_asked_for() -> None:
-    packed = ["replicates={count: 2, packing: cohort, lanes: 16}", "resources.gpu=0.5", "samples=48", "which=[]"]
+    packed = ["replicates={count: 2, packing: lanes, lanes: 16}", "resources.gpu=0.5", "samples=48", "which=[]"]
     planned, there = cluster_plan(load_spec("quickstart", packed), DEPLOY / "ray/aws.yaml")
     assert (planned.trials, planned.workers, there.at_once, [asked.nodes for asked in there.nodes]) == (48, 6, 6, [3])
     told = dict(there.lines())

@@ -93,9 +93,9 @@ def test_the_summary_names_the_reason_of_each_failure_once(quickstart_folder: Pa
 
 def test_the_summary_says_how_replicates_shared_processes(quickstart_folder: Path) -> None:
     assert packing_lines(held(quickstart_folder)) == [], "one after another, as usual"
-    packing = "CASE WHEN n < 3 THEN 'fused' WHEN n < 5 THEN 'sequential' END AS packing"
+    packing = "CASE WHEN n < 3 THEN 'lanes' WHEN n < 5 THEN 'sequential' END AS packing"
     with duckdb.connect() as tables:
         tables.execute(f"CREATE TABLE trials AS SELECT n AS trial, r, {packing} FROM range(6) t(n), range(2) s(r)")
         counted = SimpleNamespace(rows=lambda sql: tables.execute(sql).to_arrow_table().to_pylist())
         said = packing_lines(counted)  # type: ignore[arg-type]
-    assert said == ["replicates ran fused in 3 trials, sequentially in 2 trials"]
+    assert said == ["replicates ran as lanes in 3 trials, sequentially in 2 trials"]

@@ -161,7 +161,7 @@ def _apply(*overrides):
         ("scheduler.max_epochs=9", {"scheduler": {"max_epochs": 9}}),
         ("seed=7", {"seed": 7}),
         ("dataset.size=16", {"dataset": {"name": "digits", "size": 16}}),
-        ("replicates.packing=fused", {"replicates": {"count": 2, "packing": "fused"}}),
+        ("replicates.packing=lanes", {"replicates": {"count": 2, "packing": "lanes"}}),
         ("replicates=5", {"replicates": 5}),
         ("evaluation.curvature=false", {"evaluation": {"curvature": False}}),
         ("evaluation.posthoc=[temperature]", {"evaluation": {"posthoc": ["temperature"]}}),

@@ -233,7 +233,7 @@ THOUSAND = {"name": "focal", "gamma": {"grid": list(range(1001))}}
         ({"samples": "48"}, "samples", "valid integer"),
         ({"samples": True}, "samples", "valid integer"),
         ({"replicates": 0}, "replicates.count", "greater than or equal to 1"),
-        ({"replicates": {"packing": "fusd"}}, "replicates.packing", "'auto', 'cohort', 'fused'"),
+        ({"replicates": {"packing": "fused"}}, "replicates.packing", "'auto', 'lanes', 'sequential'"),
         ({"replicates": {"count": 3, "seeds": [1, 1, 2]}}, "replicates", "must be count = 3 different seeds"),
         (
             {"scheduler": {"max_epochs": 9, "reduction_factor": 1}},

@@ -83,13 +83,13 @@ def test_what_goes_only_with_our_loop_is_declined_in_a_sentence_each():
     said = faults(
         {
             **SPACE,
-            "replicates": {"count": 2, "packing": "cohort"},
+            "replicates": {"count": 2, "packing": "lanes"},
             "evaluation": {"trajectory": {}, "splits": ["val", "test", {"corrupted": {}}]},
             "training": {"precision": "bfloat16"},
             "dataset": {"name": "table", "file": "patients.csv", "target": "outcome", "weight": "cost"},
         }
     )
-    for what in ("packing = cohort", "shifted data", "settings of training steps", "a column of weights"):
+    for what in ("packing = lanes", "shifted data", "settings of training steps", "a column of weights"):
         assert f"{what} needs the built-in training loop" in said
 
 

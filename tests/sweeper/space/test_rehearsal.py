@@ -28,7 +28,7 @@ PAPER_SCALE = """
 dataset: {name: cifar100}
 scheduler: {name: asha, max_epochs: 350, grace_epochs: 40, reduction_factor: 3}
 samples: 100
-replicates: {count: 5, packing: fused}
+replicates: {count: 5, packing: lanes}
 space:
   loss: {grid: [cross_entropy, {name: focal, gamma: {grid: [1, 2, 3, 5]}}, focal_scheduled]}
   architecture: {grid: [resnet50, resnet110, {name: resnet18, width: {grid: [1, 2]}}, densenet121, tree_lstm]}

@@ -260,8 +260,8 @@ def fine(logits, targets, power: float = 1.0):
 def test_a_loss_that_lanes_would_train_wrongly_trains_one_after_the_other(folder):
     (folder / "lanes.py").write_text(LANES)
     losses = {"grid": ["lanes:looks", "lanes:Counts", "lanes:fine", "focal"]}
-    fused = {"count": 2, "packing": "fused"}
-    spec = load_spec(_space(folder, space={"loss": losses}, samples=1, replicates=fused))
+    replicates = {"count": 2, "packing": "lanes"}
+    spec = load_spec(_space(folder, space={"loss": losses}, samples=1, replicates=replicates))
     dataset = prepare_dataset(spec)
     notes = lane_notes(spec, dataset)
     assert len(notes) == 2, notes
@@ -273,9 +273,9 @@ def test_a_loss_that_lanes_would_train_wrongly_trains_one_after_the_other(folder
         def build(seed, data, values=values):
             return Replicate(values, seed=seed, dataset=data, max_epochs=2)
 
-        found[values["loss"]["name"]] = chosen_packing("fused", build, values, (1, 2), dataset, "cpu")
+        found[values["loss"]["name"]] = chosen_packing("lanes", build, values, (1, 2), dataset, "cpu")
     assert found == {
-        "lanes:looks": "sequential", "lanes:Counts": "sequential", "lanes:fine": "fused", "focal": "fused",
+        "lanes:looks": "sequential", "lanes:Counts": "sequential", "lanes:fine": "lanes", "focal": "lanes",
     }  # fmt: skip
 
 

@@ -48,7 +48,7 @@ def test_what_travels_is_all_that_a_trial_needs(tmp_path, monkeypatch):
         rungs=(2,),
         objective="val_worst_class_gap",
         evaluation=spec.evaluation.settings,
-        packing="fused",
+        packing="lanes",
         report_seconds=1e9,
         extensions=code.archive,
     )
@@ -64,7 +64,7 @@ def test_what_travels_is_all_that_a_trial_needs(tmp_path, monkeypatch):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr.decode()
     found = json.loads(done.stdout)
-    assert found["seen"] == [] and found["failure"] is None and found["packing"] == "fused"
+    assert found["seen"] == [] and found["failure"] is None and found["packing"] == "lanes"
     assert 0 <= found["worst_class_gap"] <= 1 and 0 <= found["posthoc_bias_corrected_worst_class_gap"] <= 1
     assert found["posthoc_bias_corrected_temperature"] > 0 and "metrics_unavailable" not in found
     set_code_root(None)

@@ -165,7 +165,7 @@ def test_a_sweep_is_told_at_once_what_it_cannot_have(tmp_path):
     space = f"""
 dataset: {{name: streamed_images, folder: {folder}, image_size: 16}}
 scheduler: {{name: none, max_epochs: 1}}
-replicates: {{count: 2, packing: fused}}
+replicates: {{count: 2, packing: lanes}}
 space:
   loss: cross_entropy
   architecture: resnet8

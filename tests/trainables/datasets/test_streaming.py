@@ -82,7 +82,7 @@ def test_no_batch_changes_on_its_way_to_a_card():
         assert torch.equal(sums.cpu().flatten(), inputs.long().sum((1, 2))[torch.cat(rows)])
 
 
-@pytest.mark.parametrize("packing", ["sequential", "fused"])
+@pytest.mark.parametrize("packing", ["sequential", "lanes"])
 def test_a_trial_on_streamed_data_is_the_same_trial(packing):
     measured = EvaluationSettings.from_mapping(
         {"curvature": {"samples": 30, "lanczos_steps": 2, "trace_probes": 2}, "bootstrap": 0}

@@ -134,11 +134,11 @@ def test_an_answer_is_measured_once_for_each_key(tmp_path):
         return answer
 
     folder = tmp_path / "packing"
-    assert kept_choice(folder, json.dumps(["mlp"]), lambda: measure("fused")) == "fused"
-    assert kept_choice(folder, json.dumps(["mlp"]), lambda: measure("sequential")) == "fused"
+    assert kept_choice(folder, json.dumps(["mlp"]), lambda: measure("lanes")) == "lanes"
+    assert kept_choice(folder, json.dumps(["mlp"]), lambda: measure("sequential")) == "lanes"
     assert kept_choice(folder, json.dumps(["resnet8"]), lambda: measure("sequential")) == "sequential"
-    assert measured == ["fused", "sequential"]
-    assert {json.loads(file.read_text())["answer"] for file in folder.iterdir()} == {"fused", "sequential"}
+    assert measured == ["lanes", "sequential"]
+    assert {json.loads(file.read_text())["answer"] for file in folder.iterdir()} == {"lanes", "sequential"}
 
 
 def test_processes_that_measure_at_once_take_the_same_answer(tmp_path):
@@ -156,7 +156,7 @@ def test_processes_that_measure_at_once_take_the_same_answer(tmp_path):
 
 @pytest.mark.parametrize("broken", ["", "{", "[]", '{"other": 1}'])
 def test_a_broken_file_is_measured_again(tmp_path, broken):
-    kept_choice(tmp_path, "[1]", lambda: "fused")
+    kept_choice(tmp_path, "[1]", lambda: "lanes")
     (file,) = tmp_path.iterdir()
     file.write_text(broken)
     assert kept_choice(tmp_path, "[1]", lambda: "sequential") == "sequential"
@@ -165,4 +165,4 @@ def test_a_broken_file_is_measured_again(tmp_path, broken):
 
 def test_a_folder_that_cannot_be_made_leaves_each_process_its_own(tmp_path):
     (tmp_path / "file").write_text("")
-    assert kept_choice(tmp_path / "file" / "below", "[1]", lambda: "fused") == "fused"
+    assert kept_choice(tmp_path / "file" / "below", "[1]", lambda: "lanes") == "lanes"

@@ -25,7 +25,7 @@ from trainables.training.acceleration import (
 )
 from trainables.training.evaluation import EvaluationSettings
 from trainables.training.lanes.cohort import Lanes
-from trainables.training.lanes.packing import AUTO, FUSED, SEQUENTIAL, chosen_packing, packing_fault
+from trainables.training.lanes.packing import AUTO, LANES, SEQUENTIAL, chosen_packing, cohort_fault
 from trainables.training.loop import Replicate
 from trainables.training.prediction import epoch_metrics, predict
 from trainables.worker.checkpoints import checkpoint_file
@@ -107,10 +107,10 @@ def test_channels_last_is_the_same_training_up_to_rounding(data):
     ("training", "packing", "architecture"),
     [
         (BFLOAT16, SEQUENTIAL, RESNET),
-        (BFLOAT16, FUSED, RESNET),
+        (BFLOAT16, LANES, RESNET),
         (CHANNELS_LAST, SEQUENTIAL, RESNET),
         pytest.param(COMPILED, SEQUENTIAL, {"name": "mlp", "width": 24}, marks=pytest.mark.slow),
-        pytest.param(COMPILED, FUSED, {"name": "mlp", "width": 24}, marks=pytest.mark.slow),
+        pytest.param(COMPILED, LANES, {"name": "mlp", "width": 24}, marks=pytest.mark.slow),
         pytest.param(replace(BFLOAT16, compile=True), SEQUENTIAL, RESNET, marks=pytest.mark.slow),
     ],
     ids=str,
@@ -201,17 +201,15 @@ def test_what_cannot_be_combined_is_refused_in_a_sentence(data):
     assert acceleration_fault(trace, TF32) is None
     assert acceleration_fault(trace, CHANNELS_LAST) is None and acceleration_fault(configuration(), BFLOAT16) is None
     assert "cannot train tree_lstm" in acceleration_fault(configuration(architecture="tree_lstm"), COMPILED)
-    assert "layout cannot be channels_last" in packing_fault(
-        configuration(architecture="resnet8"), FUSED, CHANNELS_LAST
-    )
-    assert packing_fault(configuration(architecture="resnet8"), AUTO, CHANNELS_LAST) is None
+    assert "layout cannot be channels_last" in cohort_fault(configuration(architecture="resnet8"), CHANNELS_LAST)
     with pytest.raises(CannotCompileError, match="choose packing: sequential, or compile: false"):
         Lanes(_replicates(data, COMPILED, {"name": "wide_resnet", "depth": 10, "width": 0.25, "dropout": 0.4}))
 
 
-def test_auto_falls_back_where_lanes_cannot_have_the_layout(data):
+@pytest.mark.parametrize("asked", [AUTO, LANES])
+def test_replicates_train_in_turn_where_lanes_cannot_have_the_layout(data, asked):
     taken = chosen_packing(
-        AUTO, lambda *_: pytest.fail("measured"), configuration(), (1, 2), data, "cpu", CHANNELS_LAST
+        asked, lambda *_: pytest.fail("measured"), configuration(), (1, 2), data, "cpu", CHANNELS_LAST
     )
     assert taken == SEQUENTIAL
 

@@ -17,7 +17,7 @@ from trainables.models import ARCHITECTURES, build_model
 from trainables.models.base import ArchitectureComponent
 from trainables.training.evaluation import EvaluationSettings
 from trainables.training.fine_tuning import freeze_layers, frozen_modules, layer_numbers, radius_of, scale_by_depth
-from trainables.training.lanes.packing import FUSED, cohort_fault, packing_fault
+from trainables.training.lanes.packing import cohort_fault
 from trainables.training.loop import Replicate
 from trainables.training.recipe import OPTIMIZERS, build_optimizer, set_learning_rate
 
@@ -137,9 +137,6 @@ def test_a_network_without_enough_layers_is_refused(dataset):
 )
 def test_lanes_refuse_in_one_sentence(option):
     values, (name,) = configuration("focal", **option), option
-    assert packing_fault(values, FUSED) == (
-        f"a recipe cannot be trained with packing = fused: {name} is not computed for lanes; choose sequential"
-    )
     assert cohort_fault(values) == f"{name} is not computed for lanes"
 
 

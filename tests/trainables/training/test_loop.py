@@ -182,7 +182,7 @@ def test_the_recipes_best_weights_are_evaluated_at_the_end(dataset):
     assert replicate.evaluate(settings, "rung").rows[0]["nll"] == end["nll"]
 
 
-@pytest.mark.parametrize("packing", ["sequential", "fused"])
+@pytest.mark.parametrize("packing", ["sequential", "lanes"])
 @pytest.mark.parametrize("bins", [10, 15])
 def test_an_epochs_calibration_error_is_that_of_its_evaluation(dataset, bins, packing):
     """An objective named `val_ece` means one number, whether an epoch or an evaluation measured it."""
@@ -195,4 +195,4 @@ def test_an_epochs_calibration_error_is_that_of_its_evaluation(dataset, bins, pa
         rows = group.train_epoch()
         for replicate, row in zip(replicates, rows, strict=True):
             (found,) = (r["ece"] for r in replicate.evaluate(settings, "rung").rows if r["split"] == "val")
-            assert row["val_ece"] == pytest.approx(found, rel=1e-5 if packing == "fused" else 1e-12)
+            assert row["val_ece"] == pytest.approx(found, rel=1e-5 if packing == "lanes" else 1e-12)

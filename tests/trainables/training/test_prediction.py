@@ -246,7 +246,7 @@ def test_a_split_without_finite_outputs_gives_no_values() -> None:
     assert set(row) == set()
 
 
-@pytest.mark.parametrize("packing", ["sequential", "fused"])
+@pytest.mark.parametrize("packing", ["sequential", "lanes"])
 def test_a_trial_reports_it_every_epoch_for_every_replicate(packing: str, tmp_path: Path) -> None:
     asked = {"splits": ["test"], "every": 2, "gradient_norms": [1, 3]}
     settings = TrialSettings(

@@ -214,8 +214,7 @@ def test_lanes_and_losses_of_whole_batches_refuse_weights():
         ({"objective": {"metric": "val_weighted_ece"}}, ["objective"]),
         ({"space.loss": {"grid": ["focal", "mmce", "hessian_trace", "aurc"]}}, ["space.loss", "space.loss"]),
         ({"space.optimizer.mixup": 0.2}, ["space.loss"]),
-        ({"replicates": {"count": 2, "packing": "fused"}}, ["replicates.packing"]),
-        ({"replicates": {"count": 2, "packing": "cohort"}}, ["replicates.packing"]),
+        ({"replicates": {"count": 2, "packing": "lanes"}}, ["replicates.packing"]),
         ({}, []),
     ],
 )

@@ -70,7 +70,7 @@ def all_kept(monkeypatch):
 
 @pytest.mark.usefixtures("all_kept")
 @pytest.mark.parametrize(
-    ("case", "packing"), [*((case, "sequential") for case in CASES), *((case, "fused") for case in LANES)], ids=named
+    ("case", "packing"), [*((case, "sequential") for case in CASES), *((case, "lanes") for case in LANES)], ids=named
 )
 def test_a_trial_resumed_at_every_epoch_is_the_same(tmp_path, dataset, case, packing):
     """Reports after each epoch, so that there is a checkpoint after each; all are kept, and each is resumed from."""

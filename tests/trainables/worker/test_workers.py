@@ -15,6 +15,7 @@ from tests.trainables.small_data import small_digits
 from tests.trainables.small_trials import SETTINGS, VALUES, equal, untimed
 from trainables.curvature import hessian
 from trainables.files.stores.base import StoreError
+from trainables.training.acceleration import TrainingSettings
 from trainables.training.evaluation import EvaluationSettings
 from trainables.training.lanes.cohort import Cohort
 from trainables.training.own_loop import LoopError
@@ -24,7 +25,7 @@ from trainables.worker.trial_reports import Failure, TrialEnded, TrialReport, Wo
 from trainables.worker.trial_settings import Assignment, TrialSettings
 from trainables.worker.workers import STEPS, CohortWorker, failure_of, rehearse
 
-COHORT = replace(SETTINGS, packing="cohort", lanes=4)
+LANES = replace(SETTINGS, packing="lanes", lanes=4)
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +36,7 @@ def one_thread():
 
 
 def _settings(**changes: Any) -> TrialSettings:
-    return replace(COHORT, **changes)
+    return replace(LANES, **changes)
 
 
 def _given(index: int, **changes: object) -> Assignment:
@@ -77,6 +78,25 @@ def test_lanes_report_what_their_trials_report_alone() -> None:
         trial = Trial(_given(index, loss=loss), _settings(), process._datasets.own)
         alone = [untimed(trial.advance().to_dict()) for _ in range(2)]
         assert equal(alone, found[index])
+
+
+def test_what_shares_no_lanes_has_lanes_of_its_own_beside_nothing() -> None:
+    """In bfloat16, for example, one trial's replicates are the lanes, with or without a cohort's process."""
+    settings = _settings(training=TrainingSettings(precision="bfloat16"))
+    process = CohortWorker(settings)
+    report = process.follow(WorkerCommand(new=([_given(0)],)))
+    assert report is not None and report.room == 0
+    ((found,), _), *_ = report.reports
+    alone = Trial(_given(0), settings, process._datasets.own).advance()
+    assert found.packing == "lanes" and equal(untimed(found.to_dict()), untimed(alone.to_dict()))
+    single = Assignment(1, "c00001", VALUES, [1])
+    assert Trial(single, settings, process._datasets.own).advance().packing == "sequential"
+
+
+def test_compiled_networks_that_draw_in_each_lane_train_in_turn() -> None:
+    settings = _settings(training=TrainingSettings(compile=True))
+    given = _given(0, architecture={"name": "wide_resnet", "depth": 10, "width": 0.25, "dropout": 0.3})
+    Trial(given, settings, small_digits())  # as lanes it would raise CannotCompileError
 
 
 def test_a_restarted_trial_repeats_its_last_report_before_it_trains(tmp_path: Path) -> None:
@@ -229,7 +249,7 @@ CAPPED = TrialSettings(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("packing", ["sequential", "fused", "trials"])
+@pytest.mark.parametrize("packing", ["sequential", "lanes", "trials"])
 def test_a_rehearsal_takes_a_few_steps_and_a_whole_evaluation_and_leaves_nothing(tmp_path, packing, monkeypatch):
     dataset, sizes = small_digits(), []
 

@@ -354,12 +354,12 @@ class Lanes(Cohort):
     two networks that are trained alone. Compare distributions over seeds, not weights.
     """
 
-    def __init__(self, replicates: Sequence[Replicate], width: int = 0) -> None:
-        """Add replicates at the same epoch to a cohort with at least `width` lanes.
+    def __init__(self, replicates: Sequence[Replicate]) -> None:
+        """Add replicates at the same epoch to a cohort with a lane for each.
 
         Raises CannotCompileError if compilation is requested and each lane draws its own random numbers.
         """
-        super().__init__(replicates[0], max(width, len(replicates)))
+        super().__init__(replicates[0], len(replicates))
         for replicate in replicates:
             self.join(replicate)
 

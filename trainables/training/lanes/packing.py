@@ -4,9 +4,12 @@ Tests show which of the project's own networks and losses can be lanes. User-def
 the machine where they train: a loss that inspects its values in Python cannot be mapped, and a loss with state outside
 of `state_dict` would be mapped wrongly.
 
-`sequential`, `fused` and a number of lanes are fixed choices; with `auto`, the choice is measured. Lanes save the time
-for calling many small operations. They are slower if an operation on stacked networks takes longer than on one network
+`sequential` and a number of lanes are fixed choices; otherwise the number of lanes is measured. Lanes save the time for
+calling many small operations. They are slower if an operation on stacked networks takes longer than on one network
 after the other, as grouped convolutions often do on a CPU. Wide cohorts also take more memory and cache.
+
+Trials with the same `cohort_key` share the lanes of a cohort. Other networks, such as a user's own, have a cohort for
+each trial, with a lane for each of its replicates.
 """
 
 from __future__ import annotations
@@ -17,7 +20,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeAlias
 
 import torch
 
@@ -72,21 +74,21 @@ def is_own(configuration: Configuration) -> bool:
 
 
 def cohort_fault(configuration: Configuration, training: TrainingSettings = PLAIN) -> str | None:
-    """Return why a configuration cannot be a lane in a cohort of several configurations, or `None`."""
+    """Return why a configuration cannot share a cohort with other configurations, or `None`."""
     if (fault := unmappable(configuration, training)) is not None:
         return fault[1]
     if training.compile:
-        return "a cohort is not compiled"
+        return "compiled lanes are those of one trial"
     if training.precision != PLAIN.precision:
-        return f"a cohort computes in float32, not in {training.precision}"
+        return f"lanes in {training.precision} are those of one trial"
     for registry, part in ((ARCHITECTURES, "architecture"), (LOSSES, "loss")):
         if registry.is_own(name := configuration[part]["name"]):
-            return f"{name} is your own {registry.kind}: lanes must be tried for it first, which packing: fused does"
+            return f"{name} is your own {registry.kind}, for which lanes must be tried first"
     return None
 
 
 def cohort_key(configuration: Configuration, training: TrainingSettings = PLAIN) -> str | None:
-    """Return a key, equal for configurations that can share a cohort; `None` for a configuration that cannot be a lane.
+    """Return a key, equal for configurations that can share a cohort; `None` for one that shares none.
 
     The key contains everything that determines shapes: the data set, the network with all hyperparameters, the batch
     size and the kind of optimiser. Losses that differentiate three times share a cohort only with each other.
@@ -243,8 +245,8 @@ def best_width(seconds: Mapping[int, float]) -> int:
 
 def _tried(limit: float, widths: Sequence[int]) -> list[int]:
     fitting = [width for width in widths if width <= limit]
-    larger = widths[len(fitting) :]
-    return [*fitting, int(limit)] if larger and limit > max(1, larger[0] // 2) else fitting
+    narrower = fitting[-1] if fitting else 1
+    return [*fitting, int(limit)] if narrower < int(limit) < widths[-1] else fitting
 
 
 def _fastest(train: Callable[[], object], device: str) -> float:
@@ -261,7 +263,7 @@ def _fastest(train: Callable[[], object], device: str) -> float:
     return min(times)
 
 
-FUSED, SEQUENTIAL, AUTO, TRIALS, COHORT = "fused", "sequential", "auto", "trials", "cohort"
+LANES, SEQUENTIAL, AUTO, TRIALS = "lanes", "sequential", "auto", "trials"
 
 Build = Callable[[int, DataSet], Replicate]
 
@@ -292,22 +294,6 @@ class Sequential:
         rows, self.trained = self.trained, []
         return rows
 
-    def settle(self) -> None:
-        """Do nothing: all state is in the replicates."""
-
-
-#: Replicates that train epoch by epoch, in sequence or as lanes.
-Packed: TypeAlias = Sequential | Lanes
-
-
-def packing_fault(configuration: Configuration, packing: str, training: TrainingSettings = PLAIN) -> str | None:
-    """Return why a configuration's replicates cannot be packed as requested, or `None`."""
-    fault = unmappable(configuration, training)
-    if packing != FUSED or fault is None:
-        return None
-    name, reason = fault
-    return f"{name} cannot be trained with packing = fused: {reason}; choose sequential"
-
 
 def chosen_packing(
     packing: str,
@@ -319,19 +305,17 @@ def chosen_packing(
     training: TrainingSettings = PLAIN,
     choices: Path | None = None,
 ) -> str:
-    """Return `fused`, `sequential` or `trials`: the requested one, or for `auto` the faster of the first two.
+    """Return whether a trial that shares no cohort trains its replicates as `lanes` or `sequential`.
 
-    `auto` never chooses `trials`, which is faster if one network fills a GPU. A process sees only its own share of the
-    machine, so it cannot measure the gain from separate processes.
+    With `lanes`, they are lanes if the network can be; `auto` takes lanes only if a measurement shows that they are
+    faster. A user's own network or loss becomes lanes only if a check shows that these train equally.
 
-    The answer is kept per network, loss, optimiser, batch size, number of replicates, data shape, device and
+    What `auto` measured is kept per network, loss, optimiser, batch size, number of replicates, data shape, device and
     arithmetic. It is kept in this process and, for all processes of the sweep, in `choices`, where the first answer
     counts. Measuring trains temporary replicates, which draw only from their own generators.
 
-    Replicates with a user's own network or loss are fused only if a check shows that lanes train equally.
-
     Args:
-        packing: `fused`, `sequential`, `trials` or `auto`.
+        packing: `lanes` or `auto`.
         build: function from a seed and a data set to a replicate.
         configuration: trial configuration.
         seeds: seeds of the replicates.
@@ -339,27 +323,19 @@ def chosen_packing(
         device: `cpu` or `cuda`.
         training: arithmetic of training steps.
         choices: folder in which the sweep keeps answers; `None` if no folder is shared.
-
-    Raises:
-        ValueError: the configuration cannot be packed as requested.
     """
-    batch_size = configuration["optimizer"]["batch_size"]
-    fault = packing_fault(configuration, packing, training)
-    if fault is not None:
-        raise ValueError(fault)
-    own = packing in (FUSED, AUTO) and len(seeds) > 1 and is_own(configuration)
-    if own and not _mappable_here(build, configuration, seeds, dataset):
-        return SEQUENTIAL
-    if packing != AUTO:
-        return packing
     if len(seeds) == 1 or unmappable(configuration, training):
         return SEQUENTIAL
+    if is_own(configuration) and not _mappable_here(build, configuration, seeds, dataset):
+        return SEQUENTIAL
+    if packing == LANES:
+        return LANES
     key = _key(configuration, len(seeds), dataset, device, training)
 
     def measure() -> str:
-        few = few_batches(dataset, batch_size)
+        few = few_batches(dataset, configuration["optimizer"]["batch_size"])
         lanes = best_width(seconds_of_widths(lambda lane: build(seeds[lane], few), device, (len(seeds),)))
-        return FUSED if lanes else SEQUENTIAL
+        return LANES if lanes else SEQUENTIAL
 
     if key not in _choices:
         _choices[key] = measure() if choices is None else kept_choice(choices, key, measure)
@@ -401,7 +377,7 @@ def chosen_width(
         processes: number of processes with cohorts on this machine.
         choices: folder in which the sweep keeps answers; `None` if no folder is shared.
     """
-    key = json.dumps(["cohort", cohort_key(configuration), most, *_computed_by(device, training)])
+    key = json.dumps([LANES, cohort_key(configuration), most, *_computed_by(device, training)])
 
     def measure() -> str:
         few = few_batches(dataset, configuration["optimizer"]["batch_size"])

@@ -94,7 +94,7 @@ def test_each_kind_is_measured_once_and_a_resumed_sweep_measures_nothing(tmp_pat
         configuration = configurations[index]
         return _needs(needs[configuration["architecture"]["name"], configuration["optimizer"]["batch_size"]])
 
-    facts = {"replicates": 5, "packing": "fused"}
+    facts = {"replicates": 5, "packing": "lanes"}
     shares = CardShares(configurations, facts, tmp_path, probe)
     assert probed == [0, 1, 2, 3]
     expected = [share_for(_needs(gib)) for gib in needs.values()]

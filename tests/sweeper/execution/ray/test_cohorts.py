@@ -35,7 +35,7 @@ def _tables(folder: Path, executor: str, cpus: int, *settings: str) -> dict[str,
 def _read(folder: Path) -> dict[str, list[dict[str, str]]]:
     results, found = load(folder), {}
     packings = results.rows("SELECT DISTINCT packing FROM trials")
-    assert [row["packing"] for row in packings] == ["cohort"]
+    assert [row["packing"] for row in packings] == ["lanes"]
     for table in ("epochs", "evaluations", "decisions", "predictions"):
         rows = results.rows(f"SELECT * FROM {table} ORDER BY {KEYS[table]}")
         found[table] = [{name: repr(value) for name, value in row.items() if name not in UNEQUAL} for row in rows]

@@ -12,7 +12,7 @@ from trainables.training.acceleration import PLAIN
 from trainables.training.lanes import packing
 from trainables.training.lanes.packing import (
     AUTO,
-    FUSED,
+    LANES,
     SEQUENTIAL,
     Sequential,
     best_width,
@@ -22,7 +22,6 @@ from trainables.training.lanes.packing import (
     cohort_key,
     is_promising,
     measured_width,
-    packing_fault,
     seconds_of_widths,
 )
 from trainables.training.loop import Replicate
@@ -72,7 +71,7 @@ def _choose(values=None, asked=AUTO, seeds=(1, 2)):
     return chosen_packing(asked, build, values, seeds, DATA, "cpu"), built
 
 
-def _measure(monkeypatch, fused, sequential):
+def _measure(monkeypatch, lanes, sequential):
     calls = []
 
     def measured(build, device, widths):
@@ -80,20 +79,19 @@ def _measure(monkeypatch, fused, sequential):
         (width,) = widths
         for lane in range(width):
             build(lane)
-        return {0: sequential, width: fused}
+        return {0: sequential, width: lanes}
 
     monkeypatch.setattr(packing, "seconds_of_widths", measured)
     return calls
 
 
-@pytest.mark.parametrize("asked", [FUSED, SEQUENTIAL])
-def test_a_rule_is_not_measured(asked):
-    assert _choose(asked=asked) == (asked, [])
+def test_a_rule_is_not_measured():
+    assert _choose(asked=LANES) == (LANES, [])
 
 
-@pytest.mark.parametrize(("fused", "sequential", "answer"), [(1.0, 2.0, FUSED), (2.0, 1.0, SEQUENTIAL)])
-def test_auto_takes_the_faster_and_keeps_the_answer(monkeypatch, fused, sequential, answer):
-    calls = _measure(monkeypatch, fused, sequential)
+@pytest.mark.parametrize(("lanes", "sequential", "answer"), [(1.0, 2.0, LANES), (2.0, 1.0, SEQUENTIAL)])
+def test_auto_takes_the_faster_and_keeps_the_answer(monkeypatch, lanes, sequential, answer):
+    calls = _measure(monkeypatch, lanes, sequential)
     assert _choose() == (answer, [160, 160]), "few batches are enough"
     assert _choose(configuration("cross_entropy", lr=0.7)) == (answer, []) and len(calls) == 1
     others = (configuration(batch_size=32), configuration(architecture={"name": "mlp", "width": 7}))
@@ -106,15 +104,12 @@ def test_auto_takes_the_faster_and_keeps_the_answer(monkeypatch, fused, sequenti
 
 def test_one_replicate_has_nothing_to_share(monkeypatch):
     calls = _measure(monkeypatch, 1.0, 2.0)
-    assert _choose(seeds=(1,)) == (SEQUENTIAL, []) and calls == []
+    assert _choose(seeds=(1,)) == (SEQUENTIAL, []) == _choose(seeds=(1,), asked=LANES) and calls == []
 
 
-def test_an_architecture_that_cannot_be_packed_is_refused_or_goes_alone():
-    tree = configuration(architecture="tree_lstm")
-    assert _choose(tree) == (SEQUENTIAL, [])
-    with pytest.raises(ValueError, match=r"tree_lstm cannot be trained with packing = fused: .*; choose sequential"):
-        _choose(tree, asked=FUSED)
-    assert packing_fault(tree, AUTO) is None and packing_fault(configuration(), FUSED) is None
+@pytest.mark.parametrize("asked", [AUTO, LANES])
+def test_an_architecture_that_cannot_be_packed_goes_alone(asked):
+    assert _choose(configuration(architecture="tree_lstm"), asked) == (SEQUENTIAL, [])
 
 
 def test_measuring_leaves_training_and_the_global_generator_alone():
@@ -122,7 +117,7 @@ def test_measuring_leaves_training_and_the_global_generator_alone():
     expected, measured = pair(values, DATA, seeds=(1, 2))
     torch.manual_seed(9)
     state = torch.get_rng_state()
-    assert _choose(values)[0] in (FUSED, SEQUENTIAL)
+    assert _choose(values)[0] in (LANES, SEQUENTIAL)
     assert torch.equal(torch.get_rng_state(), state)
     assert timeless(Sequential(measured).train_epoch()) == timeless(Sequential(expected).train_epoch())
 
@@ -190,7 +185,8 @@ def test_a_card_takes_more_lanes_than_a_core(monkeypatch: pytest.MonkeyPatch, de
     monkeypatch.setattr(packing, "seconds_of_widths", lambda _, __, widths: {0: 1.0} | {w: 1 / w for w in widths})
     (replicate, *_), _ = pair(configuration("focal"), digits())
     assert packing.measured_width(lambda _: replicate, device, most=1000) == widest
-    assert packing.measured_width(lambda _: replicate, device, most=20) == 20
+    for most in (2, 3, 4, 20):
+        assert packing.measured_width(lambda _: replicate, device, most=most) == most
 
 
 def test_a_sweep_of_one_lane_has_no_cohort() -> None:

@@ -18,9 +18,9 @@ from trainables.worker.trial import Trial
 from trainables.worker.trial_reports import Failure
 from trainables.worker.trial_settings import prepare_process
 
-SETTINGS = replace(PLAIN_SETTINGS, rungs=(2, 4), report_seconds=0.0, packing="fused")
+SETTINGS = replace(PLAIN_SETTINGS, rungs=(2, 4), report_seconds=0.0, packing="lanes")
 CASE = assignment("adafocal", seeds=(11, 12, 13))
-PACKINGS = pytest.mark.parametrize("packing", ["fused", "sequential"])
+PACKINGS = pytest.mark.parametrize("packing", ["lanes", "sequential"])
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def diverged(replicate, epoch):
 
 
 def test_a_trial_keeps_the_packing_it_began_with(tmp_path, dataset):
-    for began, other in (("fused", "sequential"), ("sequential", "auto")):
+    for began, other in (("lanes", "sequential"), ("sequential", "auto")):
         settings = replace(SETTINGS, checkpoints=tmp_path / began, packing=began)
         Trial(CASE, settings, dataset).advance()
         reports = finished(Trial(CASE, replace(settings, packing=other), dataset))
@@ -44,11 +44,11 @@ def test_a_trial_keeps_the_packing_it_began_with(tmp_path, dataset):
 def test_evaluations_are_those_of_the_same_weights_alone(double, dataset):
     data = in_type(dataset, double)
     for case in (COUNTING, assignment("focal", DROPOUT)):
-        fused, alone = (
+        lanes, alone = (
             finished(Trial(case, replace(SETTINGS, packing=packing, max_epochs=2, rungs=(2,)), data))
-            for packing in ("fused", "sequential")
+            for packing in ("lanes", "sequential")
         )
-        for one, other in zip(fused, alone, strict=True):
+        for one, other in zip(lanes, alone, strict=True):
             assert one["objective"] == pytest.approx(other["objective"], rel=1e-6)
             for row, expected in zip(one["evaluations"], other["evaluations"], strict=True):
                 for column, value in expected.items():
@@ -81,7 +81,7 @@ def test_a_diverging_replicate_ends_alone(monkeypatch, dataset, packing, lane):
         matching = [row for row in reference["epochs"] if row["replicate"] != lane]
         for row, wanted in zip(sound, matching, strict=True):
             assert row["val_nll"] == pytest.approx(wanted["val_nll"], rel=1e-4)
-            assert packing == "fused" or row["val_nll"] == wanted["val_nll"]
+            assert packing == "lanes" or row["val_nll"] == wanted["val_nll"]
         assert report["objective"] == pytest.approx(sum(row["val_nll"] for row in sound) / 2, rel=1e-12)
 
 

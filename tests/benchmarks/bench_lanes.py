@@ -7,8 +7,8 @@ sweep's, steady from the first trial's end to the last. Loop and sequential swee
 are slow, and compared by the time a trial takes. Last, what a lane costs in an epoch by width: where products of
 matrices fill a core, more lanes gain nothing more.
 
-    make bench-cohorts                                  # about ten minutes on two quiet cores
-    python -m tests.benchmarks.bench_cohorts --only widths
+    make bench-lanes                                  # about ten minutes on two quiet cores
+    python -m tests.benchmarks.bench_lanes --only widths
 """
 
 import argparse
@@ -38,8 +38,8 @@ from trainables.training.loop import Replicate
 
 BATCHES = (16, 32, 64, 128)
 WIDTHS = (1, 4, 8, 16, 32, 64)
-PACKINGS = ("sequential", "cohort", "auto")
-BESIDE = (("sequential", "local"), ("cohort", "local"), ("cohort", "ray"))
+PACKINGS = ("sequential", "lanes", "auto")
+BESIDE = (("sequential", "local"), ("lanes", "local"), ("lanes", "ray"))
 """Packings and executors that are compared at each batch size."""
 HALVING = ("scheduler: {name: none, max_epochs: 10}", "scheduler: {name: asha, max_epochs: 27, grace_epochs: 3}")
 RESNET = ("architecture: mlp", "architecture: resnet8")
@@ -148,7 +148,7 @@ def widths(device: str, networks: Sequence[str], batches: Sequence[int], counts:
     data = load_dataset("digits").to(device)
     print("an epoch on digits, ms a lane (gain over alone), by lanes of the cohort")
     with tempfile.TemporaryDirectory() as folder:
-        drawn = configurations(load_spec(space_of(Path(folder), max(counts), 128, "cohort")))
+        drawn = configurations(load_spec(space_of(Path(folder), max(counts), 128, "lanes")))
     for network, batch in itertools.product(networks, batches):
 
         def build(number: int, network: str = network, batch: int = batch) -> Replicate:

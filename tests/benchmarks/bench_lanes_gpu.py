@@ -6,7 +6,7 @@ each take a share of the card, beside the same trials in a plain loop on it. A s
 trial's end to the last. What nvidia-smi says of the card is beside each. With `--mps`, under which `CUDA_MPS_*` must be
 set already, only processes that share are run.
 
-    make bench-cohorts-gpu
+    make bench-lanes-gpu
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import torch
 from sweeper.core.ids import SweepPaths
 from sweeper.journal.journal import read_journal
 from sweeper.storage.metadata import hardware
-from tests.benchmarks.bench_cohorts import space_of, widths
+from tests.benchmarks.bench_lanes import space_of, widths
 from tests.benchmarks.bench_overhead import measured
 
 WIDTHS = (1, 4, 16, 64, 256)
@@ -109,7 +109,7 @@ def sweeps(
         for batch in batches:
             seconds, card = loop_seconds(space_of(folder, fewer, batch, "sequential"), device)
             print(f"  batch {batch}, plain loop: {1000 * seconds / fewer:.1f} ({card})", flush=True)
-            ways = [("cohort", count, count * samples) for count in shares] if lanes else []
+            ways = [("lanes", count, count * samples) for count in shares] if lanes else []
             ways += [("sequential", count, 2 * fewer) for count in shares]
             for packing, count, trials in ways:
                 gpu = 1 / count if device == "cuda" else 0
@@ -136,7 +136,7 @@ def main() -> None:
     parser.add_argument("--mps", action="store_true", help="only processes that share the card")
     options = parser.parse_args()
     if options.device == "cuda" and not torch.cuda.is_available():
-        raise SystemExit("bench-cohorts-gpu needs a CUDA card, and torch sees none; --device cpu shows that it works")
+        raise SystemExit("bench-lanes-gpu needs a CUDA card, and torch sees none; --device cpu shows that it works")
     print(torch.cuda.get_device_name() if options.device == "cuda" else hardware()["processor"], flush=True)
     if options.only != "sweeps" and not options.mps:
         widths(options.device, options.networks, options.batches, options.widths, max(2, options.rounds))
