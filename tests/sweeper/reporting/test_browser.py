@@ -1,6 +1,7 @@
 """The report in a real browser with the network off: every plot draws and reacts, nothing complains."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -134,16 +135,27 @@ async def check_trials(tab: Tab, fine: bool) -> None:
 
 async def check_brush(tab: Tab) -> None:
     """A range dragged over one axis leaves its trials in the table and in other plots, until it is clicked away."""
-    rows, all_of_them = await tab.evaluate(FOUND), f"{FADED % ('calibration-against-trace', 'symbol', 'opacity')} === 0"
-    x, top, middle = await tab.evaluate(AXIS)
-    moves = [("mousePressed", x - 15, top), ("mouseMoved", x, middle - 5), ("mouseMoved", x + 15, middle)]
-    for event, across, down in [*moves, ("mouseReleased", x + 15, middle)]:
-        await tab.call("Input.dispatchMouseEvent", type=event, x=across, y=down, button="left", buttons=1, clickCount=1)
-    await tab.wait_for(f"0 < {FOUND} && {FOUND} < {rows}")
+    rows = await tab.evaluate(FOUND)
+    some, every = f"0 < {FOUND} && {FOUND} < {rows}", f"{FOUND} === {rows}"
+    all_of_them = f"{FADED % ('calibration-against-trace', 'symbol', 'opacity')} === 0"
+    drag = [("mousePressed", -15, 0), ("mouseMoved", 0, 0.9), ("mouseMoved", 15, 1), ("mouseReleased", 15, 1)]
+    await until(tab, some, drag)
     await tab.wait_for(f"!({all_of_them})")
-    for event in ("mousePressed", "mouseReleased"):
-        await tab.call("Input.dispatchMouseEvent", type=event, x=x + 40, y=middle, button="left", clickCount=1)
-    await tab.wait_for(f"{FOUND} === {rows} && {all_of_them}")
+    await until(tab, every, [("mousePressed", 40, 1), ("mouseReleased", 40, 1)])
+    await tab.wait_for(all_of_them)
+
+
+async def until(tab: Tab, expression: str, moves: Sequence[tuple[str, float, float]]) -> None:
+    """Move the mouse beside the axis, again where a figure that was drawn meanwhile has moved it."""
+    for _ in range(20):
+        x, top, middle = await tab.evaluate(AXIS)
+        for event, right, down in moves:
+            place = {"x": x + right, "y": top + down * (middle - top)}
+            await tab.call("Input.dispatchMouseEvent", type=event, **place, button="left", buttons=1, clickCount=1)
+        await asyncio.sleep(0.5)
+        if await tab.evaluate(expression):
+            return
+    raise AssertionError(f"never true: {expression}")
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (390, False), (390, True)])
