@@ -149,9 +149,9 @@ def line(workshop: Workshop, folder: Path) -> Made:
 
 
 @sweep
-def cohort(workshop: Workshop, folder: Path) -> Made:
+def lanes(workshop: Workshop, folder: Path) -> Made:
     """Trials that train together as lanes; the best one gets another seed on request."""
-    made = workshop.run(folder, DIGITS | {"replicates": {"count": 2, "packing": "cohort"}})
+    made = workshop.run(folder, DIGITS | {"replicates": {"count": 2, "packing": "lanes"}})
     sweeper.resume(made.name, set={"replicates": 3}, trials="c00001", output=made.output, mlflow=False)
     return made
 
@@ -328,9 +328,9 @@ def tensorboard(workshop: Workshop, folder: Path) -> Made:
 
 @sweep
 def optuna(workshop: Workshop, folder: Path) -> Made:
-    """Configurations that a searcher chooses one after the other, on fused replicates."""
+    """Configurations that a searcher chooses one after the other, replicates as lanes."""
     own = {"searcher": {"name": "optuna", "startup": 2}, "samples": 3, "max_concurrent": 1}
-    return workshop.run(folder, DIGITS | own | {"replicates": {"count": 2, "packing": "fused"}})
+    return workshop.run(folder, DIGITS | own | {"replicates": {"count": 2, "packing": "lanes"}})
 
 
 @sweep
@@ -369,8 +369,8 @@ KINDS = {
     "stopped at its first rung": Kind("halving", lambda row: row["status"] == "early_stopped"),
     "added by a line": Kind("line", _named("c1000004")),
     "fresh seeds": Kind("line", lambda row: row["trial"] < "c1" and row["replicate"] == 2),
-    "more replicates": Kind("cohort", _named("c00001")),
-    "cohort": Kind("cohort", _named("c00000")),
+    "more replicates": Kind("lanes", _named("c00001")),
+    "lanes": Kind("lanes", _named("c00000")),
     "packing: trials": Kind("apart"),
     "class weights": Kind("apart", _named("c00001")),
     "shifts": Kind("apart", splits=("val", "test", "other_shifted")),
@@ -400,8 +400,8 @@ SHOWN_BY = {
     "tracker": {"mlflow": "MLflow", "wandb": "W&B", "tensorboard": "TensorBoard"},
     "searcher": {"random": "drawn", "grid": "own loop, logits", "optuna": "searcher"},
     "packing": {
-        "sequential": "drawn", "fused": "searcher", "cohort": "cohort", "trials": "packing: trials",
-        "auto": "cohort",  # it measures, and then is one of the others
+        "sequential": "drawn", "lanes": "lanes", "trials": "packing: trials",
+        "auto": "lanes",  # it measures, and then is one of the others
     },
     "predictions of a loop": {"logits": "own loop, logits", "probabilities": "own loop, probabilities"},
     "file of predictions": {
