@@ -64,7 +64,6 @@ class InputPart(_Part):
     kind: Literal["array", "table", "words", "tokenizer"]
     shape: list[Size]
     dtype: Literal["float16", "bfloat16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64", "bool"]
-    transformed: bool
 
     @model_validator(mode="after")
     def _describes_a_reader(self) -> InputPart:

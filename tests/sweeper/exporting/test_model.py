@@ -29,7 +29,7 @@ def exported(folder: Path, module: torch.nn.Module, example: torch.Tensor, reade
     reader = reader or Numbers(tuple(example.shape[1:]), str(example.dtype).removeprefix("torch."), integers=False)
     description = {
         "format": FORMAT, "input": {"shape": [], "dtype": "", "transformed": False, **described(reader)},
-        "output": {"classes": 4}, "program_sha256": digest, "pictures": None,
+        "output": {"classes": len(more.get("class_names", "abcd"))}, "program_sha256": digest, "pictures": None,
         "class_names": list("abcd"), "source": {"sweep": "made", "trial": "c00000"}, **more,
     }  # fmt: skip
     (folder / DESCRIPTION).write_text(json.dumps(description))
@@ -79,7 +79,7 @@ def test_images_that_are_decoded_as_they_are_read_are_files_to_a_model(tmp_path)
     networks = RawNetworks(data, CalibratedNetworks([build_model("mlp", (3, 16, 16), 2).eval()], None)).eval()
     raw = next(raw_batches(data, 8))
     model = exported(tmp_path, networks, raw, reader_for(data), pictures=_pictures(data), class_names=["ant", "bee"])
-    files = [data.test.source.images.place(int(row))[0] for row in data.test.source.rows[:8]]
+    files = [data.test.source.images.path(int(row)) for row in data.test.source.rows[:8]]
     with torch.no_grad():
         expected = networks(raw)
     assert torch.equal(model.predict(files), expected)

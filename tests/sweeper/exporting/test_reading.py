@@ -18,7 +18,7 @@ import sweeper
 from sweeper.exporting.folder import DESCRIPTION, PROGRAM, write_program
 from sweeper.exporting.program import exported_program
 from sweeper.exporting.reading import DamagedModelError
-from tests.sweeper.exporting.test_model import IMAGES, exported
+from tests.sweeper.exporting.test_model import exported
 
 Change = Callable[[dict[str, Any]], object]
 
@@ -37,7 +37,7 @@ class Network(torch.nn.Module):
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sound")
-    exported(folder, Network(6, 4), torch.zeros(2, 6), IMAGES)
+    exported(folder, Network(6, 4), torch.zeros(2, 6), pictures={"side": 10, "resized": None})
     return folder
 
 
@@ -60,9 +60,7 @@ def faults(folder: Path) -> list[str]:
     return [fault.path for fault in refused.value.faults]
 
 
-@pytest.mark.parametrize(
-    "key", ["format", "input", "output", "class_names", "preprocessing", "source", "program_sha256"]
-)
+@pytest.mark.parametrize("key", ["format", "input", "output", "class_names", "pictures", "source", "program_sha256"])
 def test_every_part_of_the_description_is_required(folder: Path, key: str) -> None:
     alter(folder, lambda description: description.pop(key))
     assert faults(folder) == [key]
@@ -77,9 +75,10 @@ def test_every_part_of_the_description_is_required(folder: Path, key: str) -> No
         (lambda d: d["output"].update(classes=True), ["output.classes"]),
         (lambda d: d.update(class_names=["a", "b"]), ["class_names"]),
         (lambda d: d.update(class_names=["a", "b", "c", 4]), ["class_names[3]"]),
-        (lambda d: d["preprocessing"].update(mean=[0.5]), ["preprocessing.mean"]),
-        (lambda d: d["preprocessing"].update(std=[0.0, float("nan"), 1.0]),
-         ["preprocessing.std[0]", "preprocessing.std[1]"]),
+        (lambda d: d["pictures"].update(side=0, resized=1.5), ["pictures.side", "pictures.resized"]),
+        (lambda d: d["input"].update(kind="rows"), ["input.kind"]),
+        (lambda d: d["input"].update(kind="table"), ["input"]),
+        (lambda d: d["input"].update(kind="words", length="long"), ["input"]),
         (lambda d: (d.update(source=None, class_names="abcd"), d["input"].pop("dtype")),
          ["input.dtype", "class_names", "source"]),
         (lambda d: d["input"].update(shape=[7]), ["input"]),

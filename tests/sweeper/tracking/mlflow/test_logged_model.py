@@ -92,11 +92,11 @@ def test_a_model_belongs_to_its_own_sweep_and_not_to_another_of_that_name(random
     client = MlflowClient(uri)
     assert len(experiments(uri, "same-7")) == 2
     for sweep in sweeps:
-        run = _run_of(client, sweep.paths, "c00001", uri)
+        run = _run_of(client, sweep.paths, {"trial": "c00001", "replicates": [0]}, uri)
         assert run.data.tags["sweep_id"] == sweep_id(sweep.paths.journal)
     client.set_tag(run.info.run_id, "attempt", "7")
     with pytest.raises(sweeper.SweeperError, match=r"has no run of c00001 of the sweep 'same-7' as it is now"):
-        _run_of(client, sweeps[1].paths, "c00001", uri)
+        _run_of(client, sweeps[1].paths, {"trial": "c00001", "replicates": [0]}, uri)
 
 
 @pytest.mark.slow
