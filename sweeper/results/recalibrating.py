@@ -19,6 +19,7 @@ from pathlib import Path
 from statistics import fmean
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from sweeper.core.cells import Rows, Value, grouped
 from sweeper.core.errors import SweeperError, writing_to
@@ -42,7 +43,13 @@ from sweeper.space.user_code import take_up_kept
 from sweeper.storage.lookup import refuse_odd_files
 from sweeper.storage.metadata import read_manifest
 from sweeper.storage.sweeps import Sweep, open_sweep
-from sweeper.tables.generations import RECALIBRATIONS_SCHEMA, link_recalibrations, write_part, writing
+from sweeper.tables.generations import (
+    RECALIBRATIONS_SCHEMA,
+    link_recalibrations,
+    recalibration_parts,
+    write_part,
+    writing,
+)
 from trainables.metrics import evaluate_probabilities, softmax64
 from trainables.metrics.base import Floats, Metrics, UnusablePredictions, further_metric_columns
 from trainables.posthoc import Calibrator, fit
@@ -113,7 +120,8 @@ def recalibrate(
     """Measure every evaluation of a sweep under `requests` and write the rows to its table `recalibrations`.
 
     The sweep may be running or interrupted; the evaluations in its tables are used. Repeating a request replaces its
-    rows. Memory holds one batch of `BATCH_VALUES` logits (or one larger evaluation), and the resulting rows.
+    rows, but keeps optional metrics that were measured earlier. Memory holds one batch of `BATCH_VALUES` logits (or one
+    larger evaluation), and the resulting rows.
 
     Args:
         sweep: an open sweep.
@@ -132,12 +140,15 @@ def recalibrate(
         measured = Results(paths.root).sql("SELECT DISTINCT trial, replicate, epoch FROM evaluations")
         expected = [*zip(*(column.to_pylist() for column in measured.columns), strict=True)]
         answers: list[list[pa.RecordBatch]] = [[] for _ in requests]
+        earlier = [_earlier_metrics(paths, request) for request in requests]
         samples = evaluations = 0
         for batch in _batches(files.evaluations()):
             losses = [_training_loss(sweep, predictions.trial) for predictions in batch]
-            for answer, rows in zip(answers, measure_all(batch, requests, losses, metrics), strict=True):
+            measured_rows = measure_all(batch, requests, losses, metrics)
+            for answer, rows, known in zip(answers, measured_rows, earlier, strict=True):
                 # Converted at once, because rows take ten times the memory as dictionaries.
-                answer.append(record_batch(RECALIBRATIONS, RECALIBRATIONS_SCHEMA, rows))
+                kept = [row | _kept_metrics(row, known) for row in rows]
+                answer.append(record_batch(RECALIBRATIONS, RECALIBRATIONS_SCHEMA, kept))
             samples, evaluations = samples + sum(predictions.samples for predictions in batch), evaluations + len(batch)
             if progress is not None:
                 progress(evaluations, len(expected))
@@ -159,6 +170,25 @@ def recalibrate(
         missing,
         *effects_of(paths, requests),
     )
+
+
+#: Columns that identify a row of one request, and its NLL, which shows whether the predictions are still the same.
+_SAME = ("trial", "replicate", "epoch", "split", "samples", "nll")
+
+
+def _earlier_metrics(paths: SweepPaths, request: Request) -> dict[tuple[object, ...], str]:
+    """Return the optional metrics that were measured earlier for a request: the values of `_SAME` → JSON."""
+    known = [part.path for part in recalibration_parts(paths) if part.path.name == request.part]
+    rows = pq.read_table(known[0], columns=[*_SAME, "metrics"]).to_pylist() if known else []
+    return {tuple(row[name] for name in _SAME): row["metrics"] for row in rows if row["metrics"]}
+
+
+def _kept_metrics(row: Mapping[str, Value], known: Mapping[tuple[object, ...], str]) -> dict[str, Value]:
+    """Return the column `metrics` with those measured earlier, which a request for others must not remove."""
+    before = known.get(tuple(row.get(name) for name in _SAME))
+    if before is None:
+        return {}
+    return {"metrics": json.dumps(json.loads(before) | json.loads(str(row.get("metrics") or "{}")))}
 
 
 def effects_of(paths: SweepPaths, requests: Sequence[Request]) -> tuple[list[Effect], list[dict[str, float]]]:

@@ -17,7 +17,7 @@ import stat
 import tarfile
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from sweeper.core.errors import SweeperError, writing_to
 from sweeper.core.ids import RECALIBRATIONS, SweepPaths, is_sweep_name
@@ -334,8 +334,15 @@ def archive(name: str, output: str | Path, to: Path | None) -> Path:
     _refuse_holes(paths.root)
     remedy = "free space, or name another file with --to"
     with writing_to(file, remedy), creating(file) as part, tarfile.open(fileobj=part, mode="w:gz") as packed:
-        packed.add(paths.root, arcname=paths.name)
+        packed.add(paths.root, arcname=paths.name, filter=_packed)
     return file
+
+
+def _packed(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    """Return a member of an archive, or `None` for a link out of the sweep's folder, such as W&B's to its own logs."""
+    # The other machine lacks its target, and Python's tarfile refuses to unpack it (`filter="data"`).
+    target = PurePosixPath(os.path.normpath(PurePosixPath(member.name).parent / member.linkname))
+    return None if member.issym() and target.parts[0] != PurePosixPath(member.name).parts[0] else member
 
 
 def _refuse_holes(folder: Path) -> None:

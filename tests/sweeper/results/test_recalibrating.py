@@ -364,8 +364,12 @@ def test_further_metrics_are_measured_where_they_are_asked_for(sweep: Sweep) -> 
         (row,) = Results(sweep.paths.root).rows(query.format(request.method))
         assert values["smooth_ece"] == pytest.approx(row["mean"]) and {*values} == {"smooth_ece", "debiased_l2"}
     assert all(f"smooth ECE {values['smooth_ece']:.4g}" in "\n".join(done.lines()) for values in done.values)
-    recalibrate(sweep, [Request("none", 15)])
-    assert not rows_of(sweep, "method = 'none' AND metrics IS NOT NULL")
+    before = [json.loads(row["metrics"]) for row in rows if row["method"] == "none"]
+    recalibrate(sweep, [Request("none", 15)], metrics=read_metrics(["debiased_l2"], []))
+    again = rows_of(sweep, "trial = 'c00003' AND replicate = 0 AND method = 'none'")
+    after = [json.loads(row["metrics"]) for row in again]
+    assert [found["smooth_ece"] for found in after] == [found["smooth_ece"] for found in before], "measured earlier"
+    assert [found["debiased_l2"] for found in after] != [found["debiased_l2"] for found in before], "of 15 bins now"
 
 
 def test_unknown_and_superfluous_metrics_are_refused() -> None:

@@ -269,10 +269,14 @@ def test_a_renamed_sweep_reads_as_before_under_its_new_name(output: Path) -> Non
 
 
 def test_an_archive_unpacks_to_the_same_sweep(output: Path, tmp_path: Path) -> None:
+    for number, target in enumerate(("/var/log/wandb", "../../..", "../wandb/0")):  # W&B's own; the last stays inside
+        (output / "quickstart" / "wandb").mkdir(exist_ok=True)
+        (output / "quickstart" / "wandb" / str(number)).symlink_to(target)
     file = lookup.archive("quickstart", output, None)
     assert file == output / "quickstart.tar.gz"
     with tarfile.open(file) as packed:
-        packed.extractall(tmp_path / "elsewhere", filter="tar")
+        packed.extractall(tmp_path / "elsewhere", filter="data")
+    assert [link.name for link in (tmp_path / "elsewhere/quickstart/wandb").iterdir()] == ["2"]
     assert load("quickstart", tmp_path / "elsewhere").table("trials") == load("quickstart", output).table("trials")
     with pytest.raises(SweeperError, match="already exists"):
         lookup.archive("quickstart", output, None)
