@@ -174,6 +174,7 @@ class Pages:
         finally:
             stop.set()
             painting.cancel()
+            await asyncio.gather(painting, return_exceptions=True)  # its process is gone before the loop is
 
     async def _in_thread(self, work: Callable[..., T], *given: object, **named: object) -> T:
         return await anyio.to_thread.run_sync(functools.partial(work, *given, **named), limiter=self._heavy)

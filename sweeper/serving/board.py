@@ -153,6 +153,7 @@ class PageMaker:
             failed = await process.wait()
         except asyncio.CancelledError:
             process.kill()
+            await process.communicate()
             raise
         self.faults.pop(name, None)
         if failed:

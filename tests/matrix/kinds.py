@@ -123,7 +123,12 @@ DIGITS: dict[str, Any] = {
     },
     "evaluation": {"posthoc": ["temperature"], "bootstrap": 0, "curvature": False},
 }
-HALVED = {"scheduler": {"name": "asha", "max_epochs": 2, "grace_epochs": 1, "reduction_factor": 2}, "samples": 3}
+#: One trial after the other, so that the third is stopped in every run.
+HALVED = {
+    "scheduler": {"name": "asha", "max_epochs": 2, "grace_epochs": 1, "reduction_factor": 2},
+    "samples": 3,
+    "max_concurrent": 1,
+}
 
 
 @sweep
@@ -355,8 +360,8 @@ class Kind:
 
     def of(self, made: Made) -> Trial:
         """Return the trial that is meant."""
-        row = next(row for row in made.tables["trials"] if self.is_one(row))
-        return Trial(row["trial"], made.tables)
+        name = min(row["trial"] for row in made.tables["trials"] if self.is_one(row))
+        return Trial(name, made.tables)
 
 
 def _named(trial: str) -> Callable[[Row], bool]:

@@ -89,7 +89,6 @@ def _marked(kind: str, column: str, word: str) -> object:
 
 
 @pytest.mark.integration
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a page's process
 @pytest.mark.parametrize(("kind", "column", "word"), [_marked(*place, word) for place, word in sorted(CELLS.items())])
 def test_a_cell(kind: str, column: str, word: str, workshop: Workshop) -> None:
     made = workshop.made(KINDS[kind].sweep)
