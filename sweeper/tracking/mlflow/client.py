@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -52,6 +53,10 @@ BATCH_ENTITIES = 1000
 TEXTS_A_BATCH = 100
 
 
+#: Seconds that another process may take to create a store's tables.
+CREATION_SECONDS = 60.0
+
+
 class MlflowTracker(Tracker):
     """The runs of one sweep in an MLflow store, by place."""
 
@@ -72,7 +77,17 @@ class MlflowTracker(Tracker):
 
     def prepare(self) -> None:
         """Open the store, which takes seconds the first time; a file is created if it is missing."""
-        self._client.search_experiments(max_results=1)
+        given_up = time.monotonic() + CREATION_SECONDS
+        while True:
+            try:
+                self._client.search_experiments(max_results=1)
+                return
+            except Exception as error:
+                # Two processes that find no tables both create them (MLflow 3.17), and the second one fails.
+                if "already exists" not in str(error) or time.monotonic() > given_up:
+                    raise
+            time.sleep(0.5)
+            del self._client
 
     def _create_experiment(self, name: str, tags: Mapping[str, str]) -> str:
         tags = {DESCRIPTION_TAG: self._questions(), **EXPERIMENT_TAGS, **tags}

@@ -13,6 +13,7 @@ from sweeper.core.ids import SweepPaths, configuration_index, is_added, trial_na
 from sweeper.execution.options import RunOptions
 from sweeper.execution.runner import resume_sweep, run_sweep
 from sweeper.exporting.folder import Exported
+from sweeper.exporting.program import raw_batches
 from sweeper.journal.journal import read_journal
 from sweeper.journal.state import fold
 from sweeper.reporting.status import audit_sweep
@@ -58,6 +59,11 @@ def best(line: SweepPaths) -> str:
     return name
 
 
+def raw_test() -> torch.Tensor:
+    """Return the test pixels as their source has them."""
+    return torch.cat([*raw_batches(load_dataset("digits"), 1000)])
+
+
 def export(paths: SweepPaths, to: Path, **how: object) -> Exported:
     return sweeper.export(paths.name, to, output=paths.root.parent, **how)
 
@@ -71,7 +77,7 @@ def test_the_best_is_exported_with_the_probabilities_that_the_sweep_stored(line,
     assert (done.trial, done.replicates, done.again) == (best, replicates, None)
     parts = stored(line, best, replicates)
     expected = fit("temperature", *parts["val"])(parts["test"][0])
-    found = sweeper.load_model(done.folder).predict(load_dataset("digits").test.inputs)
+    found = sweeper.load_model(done.folder).predict(raw_test())
     assert np.abs(found.double().numpy() - expected).max() < 1e-5
     loss = done.description["source"]["configuration"]["loss"]
     assert loss == {"name": "cross_entropy"} == open_sweep(line.name, line.root.parent).configuration_of(best)["loss"]
@@ -121,4 +127,4 @@ def test_seeds_that_a_user_adds_leave_the_best_one_with_weights(tmp_path):
     done = export(paths, tmp_path / "model")
     assert done.trial == leaderboard(load(paths.root)).best["trial"] and done.again is None
     assert json.loads((done.folder / "model.json").read_text())["source"]["replicates"] == done.replicates
-    assert torch.isfinite(sweeper.load_model(done.folder).predict(load_dataset("digits").test.inputs)).all()
+    assert torch.isfinite(sweeper.load_model(done.folder).predict(raw_test())).all()
