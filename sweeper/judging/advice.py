@@ -1,0 +1,74 @@
+"""How many seeds would decide an open comparison. No I/O.
+
+The numbers come from the test that will judge these seeds: further seeds are drawn given the present ones, and the test
+is repeated with all of them (predictive power: Spiegelhalter, Freedman & Parmar 1994, Bayesian approaches to randomized
+trials).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+import numpy as np
+
+from sweeper.judging.pairs import Error, Pair
+from sweeper.judging.question import Floats, Question
+
+#: A number of seeds is proposed if it decides with this predicted probability. Users are promised 80 %, since the
+#: prediction itself has an error.
+CHANCE = 0.85
+
+#: Numbers of further seeds that are tried.
+TRIED = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
+
+_DRAWS = 300
+
+
+def needed(question: Question, pair: Pair, error: Error) -> int | None:
+    """Return the common seeds of both sides that decide with probability `CHANCE`; None if no number tried does.
+
+    Args:
+        question: the question.
+        pair: an undecided pair.
+        error: its error, moderated; the prior stays as it is.
+    """
+    if not pair.parts:
+        return None
+    held = min(part.count for part in pair.parts)
+    # The chance hardly ever falls with more seeds, so the first sufficient number is found by bisection.
+    at = bisect_left(TRIED, CHANCE, key=lambda more: _chance(question, pair, error, more))
+    return held + TRIED[at] if at < len(TRIED) else None
+
+
+def _chance(question: Question, pair: Pair, error: Error, more: int) -> float:
+    """Return the probability that `more` common seeds decide.
+
+    Draws a seed's variance σ² and the true difference (with a flat prior), then the mean and the squares of the further
+    seeds. Sides without common seeds are treated as pairs with the same error.
+    """
+    held, rng = min(part.count for part in pair.parts), np.random.default_rng(0)
+    freedom = error.seed_freedom
+    variance = error.seeds * held * freedom / rng.chisquare(freedom, _DRAWS)
+    normal = rng.standard_normal((3, _DRAWS))
+    samples = np.sqrt(error.samples) * normal[2]  # the same test samples measure the further seeds too
+    truth = pair.estimate - np.sqrt(variance / held) * normal[0] - samples
+    further = truth + samples + np.sqrt(variance / more) * normal[1]
+    total = held + more
+    squares = held * more / total * (further - pair.estimate) ** 2
+    squares += error.seeds * held * freedom  # moderated squares of the present seeds, which include the prior's
+    squares += variance * rng.chisquare(more - 1, _DRAWS) if more > 1 else 0.0
+    estimates = (held * pair.estimate + more * further) / total
+    return float(
+        np.mean(_decided(question, pair, estimates, squares / (freedom + more) / total, freedom + more, error))
+    )
+
+
+def _decided(question: Question, pair: Pair, estimates: Floats, seeds: Floats, freedom: float, error: Error) -> Floats:
+    """Return whether the test decides, for each draw of the estimate and of its variance from seeds."""
+    from scipy.special import stdtrit  # scipy.stats takes half a second to import
+
+    deviation = np.sqrt(seeds + error.samples)
+    # The test samples' part has more degrees of freedom than the seeds', so this number is on the safe side.
+    reach, nearer = stdtrit(freedom, [1 - question.error, 1 - 2 * question.error])
+    margin = question.margin / abs(pair.means[1]) if pair.relative else question.margin
+    return np.asarray((np.abs(estimates) > reach * deviation) | (np.abs(estimates) + nearer * deviation <= margin))

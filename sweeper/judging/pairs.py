@@ -1,0 +1,170 @@
+"""Two candidates and the error of their difference. No I/O.
+
+Each pair uses all seeds that it has in common, whatever seeds others have. Two candidates trained from the same seed
+share data order and initialisation, so the seed's effect cancels in their difference. Without common seeds, the means
+of both are compared (Welch 1947).
+
+Losses and calibration errors spread in proportion to their size. As ratios, values v are compared on the scale
+log m + v/m − 1, with m their mean: it keeps the order of means, which logarithms do not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sweeper.judging.moderation import Prior
+from sweeper.judging.question import Data, Floats, Question
+from sweeper.judging.samples import shared_variance
+
+#: A pair is compared seed by seed if at least this share of the smaller side's seeds is common.
+SHARE = 0.5
+
+
+@dataclass(frozen=True)
+class Part:
+    """One source of a pair's error: the seeds of the pair or of one side, or the test samples.
+
+    Attributes:
+        variance: variance of one seed's value.
+        freedom: degrees of freedom of `variance`.
+        count: number of seeds.
+    """
+
+    variance: float
+    freedom: float
+    count: int
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A candidate and its rival.
+
+    Attributes:
+        candidate, rival: their names.
+        seeds: the seeds used.
+        paired: whether they are compared seed by seed.
+        means: mean value of the candidate and of the rival over these seeds.
+        estimate: candidate minus rival on the scale of comparison; above 0, the candidate is worse.
+        parts: one part if paired, else one for each side.
+        samples: variance over test samples and its degrees of freedom.
+        relative: whether the scale is logarithmic.
+    """
+
+    candidate: str
+    rival: str
+    seeds: tuple[Hashable, ...]
+    paired: bool
+    means: tuple[float, float]
+    estimate: float
+    parts: tuple[Part, ...]
+    samples: tuple[float, int]
+    relative: bool
+
+    def error(self, prior: Prior) -> Error:
+        """Return the error of the estimate, with each part's variance moderated."""
+        moderated = [(prior.moderated(part.variance, part.freedom), part.count) for part in self.parts]
+        terms = [(variance / count, freedom) for (variance, freedom), count in moderated]
+        return Error.of(terms, self.samples)
+
+
+@dataclass(frozen=True)
+class Error:
+    """The error of an estimate.
+
+    Attributes:
+        seeds: variance from the seeds.
+        samples: variance from the test samples.
+        freedom: degrees of freedom of their sum (Satterthwaite 1946, An approximate distribution of estimates of
+            variance components).
+        seed_freedom: degrees of freedom of `seeds`.
+    """
+
+    seeds: float
+    samples: float
+    freedom: float
+    seed_freedom: float
+
+    @classmethod
+    def of(cls, terms: Sequence[tuple[float, float]], samples: tuple[float, int]) -> Error:
+        """Return the error from independent variances with their degrees of freedom."""
+        seeds = sum(variance for variance, _ in terms)
+        return cls(seeds, samples[0], _satterthwaite([*terms, samples]), _satterthwaite(terms))
+
+    @property
+    def variance(self) -> float:
+        """Variance of the estimate."""
+        return self.seeds + self.samples
+
+    def reach(self, error: float) -> float:
+        """Return the distance that the estimate exceeds with this probability, on one side."""
+        from scipy.special import stdtrit  # scipy.stats takes half a second to import
+
+        return float(stdtrit(self.freedom, 1 - error)) * math.sqrt(self.variance)
+
+
+def _satterthwaite(terms: Sequence[tuple[float, float]]) -> float:
+    total = sum(variance for variance, _ in terms)
+    below = sum(variance**2 / freedom for variance, freedom in terms if freedom > 0)
+    return total**2 / below if below > 0 else max((freedom for _, freedom in terms), default=0.0)
+
+
+def pair_of(question: Question, data: Data, candidate: str, rival: str) -> Pair | None:
+    """Return the pair; None if a side has fewer than two seeds (one, if test samples alone decide)."""
+    one, other = data.values.get(candidate, {}), data.values.get(rival, {})
+    common = tuple(seed for seed in one if seed in other) if question.paired else ()
+    least = 1 if question.samples_only else 2
+    paired = len(common) >= max(least, SHARE * min(len(one), len(other)))
+    seeds = [common, common] if paired else [tuple(one), tuple(other)]
+    if min(len(one), len(other)) < least or (question.samples_only and not paired):
+        return None
+    sides = [np.array([values[seed] for seed in of]) for values, of in zip((one, other), seeds, strict=True)]
+    means = float(sides[0].mean()), float(sides[1].mean())
+    relative = question.relative and question.mode == "min" and min(means) > 0
+    scores = [_scores(side, mean, relative, question) for side, mean in zip(sides, means, strict=True)]
+    step = data.resolution / (np.array(means) if relative else np.ones(2))
+    rounding = step**2 / 12  # rounding adds at least this to a variance (Sheppard 1898)
+    if paired:
+        parts: tuple[Part, ...] = (_part(scores[0] - scores[1], float(rounding.sum())),)
+    else:
+        parts = tuple(_part(score, float(added)) for score, added in zip(scores, rounding, strict=True))
+    samples = _over_samples(question, data, (candidate, rival), seeds, means, relative)
+    if question.samples_only:
+        parts = ()
+    used = common if paired else (*seeds[0], *seeds[1])
+    estimate = float(scores[0].mean() - scores[1].mean())
+    return Pair(candidate, rival, used, paired, means, estimate, parts, samples, relative)
+
+
+def _scores(values: Floats, mean: float, relative: bool, question: Question) -> Floats:
+    """Return values on the scale of comparison, where smaller is better."""
+    if relative:
+        return np.asarray(np.log(mean) + values / mean - 1)
+    return values if question.mode == "min" else -values
+
+
+def _part(values: Floats, rounding: float) -> Part:
+    spread = float(values.var(ddof=1)) if len(values) > 1 else 0.0
+    return Part(spread + rounding, len(values) - 1, len(values))
+
+
+def _over_samples(
+    question: Question,
+    data: Data,
+    names: tuple[str, str],
+    seeds: Sequence[Sequence[Hashable]],
+    means: tuple[float, float],
+    relative: bool,
+) -> tuple[float, int]:
+    """Return the variance of the difference over test samples, and its degrees of freedom; 0 if unknown."""
+    if not all(seed in data.left_out.get(name, {}) for name, of in zip(names, seeds, strict=True) for seed in of):
+        return 0.0, 0
+    tables = [
+        np.stack([_scores(data.left_out[name][seed], mean, relative, question) for seed in of], axis=1)
+        for name, of, mean in zip(names, seeds, means, strict=True)
+    ]
+    few = min(table.shape[1] for table in tables)  # without common seeds, sides are matched in order
+    return shared_variance(tables[0][:, :few] - tables[1][:, :few])

@@ -1,0 +1,172 @@
+"""What can be asked of measured candidates, and what the answers say. No I/O, no sentences.
+
+A question compares candidates (configurations, losses, a network before and after a post-hoc method) by one metric.
+The same question on the same data has the same verdict wherever it is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Mode = Literal["min", "max"]
+
+#: Codes of verdicts: the candidate is better or worse than its rival, they differ by at most the margin, neither is
+#: shown, or nothing can be compared.
+BETTER, WORSE, SAME, OPEN, NOT_COMPARED = "better", "worse", "same", "open", "not_compared"
+
+#: What limits an open verdict: the number of seeds, or the number of test samples, where more seeds do not help.
+SEEDS, SAMPLES = "seeds", "samples"
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question about candidates.
+
+    Without `against`, each candidate is compared with each other one: which is the best? With `against`, each candidate
+    is compared with its own rival, e.g. the networks after temperature scaling with the same networks before.
+
+    Attributes:
+        candidates: names of rows of the data.
+        metric: the compared metric.
+        mode: whether small (`min`) or large (`max`) values are better.
+        unit: unit of the metric, in which margin, estimates and intervals are given.
+        margin: largest difference that counts as none; 0 if every difference counts.
+        relative: whether differences are judged as ratios, as for losses, which spread in proportion to their size.
+        level: probability with which all intervals of the question hold.
+        paired: whether a seed's values of two candidates belong together.
+        against: the rival of each candidate; empty to compare all with each other.
+        among: number of such questions that share the level, e.g. of metrics in one table.
+        samples_only: judge these networks alone, over test samples. The verdict does not hold for other seeds.
+        stage: which seeds the data hold, e.g. `final`.
+    """
+
+    candidates: Sequence[str]
+    metric: str
+    mode: Mode = "min"
+    unit: str = ""
+    margin: float = 0.0
+    relative: bool = False
+    level: float = 0.9
+    paired: bool = True
+    against: Sequence[str] = ()
+    among: int = 1
+    samples_only: bool = False
+    stage: str = ""
+
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """Pairs of a candidate and its rival; each pair once."""
+        if self.against:
+            return list(zip(self.candidates, self.against, strict=True))
+        return [(one, other) for at, one in enumerate(self.candidates) for other in self.candidates[at + 1 :]]
+
+    @property
+    def error(self) -> float:
+        """Probability that one interval lies on one side of the truth."""
+        rivals = 1 if self.against else max(1, len(self.candidates) - 1)
+        return (1 - self.level) / 2 / rivals / self.among
+
+
+@dataclass(frozen=True)
+class Data:
+    """Measured values.
+
+    Attributes:
+        values: candidate → seed → finite value. Any independent unit can take the place of a seed.
+        left_out: candidate → seed → values without each group of test samples, [groups] (`samples.left_out`). Empty
+            treats the test set as exact.
+    """
+
+    values: Mapping[str, Mapping[Hashable, float]]
+    left_out: Mapping[str, Mapping[Hashable, Floats]] = field(default_factory=dict)
+
+    @cached_property
+    def resolution(self) -> float:
+        """Smallest difference between two values, which bounds their precision; 0 if all are equal.
+
+        Accuracies over 360 samples are multiples of 1/360: two equal ones do not show a spread of zero.
+        """
+        gaps = np.diff(np.unique([value for by_seed in self.values.values() for value in by_seed.values()]))
+        return float(gaps.min()) if gaps.size else 0.0
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The verdict on one candidate.
+
+    Attributes:
+        code: BETTER, WORSE, SAME, OPEN or NOT_COMPARED.
+        metric, unit, margin, level: of the question.
+        rival: the candidate it was compared with; empty if NOT_COMPARED.
+        estimate: candidate minus rival, in the question's unit.
+        low, high: interval of the difference.
+        largest: largest difference of either sign that is not excluded.
+        ratio: candidate's value over the rival's; NaN unless both are positive.
+        limited_by: SEEDS or SAMPLES if the verdict is OPEN, else empty.
+        seeds_needed: common seeds of both sides that probably decide; None if decided or if no number tried does.
+        seeds: the seeds used: common ones if paired, else those of both sides.
+        paired: whether the candidates were compared seed by seed.
+    """
+
+    code: str
+    metric: str
+    unit: str
+    margin: float
+    level: float
+    rival: str = ""
+    estimate: float = float("nan")
+    low: float = float("nan")
+    high: float = float("nan")
+    largest: float = float("nan")
+    ratio: float = float("nan")
+    limited_by: str = ""
+    seeds_needed: int | None = None
+    seeds: tuple[Hashable, ...] = ()
+    paired: bool = False
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """The verdicts of one question.
+
+    Attributes:
+        question: the question.
+        leader: candidate with the best mean; None without `candidates` that have values. With `against`, None.
+        of: candidate → its verdict. The leader's rival is the candidate nearest to it.
+        most_lost: largest possible lead of another candidate over the leader, in the question's unit, at least 0.
+        most_lost_ratio: the same as a share of the better value; None if values are not positive.
+    """
+
+    question: Question
+    leader: str | None
+    of: Mapping[str, Verdict]
+    most_lost: float | None = None
+    most_lost_ratio: float | None = None
+
+    def named(self, *codes: str) -> list[str]:
+        """Return the candidates with one of these codes."""
+        return [name for name, verdict in self.of.items() if verdict.code in codes]
+
+    @property
+    def code(self) -> str:
+        """The leader's code: BETTER if all others are worse, SAME if they differ by at most the margin."""
+        return NOT_COMPARED if self.leader is None else self.of[self.leader].code
+
+    @property
+    def seeds_needed(self) -> int | None:
+        """Common seeds of each candidate that probably decide every open verdict; None if some cannot be decided."""
+        needed = [self.of[name].seeds_needed for name in self.named(OPEN)]
+        return max((n for n in needed if n is not None), default=None) if None not in needed else None
+
+    @property
+    def in_play(self) -> list[str]:
+        """Candidates whose verdicts further seeds could decide: open ones, and the leader they are compared with."""
+        rivals = [name for name in self.named(OPEN) if self.of[name].limited_by == SEEDS and name != self.leader]
+        return [self.leader, *rivals] if rivals and self.leader is not None else rivals
