@@ -10,13 +10,14 @@ from __future__ import annotations
 from bisect import bisect_left
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sweeper.judging.pairs import Error, Pair
 from sweeper.judging.question import Floats, Question
 
 #: A number of seeds is proposed if it decides with this predicted probability. Users are promised 80 %, since the
 #: prediction itself has an error.
-CHANCE = 0.85
+CHANCE = 0.9
 
 #: Numbers of further seeds that are tried.
 TRIED = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
@@ -34,10 +35,9 @@ def needed(question: Question, pair: Pair, error: Error) -> int | None:
     """
     if not pair.parts:
         return None
-    held = min(part.count for part in pair.parts)
     # The chance hardly ever falls with more seeds, so the first sufficient number is found by bisection.
     at = bisect_left(TRIED, CHANCE, key=lambda more: _chance(question, pair, error, more))
-    return held + TRIED[at] if at < len(TRIED) else None
+    return pair.count + TRIED[at] if at < len(TRIED) else None
 
 
 def _chance(question: Question, pair: Pair, error: Error, more: int) -> float:
@@ -46,7 +46,7 @@ def _chance(question: Question, pair: Pair, error: Error, more: int) -> float:
     Draws a seed's variance σ² and the true difference (with a flat prior), then the mean and the squares of the further
     seeds. Sides without common seeds are treated as pairs with the same error.
     """
-    held, rng = min(part.count for part in pair.parts), np.random.default_rng(0)
+    held, rng = pair.count, np.random.default_rng(0)
     freedom = error.seed_freedom
     variance = error.seeds * held * freedom / rng.chisquare(freedom, _DRAWS)
     normal = rng.standard_normal((3, _DRAWS))
@@ -58,17 +58,18 @@ def _chance(question: Question, pair: Pair, error: Error, more: int) -> float:
     squares += error.seeds * held * freedom  # moderated squares of the present seeds, which include the prior's
     squares += variance * rng.chisquare(more - 1, _DRAWS) if more > 1 else 0.0
     estimates = (held * pair.estimate + more * further) / total
-    return float(
-        np.mean(_decided(question, pair, estimates, squares / (freedom + more) / total, freedom + more, error))
-    )
+    deviations = np.sqrt(squares / (freedom + more) / total + error.samples)
+    # The test samples' part has more degrees of freedom than the seeds', so this number is on the safe side.
+    return float(np.mean(_decided(question, pair, estimates, deviations, freedom + more, total)))
 
 
-def _decided(question: Question, pair: Pair, estimates: Floats, seeds: Floats, freedom: float, error: Error) -> Floats:
-    """Return whether the test decides, for each draw of the estimate and of its variance from seeds."""
+def _decided(
+    question: Question, pair: Pair, estimates: Floats, deviations: Floats, freedom: float, seeds: int
+) -> NDArray[np.bool_]:
+    """Return whether the test decides with so many seeds, for each draw of an estimate and its standard error."""
     from scipy.special import stdtrit  # scipy.stats takes half a second to import
 
-    deviation = np.sqrt(seeds + error.samples)
-    # The test samples' part has more degrees of freedom than the seeds', so this number is on the safe side.
-    reach, nearer = stdtrit(freedom, [1 - question.error, 1 - 2 * question.error])
+    share = question.error(seeds)
+    reach, nearer = stdtrit(freedom, [1 - share, 1 - 2 * share])
     margin = question.margin / abs(pair.means[1]) if pair.relative else question.margin
-    return np.asarray((np.abs(estimates) > reach * deviation) | (np.abs(estimates) + nearer * deviation <= margin))
+    return np.asarray((np.abs(estimates) > reach * deviations) | (np.abs(estimates) + nearer * deviations <= margin))

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from sweeper.judging.advice import needed
+from sweeper.judging.levels import weakest
 from sweeper.judging.moderation import Prior
 from sweeper.judging.pairs import Error, Pair, Part, pair_of
 from sweeper.judging.question import (
@@ -78,7 +79,8 @@ class _Judged:
 
     def __init__(self, question: Question, pair: Pair, error: Error) -> None:
         self.question, self.pair, self.error = question, pair, error
-        self.reach = error.reach(question.error)
+        self.share = question.error(pair.count)
+        self.reach = error.reach(self.share)
 
     @property
     def code(self) -> str:
@@ -90,7 +92,7 @@ class _Judged:
     @property
     def largest(self) -> float:
         """Largest difference of either sign that two one-sided tests do not exclude, in the question's unit."""
-        nearer = self.error.reach(2 * self.question.error)
+        nearer = self.error.reach(2 * self.share)
         return max(abs(self.in_unit(self.pair.estimate + end)) for end in (-nearer, nearer))
 
     def in_unit(self, score: float) -> float:
@@ -169,12 +171,12 @@ def _lost(leader: _Judged) -> tuple[float, float | None]:
 
 def _of_leader(question: Question, data: Data, versus: Mapping[str, _Judged], of: Mapping[str, Verdict]) -> Verdict:
     """Return the leader's verdict: the weakest that it has against another candidate."""
-    codes = {verdict.code for verdict in of.values()}
     if not versus:
         return not_compared(question, data)
     nearest = min(versus, key=lambda name: abs(versus[name].pair.estimate))
     verdict = versus[nearest].verdict()
-    code = OPEN if codes & {OPEN, NOT_COMPARED} else SAME if SAME in codes else BETTER
+    together = weakest([verdict.code for verdict in of.values()])
+    code = BETTER if together == WORSE else together
     wanted = [v.seeds_needed for v in of.values() if v.code in (OPEN, NOT_COMPARED)]
     most = max((n for n in wanted if n is not None), default=None) if None not in wanted else None
     limits = {v.limited_by for v in of.values()}

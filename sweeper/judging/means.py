@@ -45,7 +45,7 @@ def means(question: Question, data: Data, chosen_from: int = 1) -> dict[str, Mea
     Example:
         >>> mean = means(Question(["a"], "nll", level=0.95), Data({"a": {0: 0.10, 1: 0.12, 2: 0.11}}))["a"]
         >>> round(mean.low, 3), round(mean.high, 3)
-        (0.085, 0.135)
+        (0.084, 0.136)
     """
     values = {name: np.array([*data.values[name].values()]) for name in question.candidates if data.values.get(name)}
     relative = {n: question.relative and question.mode == "min" and float(v.mean()) > 0 for n, v in values.items()}

@@ -64,6 +64,11 @@ class Pair:
     samples: tuple[float, int]
     relative: bool
 
+    @property
+    def count(self) -> int:
+        """Smallest number of seeds of a side."""
+        return min((part.count for part in self.parts), default=1)
+
     def error(self, prior: Prior) -> Error:
         """Return the error of the estimate, with each part's variance moderated."""
         moderated = [(prior.moderated(part.variance, part.freedom), part.count) for part in self.parts]

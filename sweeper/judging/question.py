@@ -44,6 +44,8 @@ class Question:
         against: the rival of each candidate; empty to compare all with each other.
         among: number of such questions that share the level, e.g. of metrics in one table.
         samples_only: judge these networks alone, over test samples. The verdict does not hold for other seeds.
+        first: number of seeds at which the question was asked first, if it is asked again after each further one; 0 if
+            it is asked once. The k-th time, a pair has 1/k of the error: looking often finds chance differences.
         stage: which seeds the data hold, e.g. `final`.
     """
 
@@ -58,6 +60,7 @@ class Question:
     against: Sequence[str] = ()
     among: int = 1
     samples_only: bool = False
+    first: int = 0
     stage: str = ""
 
     @property
@@ -67,11 +70,11 @@ class Question:
             return list(zip(self.candidates, self.against, strict=True))
         return [(one, other) for at, one in enumerate(self.candidates) for other in self.candidates[at + 1 :]]
 
-    @property
-    def error(self) -> float:
-        """Probability that one interval lies on one side of the truth."""
+    def error(self, seeds: int) -> float:
+        """Return the probability that the interval of a pair with so many seeds lies on one side of the truth."""
         rivals = 1 if self.against else max(1, len(self.candidates) - 1)
-        return (1 - self.level) / 2 / rivals / self.among
+        looks = max(1, seeds - self.first + 1) if self.first else 1
+        return (1 - self.level) / 2 / rivals / self.among / looks
 
 
 @dataclass(frozen=True)

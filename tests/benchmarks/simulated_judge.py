@@ -101,9 +101,9 @@ def drawn(law: Law, rng: np.random.Generator, *, apart: bool) -> tuple[dict[str,
     return (outliers(values, "min").kept(values) if law.bad else values), truth[:, 0]
 
 
-def best_of(values: Values) -> Verdicts:
+def best_of(values: Values, first: int = 0) -> Verdicts:
     """Return the judge's verdicts on which candidate is the best."""
-    return judge(Question([*values], "nll", relative=True), Data(values))
+    return judge(Question([*values], "nll", relative=True, first=first), Data(values))
 
 
 @dataclass(frozen=True)
@@ -231,7 +231,7 @@ def race(values: Values, most: int) -> tuple[Verdicts, int]:
     held = dict.fromkeys(values, 3)
     while True:
         seen = {name: {r: v for r, v in by_seed.items() if r < held[name]} for name, by_seed in values.items()}
-        verdicts = best_of(seen)
+        verdicts = best_of(seen, first=3)
         asked = [name for name in verdicts.in_play if held[name] < most]
         if not asked:
             return verdicts, sum(held.values())
