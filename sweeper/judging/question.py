@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,10 @@ BETTER, WORSE, SAME, OPEN, NOT_COMPARED = "better", "worse", "same", "open", "no
 
 #: What limits an open verdict: the number of seeds, or the number of test samples, where more seeds do not help.
 SEEDS, SAMPLES = "seeds", "samples"
+
+
+#: Level of questions on the best: "90 % sure".
+LEVEL = 0.9
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,7 @@ class Question:
     unit: str = ""
     margin: float = 0.0
     relative: bool = False
-    level: float = 0.9
+    level: float = LEVEL
     paired: bool = True
     against: Sequence[str] = ()
     among: int = 1
@@ -87,8 +91,8 @@ class Data:
             treats the test set as exact.
     """
 
-    values: Mapping[str, Mapping[Hashable, float]]
-    left_out: Mapping[str, Mapping[Hashable, Floats]] = field(default_factory=dict)
+    values: Mapping[str, Mapping[Any, float]]  # any hashable key: mappings are invariant in it
+    left_out: Mapping[str, Mapping[Any, Floats]] = field(default_factory=dict)
 
     @cached_property
     def resolution(self) -> float:

@@ -8,16 +8,15 @@ this into words.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from operator import attrgetter
 
-from sweeper.core.cells import Row, float_or_none, grouped, int_of, measured_values, text_of
+from sweeper.core.cells import Row, float_or_none, int_of, measured_values, text_of
 from sweeper.core.labels import describe, number, short
 from sweeper.core.statistics.basics import Spread
-from sweeper.core.statistics.best_set import Comparisons, most_lost
-from sweeper.core.statistics.racing import needed_seeds
-from sweeper.core.statistics.spreads import spreads
+from sweeper.judging import question as codes
+from sweeper.judging.levels import Levels, levels
+from sweeper.judging.question import Verdicts
 from sweeper.reporting.matrix import Key, Matrix, matrix
 from sweeper.results import Results
 from sweeper.results.estimators import Judgement
@@ -215,7 +214,8 @@ def compare_command(results: Results, answers: Sequence[Answer]) -> str:
 def answer_of(results: Results, board: Leaderboard, grid: Matrix, place: str, *, running: bool) -> Answer:
     """Return the answer for one setting of the data set."""
     shown = chosen_rows(grid, place)
-    best = next(row for rows in shown.values() for row, _ in rows)
+    best = grid.best(place)
+    assert best is not None  # a setting has configurations
     finalists = [row for rows in shown.values() for row, _ in rows if row["status"] == FINISHED]
     pair = two_of_one_network(finalists)
     # The differences are over seeds and test samples, so they need stored predictions. The pair's order determines the
@@ -233,7 +233,7 @@ def answer_of(results: Results, board: Leaderboard, grid: Matrix, place: str, *,
     sides = [line if line.setting else replace(line, setting=gamma_of(results, line.trial)) for line in sides]
     # While a sweep runs, its own trials may decide the question, so no command is proposed.
     fresh, wanted = best["trial"] in grid.fresh, state in (NEARLY_DECIDED, NOT_DECIDED, NOT_JUDGED) and not running
-    trainings, command = more_seeds(results, grid, lines, seeds, len(board.finished)) if wanted else (0, "")
+    trainings, command = more_seeds(results, grid, best, board.finished) if wanted else (0, "")
     return Answer(
         place, state, running, board.objective, leader, lost, relative, asked, lines,
         None if measured.between is None else (sides[0], sides[1], *measured.between),
@@ -318,20 +318,27 @@ def line_of(grid: Matrix, key: Key, row: Row, best: Row, setting: str, measured:
 def loss_and_network(grid: Matrix, place: str) -> list[Question]:
     """Return two questions: which loss, and which network may be the best.
 
-    A loss or network is worse if all of its configurations with the same training time as the best one are worse.
+    Their verdicts are derived from those of the configurations, so they cannot contradict the rows' marks.
     """
     best, asked = grid.best(place), list[Question]()
     for name, axis in (("loss", 1), ("network", 2)):
-        groups: dict[str, list[Row]] = {}
+        groups: dict[str, list[str]] = {}
         for key, rows in grid.cells.items():
             if key[0] == place:
-                groups.setdefault(key[axis], []).extend(rows)
+                groups.setdefault(key[axis], []).extend(text_of(row, "trial") for row in rows)
         if len(groups) > 1 and best is not None:
-            first = next(group for group, rows in groups.items() if best in rows)
-            others = {g: grid.decides.none_may_be_best(best, rows) for g, rows in groups.items() if g != first}
-            alike, worse, unknown = (tuple(g for g in others if others[g] is said) for said in (False, True, None))
-            asked.append(Question(name, "", (first, *alike), worse, unknown))
+            first = next(level for level, trials in groups.items() if best["trial"] in trials)
+            asked.append(question_of(name, "", first, groups, levels(grid.verdicts(place), groups)))
     return asked
+
+
+def question_of(name: str, where: str, first: str, candidates: Collection[str], known: Levels) -> Question:
+    """Return a question with the candidates by their codes; without a leader, nothing but `first` is known."""
+    if known.leader is None:
+        return Question(name, where, (first,), (), tuple(level for level in candidates if level != first))
+    best = (known.leader, *(level for level in known.named(codes.OPEN, codes.SAME) if level != known.leader))
+    worse = tuple(known.named(codes.WORSE))
+    return Question(name, where, best, worse, tuple(level for level in candidates if level not in (*best, *worse)))
 
 
 def settings_of(grid: Matrix, shown: dict[Key, list[tuple[Row, str]]]) -> list[Question]:
@@ -350,57 +357,47 @@ def settings_of(grid: Matrix, shown: dict[Key, list[tuple[Row, str]]]) -> list[Q
         zero = [row for row, _ in shown.get((place, "cross_entropy", network), ())] if name == "γ" else []
         line += [row for row in zero if row not in line and all(row[n] == line[0][n] for n in rest)]
         words = {text_of(row, "trial"): setting.rpartition(" ")[2] for row, setting in rows}
-        parts = which(grid, line, grid.best(place))
-        named = [tuple(words.get(trial, "0 (cross_entropy)") for trial in part) for part in parts]
-        unknown = tuple(words.get(text_of(row, "trial"), "0 (cross_entropy)") for row in line) if not named[0] else ()
-        asked.append(Question(name, f"{loss} on {network}", named[0] or unknown[:1], named[1], unknown[1:]))
+        groups = {words.get(text_of(row, "trial"), "0 (cross_entropy)"): [text_of(row, "trial")] for row in line}
+        known = levels(line_verdicts(grid, place, [trial for trials in groups.values() for trial in trials]), groups)
+        asked.append(question_of(name, f"{loss} on {network}", next(iter(groups)), groups, known))
     return asked
 
 
-def which(grid: Matrix, line: Sequence[Row], leader: Row | None) -> tuple[list[str], list[str]]:
-    """Return the trials of a line that may be its best, best first, and the worse trials; empty if seeds cannot decide.
-
-    If the leader of all finalists is on the line, the verdicts are the same as those of the rows.
-    """
-    names = [text_of(row, "trial") for row in line]
-    if leader is not None and leader in line:
-        verdicts = {name: grid.decides.worse(leader, row) for name, row in zip(names, line, strict=True)}
-        alike = [name for name, worse in verdicts.items() if worse is False and name != leader["trial"]]
-        worse = [name for name, worse in verdicts.items() if worse]
-        return ([text_of(leader, "trial"), *alike], worse) if alike or worse else ([], [])
-    # Without the leader, only the line's members are compared with each other.
-    values = [grid.decides.values[name] for name in names]
-    compared = spreads([of_one[max(of_one)] for of_one in values], "max" if grid.decides.larger else "min")
-    if compared is None:
-        return [], []
-    inside = Comparisons(compared).may_be_best
-    order = [int(at) for at in compared.scores.argsort()[::-1]]
-    return [names[at] for at in order if inside[at]], [names[at] for at in order if not inside[at]]
+def line_verdicts(grid: Matrix, place: str, trials: Sequence[str]) -> Verdicts:
+    """Return the verdicts on a line: those of the rows if the leader is on it, else its members' own comparison."""
+    every = grid.verdicts(place)
+    if every.leader in trials:
+        return every
+    return grid.decides.among(trials, min(max(grid.decides.values[trial]) for trial in trials))
 
 
 def cost_of(grid: Matrix, best: Row) -> tuple[float | None, bool, int]:
     """Return the leader's largest possible cost, whether it is a share of the best value, and the fewest seeds."""
-    trials, compared = grid.decides.compared(text_of(best, "trial"))
-    if compared is None or best["trial"] not in trials or best["status"] != FINISHED:
-        last = grid.decides.last(best)
+    known, last = grid.verdicts(place_of_trial(grid, best)), grid.decides.last(best)
+    if known.code == codes.NOT_COMPARED or best["status"] != FINISHED:
         return None, True, 0 if last is None else last.n
-    lost = most_lost(compared.spreads)
-    share = None if lost.ratio is None else lost.ratio - 1
-    return lost.value if share is None else share, share is not None, int(compared.spreads.sizes.min())
+    seeds = [len(verdict.seeds) for verdict in known.of.values() if verdict.paired]
+    share = known.most_lost_ratio
+    return known.most_lost if share is None else share, share is not None, min(seeds, default=last.n if last else 0)
+
+
+def place_of_trial(grid: Matrix, row: Row) -> str:
+    """Return a trial's setting of the data set."""
+    return grid.decides.places[text_of(row, "trial")]
 
 
 def state_of(grid: Matrix, lines: Sequence[Line], best: Row, lost: float | None, *, relative: bool) -> str:
-    """Return the state of an answer."""
+    """Return the state of an answer, which follows from the verdicts on its finalists."""
     if best["status"] != FINISHED:
         return UNFINISHED
-    standings = [line.standing for line in lines if line.trial != best["trial"]]
-    if not standings:
+    finalists = [line.standing for line in lines if line.trial != best["trial"] and line.standing != STOPPED]
+    if not finalists:  # rivals that were stopped at a rung were never compared
         return ALONE
-    if lost is None:  # checked before the standings, which mean nothing without a spread
+    if lost is None or {*finalists} == {UNKNOWN}:
         return NOT_JUDGED
-    if all(standing in (WORSE, STOPPED) for standing in standings):
+    if {*finalists} == {WORSE}:
         return DECIDED
-    return NEARLY_DECIDED if WORSE in standings and (lost <= NEARLY or not relative) else NOT_DECIDED
+    return NEARLY_DECIDED if WORSE in finalists and (lost <= NEARLY or not relative) else NOT_DECIDED
 
 
 #: Number of further seeds that is proposed if the sufficient number is unknown, as with one seed each. With three more
@@ -408,28 +405,28 @@ def state_of(grid: Matrix, lines: Sequence[Line], best: Row, lost: float | None,
 FURTHER = 3
 
 
-def more_seeds(results: Results, grid: Matrix, lines: Sequence[Line], seeds: int, finished: int) -> tuple[int, str]:
-    """Return the number of trainings that would probably decide which loss and network is best, and their command.
+def more_seeds(results: Results, grid: Matrix, best: Row, finished: Sequence[Row]) -> tuple[int, str]:
+    """Return the number of trainings that would probably decide the open questions, and their command.
 
-    The number is 0 if it is unknown. A sweep with a final stage continues this stage, which trains only the contenders.
-    Any other sweep trains all of its finished configurations on further seeds.
+    The number is 0 if it is unknown. It comes from the judge of these seeds, and the command trains more seeds than are
+    held. A sweep with a final stage continues this stage, which trains only the contenders. Any other sweep trains all
+    of its finished configurations on further seeds.
     """
-    values = {line.trial: grid.decides.values[line.trial] for line in lines if line.standing != STOPPED}
-    rounds = {trial: dict(enumerate(by_epoch[max(by_epoch)].values())) for trial, by_epoch in values.items()}
-    known = [line for line in lines if line.trial in rounds]
-    groups = {
-        name: {level: [line.trial for line in of_level] for level, of_level in grouped(known, attrgetter(name)).items()}
-        for name in ("loss", "network")
-    }
-    # The number that suffices with probability CHANCE (predictive power) is simulated from the seeds' spread.
-    needed = needed_seeds(rounds, groups, "max" if grid.decides.larger else "min")
-    more = max(needed.seeds.values()) if needed is not None else FURTHER
+    place = place_of_trial(grid, best)
+    known, values = grid.verdicts(place), grid.decides.values
+    held = {name: len(values[name][max(values[name])]) for name in known.of}
+    open_ones = [name for name in known.in_play or known.of if name in held]
+    least, most = min(held[name] for name in open_ones), max(held[name] for name in open_ones)
+    needed = known.seeds_needed
+    # Where nothing says how many seeds decide, some more give a spread.
+    total = max(needed, least + 1) if needed is not None else most + FURTHER
     resume = f"sweeper resume {results.paths.in_commands} --set replicates"
     if grid.fresh:
         own = int((results.specification.get("replicates") or {}).get("count", 1))
-        held = max(len(rounds[line.trial]) for line in known if line.standing in (BEST, ALIKE))
-        return 0 if needed is None else needed.trainings, f"{resume}.at_most={own + held + more}"
-    return 0 if needed is None else more * finished, f"{resume}={seeds + more}"
+        trainings = sum(max(0, total - held[name]) for name in open_ones)
+        return trainings if needed is not None else 0, f"{resume}.at_most={own + total}"
+    trainings = sum(max(0, total - held.get(text_of(row, "trial"), 0)) for row in finished)
+    return trainings if needed is not None else 0, f"{resume}={total}"
 
 
 def seconds_of(results: Results, rows: Sequence[Row]) -> float | None:

@@ -1,8 +1,8 @@
-"""The configurations of each loss on each network, and which of them may be the best by the objective.
+"""The configurations of each loss on each network, and the verdicts on which of them is the best by the objective.
 
-Configurations at the same epoch are compared with `best_set`. After a final stage, only configurations with fresh seeds
-are compared, and only by these seeds. A configuration that was stopped earlier than the best is not compared: it was
-behind at its rung, and its final value is unknown.
+Configurations at the same epoch are compared, all with each other (`sweeper.judging`). The final stage asks the same
+question of the same seeds, so its race and the marks cannot disagree. A configuration that was stopped earlier than the
+best is not compared: it was behind at its rung, and its final value is unknown.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from dataclasses import dataclass, field
 from sweeper.core.cells import Row, float_or_none, int_of, text_of
 from sweeper.core.labels import number, short
 from sweeper.core.statistics.basics import Spread, spread
-from sweeper.core.statistics.best_set import Comparisons
-from sweeper.core.statistics.spreads import Outliers, spreads
 from sweeper.journal.state import FAILED
+from sweeper.judging.judge import judge
+from sweeper.judging.outliers import Outliers
+from sweeper.judging.question import NOT_COMPARED, WORSE, Data, Question, Verdicts
 from sweeper.results import Results
-from sweeper.results.leaderboard import FINISHED, Goal, Leaderboard
-from sweeper.results.verdicts import fresh_replicates, outlying_seeds
+from sweeper.results.leaderboard import FINISHED, Goal, Leaderboard, fresh_replicates
+from sweeper.results.verdicts import objective_margin, outlying_seeds
+from sweeper.scheduling.contenders import FIRST_SEEDS
 
 #: (The data set's settings in words, empty if they do not vary; loss; network).
 Key = tuple[str, str, str]
@@ -34,68 +36,62 @@ class Measured:
     """One column of the tables at every evaluation.
 
     Attributes:
+        goal: the column's metric and its direction.
         values: trial → epoch → the replicates' finite values.
-        larger: whether larger is better.
         places: trial → its setting of the data set. Only trials with the same setting are compared.
         left_out: trials that are not compared, because they lack fresh seeds that others have.
+        margin: largest difference that counts as none, in the metric's unit.
+        first: number of seeds before the first judgement, if the sweep judged after each further one; else 0.
     """
 
+    goal: Goal
     values: Mapping[str, Mapping[int, Replicated]]
-    larger: bool
     places: Mapping[str, str]
     left_out: Set[str] = frozenset()
-    _compared: dict[tuple[str, int], tuple[list[str], Comparisons | None]] = field(
-        default_factory=dict, repr=False, compare=False
-    )
+    margin: float = 0.0
+    first: int = 0
+    _judged: dict[tuple[str, int], Verdicts] = field(default_factory=dict, repr=False, compare=False)
 
     def last(self, row: Row) -> Spread | None:
         """Return a trial's value at its last evaluation; None if it has none."""
         epochs = self.values.get(text_of(row, "trial"), {})
         return spread([*epochs[max(epochs)].values()]) if epochs else None
 
-    def compared(self, trial: str) -> tuple[list[str], Comparisons | None]:
-        """Return the comparison at a trial's last evaluation, and the compared trials, including the trial itself.
-
-        The comparison is None if no spread can be estimated, because there is one replicate each or values are equal.
-        """
-        # Comparisons are cached, because each is simulated and every row of a page needs one.
+    def verdicts(self, trial: str) -> Verdicts:
+        """Return the verdicts on all trials that are compared at a trial's last evaluation, including itself."""
         place, epoch = self.places[trial], max(self.values[trial])
-        if (place, epoch) not in self._compared:
+        if (place, epoch) not in self._judged:
             there = [name for name, epochs in self.values.items() if epoch in epochs and self.places[name] == place]
-            trials = [name for name in there if name not in self.left_out]
-            spread_of_seeds = spreads([self.values[name][epoch] for name in trials], "max" if self.larger else "min")
-            self._compared[place, epoch] = trials, None if spread_of_seeds is None else Comparisons(spread_of_seeds)
-        return self._compared[place, epoch]
+            names = [name for name in there if name not in self.left_out]
+            self._judged[place, epoch] = self.among(names, epoch)
+        return self._judged[place, epoch]
+
+    def among(self, trials: Sequence[str], epoch: int) -> Verdicts:
+        """Return the verdicts on which of these trials is the best at an epoch."""
+        question = Question(
+            trials, self.goal.metric, self.goal.mode, margin=self.margin, relative=self.goal.mode == "min",
+            first=self.first,
+        )  # fmt: skip
+        return judge(question, Data({name: self.values[name][epoch] for name in trials}))
 
     def best_of(self, values: Sequence[Spread | None]) -> int | None:
         """Return the index of the best mean; of equal means, the first. None if there is none."""
         means = {at: value.mean for at, value in enumerate(values) if value is not None}
-        return (max if self.larger else min)(means, key=lambda at: means[at], default=None)
+        return (max if self.goal.mode == "max" else min)(means, key=lambda at: means[at], default=None)
 
     def worse(self, best: Row, other: Row) -> bool | None:
-        """Return whether `other` is significantly worse than `best`, both at their last evaluation.
+        """Return whether `other` is worse than another trial that is compared with `best`.
 
-        The test is the multiple comparison with the best in `best_set`. If `best` is the best of all compared there,
-        `other` is worse if it is not in the best set. None if this is unknown: the two were last evaluated at different
-        epochs, one was never evaluated, or there is no second replicate.
+        None if this is unknown: the two were last evaluated at different epochs, one was never evaluated, or there is
+        no second replicate.
         """
         first, second = (text_of(row, "trial") for row in (best, other))
         epochs = [max(self.values.get(name, {}), default=None) for name in (first, second)]
         # Values at different epochs are not comparable, because one trial has trained longer.
         if None in epochs or epochs[0] != epochs[1]:
             return None
-        trials, comparisons = self.compared(first)
-        if comparisons is None or not {first, second} <= set(trials):
-            return None
-        mine, others = trials.index(first), trials.index(second)
-        if mine == int(comparisons.spreads.scores.argmax()):
-            return not comparisons.may_be_best[others]
-        return comparisons.is_behind(others, mine)
-
-    def none_may_be_best(self, best: Row, rows: Sequence[Row]) -> bool | None:
-        """Return whether all of `rows` that can be compared with `best` are worse; None if no row can."""
-        verdicts = {self.worse(best, row) for row in rows}
-        return False if False in verdicts else True if True in verdicts else None
+        of = self.verdicts(first).of
+        return {WORSE: True, NOT_COMPARED: None}.get(of[second].code, False) if first in of and second in of else None
 
 
 @dataclass(frozen=True)
@@ -121,9 +117,16 @@ class Matrix:
         """The data set's settings in words; one empty string if they do not vary."""
         return list(dict.fromkeys(key[0] for key in self.cells))
 
+    def verdicts(self, place: str) -> Verdicts:
+        """Return the verdicts on the configurations of a slice that were trained longest."""
+        first = next(rows[0] for key, rows in self.cells.items() if key[0] == place)
+        return self.decides.verdicts(text_of(first, "trial"))
+
     def best(self, place: str) -> Row | None:
-        """Return the best configuration of a slice."""
-        return next((rows[0] for key, rows in self.cells.items() if key[0] == place), None)
+        """Return the leading configuration of a slice; None without any."""
+        rows = [row for key, rows in self.cells.items() if key[0] == place for row in rows]
+        leader = self.verdicts(place).leader if rows else None
+        return next((row for row in rows if row["trial"] == leader), rows[0] if rows else None)
 
 
 def matrix(results: Results, board: Leaderboard) -> Matrix | None:
@@ -140,8 +143,7 @@ def matrix(results: Results, board: Leaderboard) -> Matrix | None:
     for trial, seed in far.flagged:
         values[trial] = {epoch: {s: v for s, v in of.items() if s != seed} for epoch, of in values[trial].items()}
     fresh = {trial for trial, _ in fresh_replicates(results)} & values.keys()
-    chose_nothing = frozenset(values.keys() - fresh) if fresh else frozenset()
-    decides = measure(goal, values, board, chose_nothing)
+    decides = measure(goal, values, board, fresh, margin=objective_margin(results))
     # The leaderboard's order uses all seeds. If some seeds do not count, cells are ordered by value again.
     by_value = fresh or (values.keys() if far.flagged else frozenset())
     return Matrix(cells_of(board, decides, by_value), decides, board.varying, fresh, far)
@@ -153,7 +155,7 @@ def cells_of(board: Leaderboard, decides: Measured, fresh: Set[str] = frozenset(
     Configurations with fresh seeds come first, ordered by these seeds. Of stopped configurations, those that trained
     longest come first, since values at epochs 3 and 9 are not comparable.
     """
-    sign = -1 if decides.larger else 1
+    sign = -1 if decides.goal.mode == "max" else 1
 
     def order(row: Row) -> tuple[bool, int, bool, float]:
         value = decides.last(row) if row["trial"] in fresh else None
@@ -210,13 +212,27 @@ def replicated(rows: Sequence[Row], column: str) -> dict[str, dict[int, Replicat
 
 
 def measure(
-    goal: Goal, values: Mapping[str, Mapping[int, Replicated]], board: Leaderboard, left_out: Set[str] = frozenset()
+    goal: Goal,
+    values: Mapping[str, Mapping[int, Replicated]],
+    board: Leaderboard,
+    fresh: Set[str] = frozenset(),
+    margin: float = 0.0,
 ) -> Measured:
-    """Return an objective's values for the trials that did not fail."""
+    """Return a metric's values for the trials that did not fail.
+
+    Args:
+        goal: the metric.
+        values: trial → epoch → values by seed.
+        board: the sweep's leaderboard.
+        fresh: trials of which only fresh seeds count. In their settings of the data set, others are not compared.
+        margin: largest difference that counts as none.
+    """
     kept = {text_of(row, "trial"): row for row in board.rows if row["status"] != FAILED}
     places = {trial: place_of(board, row) for trial, row in kept.items()}
     known = {trial: of_one for trial, of_one in values.items() if trial in kept}
-    return Measured(known, goal.mode == "max", places, left_out)
+    raced = {places[trial] for trial in fresh if trial in places}
+    left_out = frozenset(trial for trial in known if places[trial] in raced and trial not in fresh)
+    return Measured(goal, known, places, left_out, margin, FIRST_SEEDS if fresh else 0)
 
 
 def key_of(board: Leaderboard, row: Row) -> Key:

@@ -15,8 +15,8 @@ from importlib import resources
 import yaml
 
 from sweeper.core.labels import duration, label, plural
-from sweeper.core.statistics.best_set import SURE
 from sweeper.core.statistics.equivalence import HIGHER, LOWER, NO_DIFFERENCE, OPEN
+from sweeper.judging.question import LEVEL
 from sweeper.reporting.first_screen import (
     ALIKE,
     ALONE,
@@ -35,6 +35,9 @@ from sweeper.reporting.first_screen import (
 )  # fmt: skip
 from sweeper.results.estimators import Judgement
 from trainables.registry import OWN
+
+#: How sure a mark is.
+SURE = f"{100 * LEVEL:.0f} %"
 
 #: Largest number of names in a sentence. If there are more, the sentence gives their number.
 MOST_NAMED = 4

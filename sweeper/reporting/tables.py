@@ -14,9 +14,9 @@ from sweeper.core.errors import SweeperError
 from sweeper.core.labels import STATUS_WORDS, describe, label, number, plural, short
 from sweeper.core.schemas import REHEARSAL
 from sweeper.core.statistics.basics import decimals, spread, spread_text
-from sweeper.core.statistics.best_set import SURE
 from sweeper.journal.reasons import row_text
 from sweeper.reporting.matrix import Measured, evaluated, matrix, measure
+from sweeper.reporting.sentences import SURE
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, Goal, Leaderboard, leaderboard, varying_columns
 from sweeper.results.listing import meaning
@@ -334,10 +334,8 @@ def paper_table(results: Results, form: str = "latex") -> str:
         # Values are by trial, epoch and seed, so that differences are tested as in the first screen.
         values = evaluated(snapshot, "test", columns)
         columns = [name for name in columns if values.get(name)]
-        measured = [
-            measure(Goal(f"test_{name}", "max" if larger_is_better(name) else "min"), values[name], board)
-            for name in columns
-        ]
+        goals = [Goal(f"test_{name}", "max" if larger_is_better(name) else "min") for name in columns]
+        measured = [measure(goal, values[goal.column], board, grid.fresh) for goal in goals]
     keys, rows = list(grid.cells), [cells[0] for cells in grid.cells.values()]
     numbers = [_column(rows, one, name) for name, one in zip(columns, measured, strict=True)]
     # A column in which all names are empty (no varying data set) is left out.

@@ -143,7 +143,7 @@ def _best(results: Results) -> str:
     row, answer = board.finished[0], selected(results, board)
     said = f"{board.objective.label} {board.value(row)}, {row['trial']} {board.describe(row)}"
     said += f", best of {len(board.finished)} finished"
-    return said if answer is None else f"{said}. {winners_interval(answer[1])}"
+    return said if answer is None else f"{said}. {winners_interval(answer)}"
 
 
 def differences(first: Mapping[str, object], second: Mapping[str, object]) -> list[Difference]:

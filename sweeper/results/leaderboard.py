@@ -1,15 +1,14 @@
 """The leaderboard: one row per configuration, replicates as mean ± standard deviation.
 
 The command line's summary and the report both use this module, so they cannot disagree. `selected` gives the
-configurations that may be the best, and an interval for the winner's true value; the statistics are in
-`sweeper.core.statistics.best_set`.
+configurations that may be the best, and an interval for the winner's true value.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -17,9 +16,11 @@ from sweeper.core.cells import Row, Rows, by_trial, float_of, float_or_none, int
 from sweeper.core.errors import SweeperError
 from sweeper.core.labels import describe, group, in_order, label, plural
 from sweeper.core.statistics.basics import spread_text
-from sweeper.core.statistics.best_set import BestSet, best_set
 from sweeper.journal.best import Mode
 from sweeper.journal.state import COMPLETED, FAILED
+from sweeper.judging.judge import judge
+from sweeper.judging.means import Mean, means
+from sweeper.judging.question import NOT_COMPARED, OPEN, SAME, Data, Question
 from sweeper.results.queries import CHANGED, PLAIN, measured_sql
 from sweeper.search.base import written_method
 from trainables.curvature.statistics.base import headline_columns
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 
 
 FINISHED = COMPLETED
+
+#: Intervals whose ends differ by more than this factor are not shown.
+WIDEST = 10.0
 
 
 def final_sql(results: Results, metric: str) -> str:
@@ -222,13 +226,29 @@ METRICS = (
 )  # fmt: skip
 
 
-#: The view `final` with a column `counts`, which is true for the replicates by which a trial is judged. If a trial has
-#: fresh seeds, only these count, because its first seeds selected it. A trial stopped before it got them counts as
-#: finished.
-FRESH = (
-    "SELECT *, stage = 'final' OR NOT bool_or(stage = 'final') OVER each AS counts FROM final\n"
-    f"WINDOW each AS (PARTITION BY trial) QUALIFY status = '{FINISHED}' OR NOT bool_or(stage = 'final') OVER each"
+#: Trials of which only fresh seeds count: their first seeds selected them, at rungs or for the final stage, and they
+#: have two fresh ones. Where every trial has fresh seeds, nothing was selected, and seeds of every origin count alike.
+#: A single fresh seed has no spread, so it does not replace the others.
+ALONE = (
+    "SELECT trial FROM final WHERE stage = 'final'\n"
+    "  AND EXISTS (SELECT trial FROM final GROUP BY trial HAVING NOT bool_or(stage = 'final'))\n"
+    "  GROUP BY trial HAVING count(DISTINCT replicate) > 1"
 )
+
+#: The view `final` with two columns: `alone`, whether only the trial's fresh seeds count, and `counts`, whether the
+#: replicate does. A trial stopped before it got fresh seeds counts as finished.
+FRESH = (
+    f"SELECT *, stage = 'final' OR NOT alone AS counts FROM (SELECT *, trial IN ({ALONE}) AS alone FROM final)\n"
+    f"QUALIFY status = '{FINISHED}' OR NOT bool_or(stage = 'final') OVER (PARTITION BY trial)"
+)
+
+
+def fresh_replicates(results: Results) -> set[tuple[str, int]]:
+    """Return (trial, replicate) of the fresh seeds of trials of which only these count."""
+    if "stage" not in results.columns("evaluations"):  # tables from elsewhere may lack the column
+        return set()
+    rows = results.rows(f"SELECT DISTINCT trial, replicate FROM final WHERE stage = 'final' AND trial IN ({ALONE})")
+    return {(text_of(row, "trial"), int_of(row, "replicate")) for row in rows}
 
 
 def leaderboard_sql(results: Results, goal: Goal, varying: Sequence[str]) -> str:
@@ -256,7 +276,7 @@ def leaderboard_sql(results: Results, goal: Goal, varying: Sequence[str]) -> str
     # NaN has to be sorted explicitly: DuckDB treats it as the largest number, so it would be best in descending order.
     return (
         f"SELECT trial, status, epoch AS epochs,\n  {columns}\nFROM ({FRESH}) AS final\nGROUP BY trial, status, epoch\n"
-        f"ORDER BY status = '{FINISHED}' DESC, status = '{FAILED}', bool_or(stage = 'final') DESC, "
+        f"ORDER BY status = '{FINISHED}' DESC, status = '{FAILED}', bool_or(alone) DESC, "
         f"judged IS NULL OR isnan(judged), judged {goal.direction}, trial"
     )
 
@@ -280,21 +300,45 @@ def spread_sql(expression: str, name: str, condition: str = "") -> str:
     return f"avg({expression}){condition} AS {name}, stddev_samp({expression}){condition} AS {name}_sd"
 
 
-def selected(results: Results, board: Leaderboard) -> tuple[list[str], BestSet] | None:
-    """Return the trials that may be the best, best first, with the statistics of the winner.
+@dataclass(frozen=True)
+class Winner:
+    """The best finished configuration and how far its value can be trusted.
 
-    Only finished configurations are compared. None if there are fewer than two, or if no spread is known. The spread is
-    unknown if each has one replicate, or if `evaluations` does not contain the objective.
+    Attributes:
+        value: its mean over seeds with a 95 % interval that allows for its selection.
+        entered: number of configurations it was selected from.
+        alike: trials that may be as good, and the winner itself, best first.
+    """
+
+    value: Mean
+    entered: int
+    alike: tuple[str, ...]
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether the interval is narrow enough to be informative."""
+        low, high = self.value.low, self.value.high
+        return high - low <= abs(self.value.value) or 0 < high <= WIDEST * low
+
+
+def selected(results: Results, board: Leaderboard) -> Winner | None:
+    """Return the best finished configuration, with the trials that may be as good.
+
+    None if there are fewer than two finished configurations, or if no spread is known: each has one replicate, or
+    `evaluations` does not contain the objective.
     """
     known = replicate_values(results, board.objective)
     measured = {trial: known[trial] for row in board.finished if (trial := text_of(row, "trial")) in known}
-    if len(measured) < 2:
+    goal = board.objective
+    question = Question([*measured], goal.metric, goal.mode, relative=goal.mode == "min")
+    verdicts = judge(question, Data(measured))
+    if verdicts.leader is None or verdicts.code == NOT_COMPARED:
         return None
-    # `entered` includes stopped configurations, because the winner was selected among all that were evaluated.
-    best = best_set(
-        list(measured.values()), board.objective.mode, entered=sum(row["status"] != FAILED for row in board.rows)
-    )
-    return None if best is None else ([list(measured)[place] for place in best.members], best)
+    # Stopped configurations count, because the winner was selected among all that were evaluated.
+    entered = max(len(measured), sum(row["status"] != FAILED for row in board.rows))
+    value = means(replace(question, level=0.95), Data(measured), chosen_from=entered)[verdicts.leader]
+    alike = [name for name in verdicts.named(OPEN, SAME) if name != verdicts.leader]
+    return Winner(value, entered, (verdicts.leader, *alike))
 
 
 def replicate_values(results: Results, goal: Goal) -> dict[str, dict[int, float]]:
@@ -310,13 +354,13 @@ def replicates_sql(goal: Goal) -> str:
     # Fresh seeds selected nothing, so their values are unbiased. Mixing them with other seeds would bring the bias
     # back.
     return (
-        f"SELECT trial, coalesce(seed, replicate) AS seed, {goal.column} AS value FROM final\n"
-        f"WHERE split = '{goal.split}' AND status = '{FINISHED}' AND isfinite({goal.column})\n"
-        "QUALIFY stage = 'final' OR NOT bool_or(stage = 'final') OVER () ORDER BY trial, replicate"
+        f"SELECT trial, coalesce(seed, replicate) AS seed, {goal.column} AS value FROM ({FRESH}) AS final\n"
+        f"WHERE split = '{goal.split}' AND status = '{FINISHED}' AND isfinite({goal.column}) AND counts\n"
+        "QUALIFY alone OR NOT bool_or(alone) OVER () ORDER BY trial, replicate"
     )
 
 
-def winners_interval(best: BestSet) -> str:
+def winners_interval(best: Winner) -> str:
     """Return e.g. `Allowing for having picked the best of 48: 0.047 (95 % 0.031 … 0.086)`.
 
     If there are only two or three seeds and the interval is wider than a factor of ten, the sentence names the remedy
@@ -324,12 +368,11 @@ def winners_interval(best: BestSet) -> str:
     """
     picked = f"Allowing for having picked the best of {best.entered:,}"
     if not best.is_bounded:
-        few = plural(best.replicates, "seed")
+        few = plural(best.value.seeds, "seed")
         return f"{picked}, {few} are too few to say its true value (fresh seeds measure it)"
     return f"{picked}: {interval_text(best)}"
 
 
-def interval_text(best: BestSet) -> str:
+def interval_text(best: Winner) -> str:
     """Return the winner's value with its interval, e.g. `0.047 (95 % 0.031 … 0.086)`."""
-    low, high = best.interval
-    return f"{best.value:.3g} (95 % {low:.2g} … {high:.2g})"
+    return f"{best.value.value:.3g} (95 % {best.value.low:.2g} … {best.value.high:.2g})"

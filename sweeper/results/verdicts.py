@@ -17,7 +17,7 @@ import numpy as np
 from sweeper.core.cells import Row, grouped, int_of, text_of
 from sweeper.core.errors import SweeperError
 from sweeper.core.statistics.equivalence import of_one_network
-from sweeper.core.statistics.spreads import Outliers, outliers
+from sweeper.judging.outliers import Outliers, outliers
 from sweeper.results import Results
 from sweeper.results.estimators import (
     ESTIMATORS,
@@ -31,7 +31,7 @@ from sweeper.results.estimators import (
     judged_together,
     measured,
 )  # fmt: skip
-from sweeper.results.leaderboard import Leaderboard, leaderboard, replicate_values
+from sweeper.results.leaderboard import Leaderboard, fresh_replicates, leaderboard, objective, replicate_values
 from sweeper.results.predictions import FITTED_ON, MEASURED_ON, StoredPredictions, members_of, require_same_samples
 from sweeper.results.recalibration import UNCALIBRATED, method_label, options_that_differ
 from trainables.metrics.base import UnusablePredictions, softmax64
@@ -49,14 +49,6 @@ Method = tuple[str, Mapping[str, object]]
 
 BEFORE: Method = (UNCALIBRATED, {})
 TEMPERATURE: Method = ("temperature", {})
-
-
-def fresh_replicates(results: Results) -> set[tuple[str, int]]:
-    """Return (trial, replicate) of the seeds that were trained in the final stage, after the selection."""
-    if "stage" not in results.columns("evaluations"):  # tables from elsewhere may lack the column
-        return set()
-    rows = results.rows("SELECT DISTINCT trial, replicate FROM evaluations WHERE stage = 'final'")
-    return {(text_of(row, "trial"), int_of(row, "replicate")) for row in rows}
 
 
 def outlying_seeds(results: Results, board: Leaderboard) -> Outliers:
@@ -78,8 +70,7 @@ class TrainedNetworks:
         fresh, self.members = fresh_replicates(results), dict[str, dict[int, StoredPredictions]]()
         flagged = outlying_seeds(results, leaderboard(results)).flagged
         for trial, every in grouped(members_of(results, trials), lambda member: member.trial).items():
-            kept = [member for member in every if (trial, member.replicate) in fresh]
-            used = kept if len(kept) > 1 else every  # a single fresh seed has no spread
+            used = [member for member in every if (trial, member.replicate) in fresh] or every
             of_seed = {seeds[trial, member.replicate]: member for member in used}
             self.members[trial] = {seed: member for seed, member in of_seed.items() if (trial, seed) not in flagged}
 
@@ -114,9 +105,13 @@ class TrainedNetworks:
 
 
 def margin_of(results: Results) -> float:
-    """Return the largest difference that counts as no difference: `objective.margin`, or MARGIN."""
-    asked = (results.specification.get("objective") or {}).get("margin")
-    return MARGIN if asked is None else float(asked)
+    """Return the largest difference in ECE that counts as none: the margin of an objective in ECE, or MARGIN."""
+    return objective_margin(results) or MARGIN if objective(results).column.endswith("ece") else MARGIN
+
+
+def objective_margin(results: Results) -> float:
+    """Return the largest difference of the objective that counts as none, in its own unit; 0 if every one counts."""
+    return float((results.specification.get("objective") or {}).get("margin") or 0.0)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 The winning trials were selected on their seeds, so their results on these seeds are too optimistic. The final stage
 trains the contenders on fresh seeds common to all. The contenders are the best configuration of each network and of
 each loss. The stage works in rounds. First, each contender gets `FIRST_SEEDS` seeds. Then each round adds one seed to
-the contenders that a judge (`sweeper.core.statistics`) cannot yet distinguish. Only fresh seeds are judged. After the
+the contenders that `sweeper.judging` cannot yet distinguish. Only fresh seeds are judged. After the
 first round, the stage can train a line: several values of one hyperparameter of the loss, with the winner's other
 hyperparameters.
 
@@ -25,6 +25,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from sweeper.core.cells import grouped
 from sweeper.core.domains import Interval, Node, Uniforms, draw, extremes
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import FIRST_ADDED, ReplicateSeeds, config_hash, trial_name
@@ -60,10 +61,10 @@ BEST = "best"
 TrialValues: TypeAlias = Mapping[str, Mapping[int, float]]
 
 #: Question → level (name of a network or loss, or value of a hyperparameter) → its trials.
-Groups: TypeAlias = Mapping[str, Mapping[str, Sequence[str]]]
+Questions: TypeAlias = Mapping[str, Mapping[str, Sequence[str]]]
 
-#: (values, groups, number of seeds before the first judgement) → trials that get another seed.
-Judge: TypeAlias = Callable[[TrialValues, Groups, int], Collection[str]]
+#: (values, questions) → trials whose further seeds could decide a question.
+Racing: TypeAlias = Callable[[TrialValues, Questions], Collection[str]]
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class FinalStage:
         mode: whether the objective should be small, `min`, or large, `max`.
         seeds: the configurations' own replicate seeds, and the fresh seeds.
         at_most: largest number of seeds per configuration, including its own.
-        judge: returns the trials that a question cannot yet distinguish.
+        racing: returns the trials whose further seeds could decide a question.
         parts: parts of the space with several components; keys of `PARTS`.
         lines: hyperparameter → loss → domain.
     """
@@ -82,7 +83,7 @@ class FinalStage:
     mode: Mode
     seeds: ReplicateSeeds
     at_most: int
-    judge: Judge
+    racing: Racing
     parts: Sequence[str] = ()
     lines: Mapping[str, Mapping[str, Node]] = field(default_factory=dict)
 
@@ -93,16 +94,46 @@ class FinalStage:
 
     def next(self, state: SweepState) -> list[Added]:
         """Return the next round of seeds after all trials have ended; empty if every question is settled."""
-        contenders = self.contenders(state) if self.fresh > 0 else {}
+        settings = self.contenders(state) if self.fresh > 0 else []
         known = replicates_of(state)
         round_of = _Round(state, self.seeds, known)
-        for question, levels in contenders.items():
-            for index in levels.values():
-                round_of.fill(index, question, min(FIRST_SEEDS, self.fresh))
+        for contenders in settings:
+            for question, levels in contenders.items():
+                for index in levels.values():
+                    round_of.fill(index, question, min(FIRST_SEEDS, self.fresh))
         # The first round must be complete before the first judgement: a contender without fresh seeds has no value yet.
-        if round_of.seeds or not contenders:
-            return round_of.bodies()
-        values = _values(known, self.seeds.count)
+        if not round_of.seeds:
+            values = _values(known, self.seeds.count)
+            for contenders in settings:
+                self._race(contenders, state, values, round_of)
+        return round_of.bodies()
+
+    def contenders(self, state: SweepState) -> list[dict[str, dict[str, int]]]:
+        """Return question → level → the level's best configuration by the sweep's own seeds, for each data set setting.
+
+        If all trials of a level were stopped early, the best of them represents it. Settings of the data set, such as a
+        share of wrong labels, are not compared: the best of each level is sought in each of them.
+        """
+        ranked = [(rank, index) for index, trial in state.trials.items()
+                  if (rank := rank_of(trial, self.mode)) is not None]  # fmt: skip
+        best = [index for _, index in sorted(ranked, reverse=True)]
+        settings = [self._questions(state, of_one) for of_one in grouped(best, lambda i: _setting(state, i)).values()]
+        # Without a question in any setting, for example because all other losses failed, the best one is measured.
+        return [asked for asked in settings if asked] or ([{BEST: {BEST: best[0]}}] if best else [])
+
+    def _questions(self, state: SweepState, best: Sequence[int]) -> dict[str, dict[str, int]]:
+        """Return question → level → its best of these configurations; a question has at least two levels."""
+        questions: dict[str, dict[str, int]] = {}
+        for part in self.parts:
+            levels = questions.setdefault(PARTS[part], {})
+            for index in best:
+                levels.setdefault(str(_part(state, index, part).get("name")), index)
+        return {question: levels for question, levels in questions.items() if len(levels) > 1}
+
+    def _race(
+        self, contenders: Mapping[str, Mapping[str, int]], state: SweepState, values: TrialValues, round_of: _Round
+    ) -> None:
+        """Add a round of seeds for one setting of the data set: of lines that begin, and of open questions."""
         groups = {question: dict(levels) for question, levels in contenders.items()}
         for name in self.lines:
             line = self._line(name, state, groups)
@@ -110,48 +141,33 @@ class FinalStage:
                 groups[name] = line
             else:
                 self._begin_line(name, state, groups, values, round_of)
-        for index in self._in_play(groups, values):
+        for index in self._in_play(groups, state, values):
             # A configuration that belongs to several questions gets one seed, which is journaled under the first
             # question.
             question = next(q for q, levels in groups.items() if index in levels.values())
             round_of.add_one(index, question, self.at_most)
-        return round_of.bodies()
 
-    def contenders(self, state: SweepState) -> dict[str, dict[str, int]]:
-        """Return question → level → the level's best configuration by the sweep's own seeds.
-
-        If all trials of a level were stopped early, the best of them represents it.
-        """
-        ranked = [(rank, index) for index, trial in state.trials.items()
-                  if (rank := rank_of(trial, self.mode)) is not None]  # fmt: skip
-        best = [index for _, index in sorted(ranked, reverse=True)]
-        questions: dict[str, dict[str, int]] = {}
-        for part in self.parts:
-            levels = questions.setdefault(PARTS[part], {})
-            for index in best:
-                levels.setdefault(str(_part(state, index, part).get("name")), index)
-        # With one level, for example because the other losses failed, there is nothing to compare.
-        questions = {question: levels for question, levels in questions.items() if len(levels) > 1}
-        return questions or ({BEST: {BEST: best[0]}} if best else {})
-
-    def _in_play(self, groups: Mapping[str, Mapping[str, int]], values: TrialValues) -> list[int]:
+    def _in_play(self, groups: Mapping[str, Mapping[str, int]], state: SweepState, values: TrialValues) -> list[int]:
         """Return the configurations that get another seed, in order of the questions."""
-        # A configuration leaves the question if all of its fresh seeds failed, because it has no value.
-        judged = {
-            question: {level: [trial_name(i)] for level, i in levels.items() if values.get(trial_name(i))}
-            for question, levels in groups.items()
-        }
-        judged = {question: levels for question, levels in judged.items() if len(levels) > 1}
-        in_play = self.judge(values, judged, min(FIRST_SEEDS, self.fresh)) if judged else ()
-        indices = dict.fromkeys(index for levels in groups.values() for index in levels.values())
-        return [index for index in indices if trial_name(index) in in_play]
+        # A configuration leaves the questions if all of its fresh seeds failed, because it has no value.
+        members = {trial_name(index): index for index in _indices(groups) if values.get(trial_name(index))}
+        lines = {name: groups[name] for name in self.lines if name in groups}
+        questions = {name: {level: [trial_name(i)] for level, i in line.items()} for name, line in lines.items()}
+        # A line's values belong to their loss and network, too: the best configuration may be one of them.
+        for part in self.parts:
+            names = {trial: str(_part(state, index, part).get("name")) for trial, index in members.items()}
+            questions[PARTS[part]] = grouped(members, names.__getitem__)
+        in_play = self.racing({trial: values[trial] for trial in members}, questions)
+        return [index for trial, index in members.items() if trial in in_play]
 
     def _line(self, name: str, state: SweepState, groups: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
         """Return value → configuration of a line, including contenders on it; empty before the line begins."""
-        own = [trial.added for trial in state.added if trial.added is not None and trial.added.question == name]
+        here = {_setting(state, index) for index in _indices(groups)}
+        added = [trial.added for trial in state.added if trial.added is not None]
+        own = [one for one in added if one.question == name and _setting(state, one.trial) in here]
         if not own:
             return {}
-        line = dict.fromkeys(added.trial for added in own)
+        line = dict.fromkeys(one.trial for one in own)
         # The winner, and other contenders that differ from it only in this value, were not added for the line.
         line |= dict.fromkeys(i for i in _indices(groups) if any(_on_line(name, _of(state, i), a.values) for a in own))
         return {f"{float(_part(state, index, 'loss').get(name, 0.0)):.3g}": index for index in line}
@@ -371,6 +387,11 @@ def _of(state: SweepState, index: int) -> Configuration:
     values = state.values_of(index)
     assert values is not None, "a trial that began has been journaled with its configuration"
     return values
+
+
+def _setting(state: SweepState, index: int) -> str:
+    """Return the setting of a configuration's data set, as a text that only equal settings share."""
+    return config_hash({"dataset": _of(state, index).get("dataset")})
 
 
 def _part(state: SweepState, index: int, part: str) -> Options:

@@ -95,7 +95,7 @@ def make_page(name: str, output: str, key: str) -> None:
     """
     with load(name, output).snapshot() as frozen:
         shown, winner = report(frozen), selected(frozen, leaderboard(frozen))
-        best = interval_text(winner[1]) if winner is not None and winner[1].is_bounded else ""
+        best = interval_text(winner) if winner is not None and winner.is_bounded else ""
         file = page_file(output, name)
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)  # pages show results that others may not read
         write_page("live.html", file, "set SWEEPER_CACHE to a folder of yours", served=True, live=LIVE, **shown)

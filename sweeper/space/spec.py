@@ -20,7 +20,7 @@ from sweeper.core.ids import ReplicateSeeds
 from sweeper.journal.best import Mode
 from sweeper.scheduling import DEFAULT, SCHEDULERS, Scheduler
 from sweeper.scheduling.base import TOO_SMALL, WITHIN
-from sweeper.scheduling.contenders import PARTS, FinalStage, Groups, TrialValues
+from sweeper.scheduling.contenders import FIRST_SEEDS, PARTS, FinalStage, Questions, TrialValues
 from sweeper.scheduling.strata import stratified
 from sweeper.search.base import SEARCHERS, SearchMethod
 from sweeper.space.configurations import configurations, line_domains, named_components
@@ -581,21 +581,25 @@ def final_stage(spec: SweepSpec) -> FinalStage | None:
     """Return the sweep's final stage, which chooses fresh seeds; None if the sweep has none."""
     if spec.replicates.at_most is None:
         return None
-    from sweeper.core.statistics.racing import open_questions  # commands that only read a space do not need it
+    from sweeper.judging.judge import judge  # commands that only read a space do not need it
+    from sweeper.judging.levels import in_play
+    from sweeper.judging.outliers import outliers
+    from sweeper.judging.question import Data, Question
 
-    mode, margin = spec.objective.mode, spec.objective.margin
-    # `objective.margin` is a difference in ECE, so for another objective it would have the wrong unit.
-    if not spec.objective.metric.endswith("ece"):
-        margin = None
+    mode, margin = spec.objective.mode, spec.objective.margin or 0.0
 
-    def judge(values: TrialValues, groups: Groups, first: int) -> Collection[str]:
-        return open_questions(values, groups, mode, margin, first=first).units
+    def racing(values: TrialValues, questions: Questions) -> Collection[str]:
+        """Ask the first screen's question of the same seeds."""
+        question = Question(
+            [*values], spec.objective.metric, mode, margin=margin, relative=mode == "min", first=FIRST_SEEDS
+        )
+        return in_play(judge(question, Data(outliers(values, mode).kept(values))), questions)
 
     # A part with a single component has nothing to compare.
     parts = [part for part in PARTS if part in spec.space.nodes and len(named_components(spec.space.nodes[part])) > 1]
     domains = line_domains(spec.space).items()
     lines = {name: {loss: domain[name] for loss, domain in domains if name in domain} for name in spec.which}
-    return FinalStage(mode, spec.replicate_seeds, spec.replicates.at_most, judge, parts, lines)
+    return FinalStage(mode, spec.replicate_seeds, spec.replicates.at_most, racing, parts, lines)
 
 
 def gpu_faults(spec: SweepSpec) -> list[Fault]:

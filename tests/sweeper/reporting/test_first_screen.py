@@ -33,7 +33,6 @@ from sweeper.reporting.first_screen import (
     majority_warning,
     screen_changes,
     settings_of,
-    which,
 )  # fmt: skip
 from sweeper.reporting.matrix import Key, Matrix, Measured, matrix
 from sweeper.reporting.page import write_report
@@ -119,9 +118,10 @@ def test_one_seed_each_is_not_judged_and_says_what_would(tmp_path: Path) -> None
 def test_the_proposed_seeds_are_those_that_the_command_trains(small: Results) -> None:
     board = leaderboard(small)
     found = matrix(small, board)
-    (answer,) = screen(small).answers
     assert found is not None
-    trainings, command = module.more_seeds(small, found, answer.lines, 2, len(board.finished))
+    best = found.best("")
+    assert best is not None
+    trainings, command = module.more_seeds(small, found, best, board.finished)
     added = int(command.rpartition("=")[2]) - 2
     assert added > 0 and trainings in (0, added * len(board.finished))
 
@@ -144,8 +144,9 @@ def test_fresh_seeds_decide_alone(gamma_folder: Path, tmp_path: Path) -> None:
     assert {line.trial for line in answer.lines} == {one, two}
     results = Results(folder)
     found, count = module.matrix(results, leaderboard(results)), results.specification["replicates"]["count"]
-    assert found is not None
-    _, command = module.more_seeds(results, found, answer.lines, 1, 2)
+    best = None if found is None else found.best("")
+    assert found is not None and best is not None
+    _, command = module.more_seeds(results, found, best, [])
     assert int(command.rpartition("=")[2]) > count + 2, "more than the leader has, whatever the fewest are"
 
 
@@ -252,7 +253,7 @@ def cells_of(trials: list[tuple[str, str, float, float, str, float]], seeds: int
         row = {"trial": name, "status": status, "epochs": epoch, GAMMA: gamma, RATE: rate}
         cells.setdefault(("", loss, network), []).append(row)
         values[name] = {epoch: {100 * at + r: value * (1 + 0.01 * rng.normal()) for r in range(seeds)}}
-    return Matrix(cells, Measured(values, False, dict.fromkeys(values, "")), [GAMMA, RATE])
+    return Matrix(cells, Measured(Goal("val_nll"), values, dict.fromkeys(values, "")), [GAMMA, RATE])
 
 
 def line(*values: tuple[float, float], rate: float = 0.1, seeds: int = 5) -> Matrix:
@@ -260,20 +261,18 @@ def line(*values: tuple[float, float], rate: float = 0.1, seeds: int = 5) -> Mat
     return cells_of([("focal", "mlp", gamma, rate, "completed", value) for gamma, value in values], seeds)
 
 
-def gammas_of(found: Matrix) -> tuple[set[float], set[float]]:
-    """Return the γ that may be the best and the others, of the only cell."""
-    (rows,) = found.cells.values()
-    by_trial = {row["trial"]: float(str(row[GAMMA])) for row in rows}
-    best, worse = which(found, rows, rows[0])
-    assert [*map(set, which(found, rows, None))] == [{*best}, {*worse}], "all are on the line"
-    return {by_trial[trial] for trial in best}, {by_trial[trial] for trial in worse}
+def gammas_of(found: Matrix) -> tuple[set[str], set[str]]:
+    """Return the γ that may be the best and the worse ones, of the only line."""
+    (question,) = settings_of(found, module.chosen_rows(found, ""))
+    return {*question.best}, {*question.worse}
 
 
 def test_values_with_all_else_equal_are_compared() -> None:
-    assert gammas_of(line((1, 0.2), (2, 0.1), (3, 0.1005), (5, 0.3))) == ({2.0, 3.0}, {1.0, 5.0})
-    assert gammas_of(line((1, 0.2), (2, 0.1), (3, 0.15), (5, 0.3))) == ({2.0}, {1.0, 3.0, 5.0})
-    assert gammas_of(line((1, 0.1), (2, 0.1), (3, 0.1), seeds=2)) == ({1.0, 2.0, 3.0}, set())
-    assert gammas_of(line((1, 0.2), (2, 0.1), seeds=1)) == (set(), set())
+    assert gammas_of(line((1, 0.2), (2, 0.1), (3, 0.1005), (5, 0.3))) == ({"2", "3"}, {"1", "5"})
+    assert gammas_of(line((1, 0.2), (2, 0.1), (3, 0.15), (5, 0.3))) == ({"2"}, {"1", "3", "5"})
+    assert gammas_of(line((1, 0.1), (2, 0.1), (3, 0.1), seeds=2)) == ({"1", "2", "3"}, set())
+    single = settings_of(one := line((1, 0.2), (2, 0.1), seeds=1), module.chosen_rows(one, ""))
+    assert [(question.best, question.unknown, question.decided) for question in single] == [(("2",), ("1",), False)]
 
 
 def test_a_line_stands_beside_a_better_configuration() -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.core.statistics.best_set import best_set
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard, selected
 from tests.sweeper.synthetic_sweep import write_sweep
@@ -23,20 +22,11 @@ def test_the_winner_is_the_leaderboards_and_its_values_are_those_of_the_tables(s
     board = leaderboard(sweep)
     answer = selected(sweep, board)
     assert answer is not None
-    trials, found = answer
-    assert board.best is not None and trials[0] == board.best["trial"]
-    assert found.value == pytest.approx(board.best["judged"])
-    assert found.configurations == len(board.finished) and set(trials) <= {row["trial"] for row in board.finished}
-    column, split = board.objective.column, board.objective.split
-    rows = sweep.rows(
-        f"SELECT trial, seed, {column} AS v FROM final WHERE split = '{split}' AND status = 'completed' ORDER BY ALL"
-    )
-    values: dict[str, dict[int, float]] = {}
-    for row in rows:
-        values.setdefault(row["trial"], {})[row["seed"]] = row["v"]  # type: ignore[index, assignment]
-    again = best_set(list(values.values()), board.objective.mode)
-    assert again is not None and {list(values)[at] for at in again.members} == set(trials)
-    assert found.entered == sum(row["status"] != "failed" for row in board.rows)
+    assert board.best is not None and answer.alike[0] == board.best["trial"]
+    assert answer.value.value == pytest.approx(board.best["judged"])
+    assert answer.value.low < answer.value.value < answer.value.high and answer.value.seeds == 3
+    assert set(answer.alike) <= {row["trial"] for row in board.finished}
+    assert answer.entered == sum(row["status"] != "failed" for row in board.rows)
 
 
 def test_one_replicate_each_says_nothing(tmp_path: Path) -> None:
