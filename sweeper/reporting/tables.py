@@ -352,7 +352,7 @@ def paper_table(results: Results, form: str = "latex") -> str:
         [*said, *(part for column in numbers for part in (column[at].text, column[at].verdict())), *mark]
         for at, said in enumerate(words)
     ]
-    return TableText([*heads, *arrows], lines, len(heads), _caption(results, rows), records).written(form)
+    return TableText([*heads, *arrows], lines, len(heads), _caption(results, rows, measured), records).written(form)
 
 
 def _column(rows: Sequence[Row], measured: Measured, name: str) -> list[NumberCell]:
@@ -378,8 +378,10 @@ def _named(name: str) -> str:
     return "ECE after T" if name == "posthoc_temperature_ece" else label(name)
 
 
-def _caption(results: Results, rows: Sequence[Row]) -> str:
-    counts = sorted({int(str(row["replicates"])) for row in rows})
+def _caption(results: Results, rows: Sequence[Row], measured: Sequence[Measured]) -> str:
+    # Of trials with fresh seeds only these are in the cells, so the numbers come from the cells' own values.
+    values = [one.last(row) for one in measured for row in rows]
+    counts = sorted({value.n for value in values if value is not None}) or [0]
     size = plural(counts[0], "replicate") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} replicates"
     rehearsed = "Rehearsal, no results. " if results.rehearsed else ""
     return (

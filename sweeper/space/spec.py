@@ -132,7 +132,8 @@ class Objective(Part):
     Attributes:
         metric: split and name of the metric, e.g. `val_nll`; `sweeper spaces --metrics` lists the names.
         mode: `min` if small values are better, `max` if large ones are.
-        margin: largest difference that counts as no difference, in the first screen and in `compare`; by default 0.01.
+        margin: largest difference of the metric, in its own unit, that counts as no difference; by default every
+            difference counts. Differences in ECE have the margin 0.01, unless the objective is an ECE.
     """
 
     metric: str = "val_nll"

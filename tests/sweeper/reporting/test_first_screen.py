@@ -12,9 +12,11 @@ import pytest
 from sweeper.core.cells import Row
 from sweeper.core.display import as_text
 from sweeper.core.statistics.equivalence import LOWER
+from sweeper.judging import question as codes
 from sweeper.reporting import first_screen as module
 from sweeper.reporting.first_screen import (
     ABOVE_LARGEST,
+    ALONE,
     BELOW_CHANCE,
     BELOW_LARGEST,
     BEST,
@@ -34,14 +36,14 @@ from sweeper.reporting.first_screen import (
     screen_changes,
     settings_of,
 )  # fmt: skip
-from sweeper.reporting.matrix import Key, Matrix, Measured, matrix
+from sweeper.reporting.matrix import Key, Matrix, Measured, matrix, measure
 from sweeper.reporting.page import write_report
 from sweeper.reporting.summary import summary
 from sweeper.reporting.tables import posthoc_tables
 from sweeper.results import Results
 from sweeper.results.leaderboard import Goal, Leaderboard, leaderboard
 from sweeper.results.listing import overview
-from sweeper.results.verdicts import estimates
+from sweeper.results.verdicts import estimates, margin_of, objective_margin
 from tests.sweeper.changed_tables import change
 from tests.sweeper.held import held
 from tests.sweeper.synthetic_sweep import write_sweep
@@ -306,6 +308,69 @@ def test_a_loss_is_alike_worse_or_not_compared() -> None:
     assert one.best == ("a",) and one.decided
     (single,) = loss_and_network(cells_of(done[:3], seeds=1), "")
     assert single.best == ("a",) and len(single.unknown) == 2 and not single.decided
+
+
+def test_a_pair_is_judged_by_all_its_common_seeds_whatever_others_have() -> None:
+    """A rival that differs by a third of a spread needs nine seeds; a third configuration stopped at three."""
+    spread = [0.9, 1.1, 1.0, 0.95, 1.05, 1.02, 0.98, 0.92, 1.08]
+    values = {
+        "c0": {27: {r: 0.1 * v for r, v in enumerate(spread)}},
+        "c1": {27: {r: 0.1 * v * (1.03 + 0.03 * (-1) ** r) for r, v in enumerate(spread)}},
+        "c2": {27: {r: 0.3 * v for r, v in enumerate(spread[:3])}},
+    }
+    rows = [{"trial": name, "status": "completed", "epochs": 27, GAMMA: 0.0, RATE: 0.1} for name in values]
+    measured = Measured(Goal("val_nll"), values, dict.fromkeys(values, ""))
+    assert [measured.worse(rows[0], row) for row in rows[1:]] == [True, True]
+    fewer = {name: {27: {r: v for r, v in by_epoch[27].items() if r < 3}} for name, by_epoch in values.items()}
+    few = Measured(Goal("val_nll"), fewer, dict.fromkeys(values, ""))
+    assert [few.worse(rows[0], row) for row in rows[1:]] == [False, True]
+    seeds = measured.verdicts("c0").of
+    assert (len(seeds["c1"].seeds), len(seeds["c2"].seeds)) == (9, 3)
+
+
+def test_one_added_seed_each_takes_no_verdict_away(gamma_folder: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(gamma_folder, tmp_path / "s", symlinks=True))
+    (before,) = screen(Results(folder)).answers
+
+    def added(rows):  # type: ignore[no-untyped-def]
+        rows.loc[rows["replicate"] == 2, "stage"] = "final"
+        return rows
+
+    change(folder, "evaluations", added)
+    (after,) = screen(Results(folder)).answers
+    assert (after.state, after.seeds, after.fresh) == (before.state, before.seeds, False) and after.seeds == 3
+
+
+def test_rivals_that_were_stopped_are_not_worse(small: Results, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(small.folder, tmp_path / "s", symlinks=True))
+    leader = screen(small).answers[0].leader.trial
+
+    def stopped(rows):  # type: ignore[no-untyped-def]
+        rows.loc[rows["trial"] != leader, "status"] = "early_stopped"
+        return rows
+
+    change(folder, "trials", stopped)
+    (answer,) = screen(Results(folder)).answers
+    assert answer.leader.trial == leader and answer.state == ALONE
+
+
+@pytest.mark.parametrize(
+    ("metric", "margin"), [("val_nll", 0.01), ("val_ece", 0.5), ("val_posthoc_temperature_ece", 0.5)]
+)
+def test_a_margin_in_nll_is_not_applied_to_ece(metric: str, margin: float) -> None:
+    results = SimpleNamespace(specification={"objective": {"metric": metric, "margin": 0.5}})
+    assert margin_of(results) == margin and objective_margin(results) == 0.5  # type: ignore[arg-type]
+
+
+def test_fresh_seeds_in_one_setting_of_the_data_leave_the_others_compared(small: Results) -> None:
+    board = leaderboard(small)
+    axis = "config_dataset_label_noise"
+    rows = [{**row, axis: (0.0, 0.1)[at % 2]} for at, row in enumerate(board.finished)]
+    trials = [str(row["trial"]) for row in rows]
+    values = {trial: {27: {0: 0.1 + at, 1: 0.11 + at, 2: 0.1 + at}} for at, trial in enumerate(trials)}
+    measured = measure(board.objective, values, Leaderboard(rows, (axis,), "", board.objective), {trials[0], trials[2]})
+    assert [*measured.verdicts(trials[1]).of] == trials[1::2] and measured.verdicts(trials[1]).code == codes.BETTER
+    assert {*measured.verdicts(trials[0]).of} == {trials[0], trials[2]}
 
 
 @pytest.mark.parametrize("value", [math.nan, -math.inf])

@@ -156,6 +156,38 @@ def test_what_is_far_behind_is_out_after_the_first_seeds_and_stays_out() -> None
         assert losses and not later
 
 
+def test_the_best_of_a_line_counts_for_its_loss_and_network() -> None:
+    """A γ of the line can lead; a race of contenders alone would not know that network and loss are still open."""
+    played, asked = Played(0), list[dict[str, dict[str, list[str]]]]()
+
+    def racing(values, questions):  # type: ignore[no-untyped-def]
+        asked.append(questions)
+        return ()
+
+    played.stage = replace(played.stage, racing=racing)  # type: ignore[type-var]
+    played.play()
+    line = {trial for trials in asked[-1]["gamma"].values() for trial in trials}
+    for question in ("loss", "network"):
+        assert line <= {trial for trials in asked[-1][question].values() for trial in trials}
+
+
+def test_each_setting_of_the_data_has_a_race_of_its_own() -> None:
+    played = Played(1)
+    for index, values in enumerate(played.state.configurations.values()):
+        values["dataset"] = {"name": "digits", "label_noise": (0.0, 0.3)[index % 2]}
+    rounds = played.play()
+    fresh = {added.trial for added in rounds[0]}
+    settings = {added.values["dataset"]["label_noise"] for added in rounds[0]}
+    assert settings == {0.0, 0.3}
+    for question in ("architecture", "loss"):
+        for setting in settings:
+            own = [a.values for a in rounds[0] if a.values["dataset"]["label_noise"] == setting]
+            assert len({values[question]["name"] for values in own}) == 2
+    assert len(rounds[0]) == FIRST_SEEDS * len(fresh)
+    lines = {added.values["dataset"]["label_noise"] for added in rounds[1] if added.question == "gamma"}
+    assert lines == {0.0, 0.3}
+
+
 def test_every_round_follows_from_the_records_before_it() -> None:
     played = Played(0, resnet=0.9, focal=1.05)
     rounds = played.play()
