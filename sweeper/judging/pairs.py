@@ -18,7 +18,7 @@ import numpy as np
 
 from sweeper.judging.moderation import Prior
 from sweeper.judging.question import Data, Floats, Question
-from sweeper.judging.samples import shared_variance
+from sweeper.judging.samples import GROUPS, shared_variance
 
 #: A pair is compared seed by seed if at least this share of the smaller side's seeds is common.
 SHARE = 0.5
@@ -121,10 +121,11 @@ def pair_of(question: Question, data: Data, candidate: str, rival: str) -> Pair 
     """Return the pair; None if a side has fewer than two seeds (one, if test samples alone decide)."""
     one, other = data.values.get(candidate, {}), data.values.get(rival, {})
     common = tuple(seed for seed in one if seed in other) if question.paired else ()
-    least = 1 if question.samples_only else 2
+    alone = question.samples_only and len(one) == len(other) == 1
+    least = 1 if alone else 2
     paired = len(common) >= max(least, SHARE * min(len(one), len(other)))
     seeds = [common, common] if paired else [tuple(one), tuple(other)]
-    if min(len(one), len(other)) < least or (question.samples_only and not paired):
+    if min(len(one), len(other)) < least or (alone and not paired):
         return None
     sides = [np.array([values[seed] for seed in of]) for values, of in zip((one, other), seeds, strict=True)]
     means = float(sides[0].mean()), float(sides[1].mean())
@@ -132,12 +133,14 @@ def pair_of(question: Question, data: Data, candidate: str, rival: str) -> Pair 
     scores = [_scores(side, mean, relative, question) for side, mean in zip(sides, means, strict=True)]
     step = data.resolution / (np.array(means) if relative else np.ones(2))
     rounding = step**2 / 12  # rounding adds at least this to a variance (Sheppard 1898)
+    samples = _over_samples(question, data, (candidate, rival), seeds, means, relative)
+    if paired and samples == (0.0, GROUPS - 1) and np.array_equal(*scores):
+        rounding = np.zeros(2)  # equal without any group of samples, too: the predictions are the same
     if paired:
         parts: tuple[Part, ...] = (_part(scores[0] - scores[1], float(rounding.sum())),)
     else:
         parts = tuple(_part(score, float(added)) for score, added in zip(scores, rounding, strict=True))
-    samples = _over_samples(question, data, (candidate, rival), seeds, means, relative)
-    if question.samples_only:
+    if alone:
         parts = ()
     used = common if paired else (*seeds[0], *seeds[1])
     estimate = float(scores[0].mean() - scores[1].mean())

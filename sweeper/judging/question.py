@@ -47,7 +47,7 @@ class Question:
         paired: whether a seed's values of two candidates belong together.
         against: the rival of each candidate; empty to compare all with each other.
         among: number of such questions that share the level, e.g. of metrics in one table.
-        samples_only: judge these networks alone, over test samples. The verdict does not hold for other seeds.
+        samples_only: judge a single seed over test samples. The verdict holds for these networks, not for others.
         first: number of seeds at which the question was asked first, if it is asked again after each further one; 0 if
             it is asked once. The k-th time, a pair has 1/k of the error: looking often finds chance differences.
         stage: which seeds the data hold, e.g. `final`.

@@ -39,7 +39,7 @@ LARGEST_STATED = 1.0
 NEARLY = 0.5
 
 #: Standings: the leader, possibly as good, worse, not trained to the end, not compared.
-BEST, ALIKE, WORSE, STOPPED, UNKNOWN = "best", "alike", "worse", "stopped", "unknown"
+BEST, ALIKE, WORSE, STOPPED, UNKNOWN = "best", "alike", codes.WORSE, "stopped", "unknown"
 
 #: States of an answer: all other finalists are worse; some are worse; none is worse; no difference can be judged (one
 #: seed each, or equal values); there is only one finalist; no trial has finished.

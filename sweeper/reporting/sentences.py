@@ -15,8 +15,7 @@ from importlib import resources
 import yaml
 
 from sweeper.core.labels import duration, label, plural
-from sweeper.core.statistics.equivalence import HIGHER, LOWER, NO_DIFFERENCE, OPEN
-from sweeper.judging.question import LEVEL
+from sweeper.judging.question import BETTER, LEVEL, OPEN, SAME, SEEDS
 from sweeper.reporting.first_screen import (
     ALIKE,
     ALONE,
@@ -48,9 +47,9 @@ STANDINGS = {BEST: "best", ALIKE: "as good?", WORSE: "worse", STOPPED: "stopped"
 SHOWN = {
     **STANDINGS,
     UNKNOWN: "not compared",
-    f"{LOWER} change": "lower",
-    f"{HIGHER} change": "higher",
-    f"{NO_DIFFERENCE} change": "≤ x",
+    f"{BETTER} change": "lower",
+    f"{WORSE} change": "higher",
+    f"{SAME} change": "≤ x",
     f"{OPEN} change": "open",
 }
 
@@ -104,7 +103,7 @@ def numbers(answer: Answer) -> str:
     """Return the leader's test ECE (after temperature scaling if that lowers it) and its objective."""
     leader, said = answer.leader, list[str]()
     if leader.change is not None and answer.objective.column != "ece":  # ECE would be stated twice
-        scaled = leader.change.code == LOWER
+        scaled = leader.change.code == BETTER
         at = 0 if scaled else 1
         said.append(f"test ECE {spread(leader.change.means[at], leader.change.deviations[at])}")
         said[-1] += " after temperature scaling" if scaled else ""
@@ -186,9 +185,9 @@ def between_two(one: str, other: str, before: Judgement, after: Judgement) -> st
 def effect(judgement: Judgement, quantity: str) -> str:
     """Return what a side does to a quantity, e.g. `lowers test ECE by 0.036`."""
     return {
-        HIGHER: f"raises {quantity} by {size(judgement):.3f}",
-        LOWER: f"lowers {quantity} by {size(judgement):.3f}",
-        NO_DIFFERENCE: f"changes {quantity} by no more than {bound(judgement)}",
+        WORSE: f"raises {quantity} by {size(judgement):.3f}",
+        BETTER: f"lowers {quantity} by {size(judgement):.3f}",
+        SAME: f"changes {quantity} by no more than {bound(judgement)}",
         OPEN: f"may raise or lower {quantity} ({interval(judgement)})",
     }[judgement.code]
 
@@ -216,20 +215,18 @@ def signed(value: float) -> str:
 
 def interval(judgement: Judgement) -> str:
     """Return the 95 % interval of a difference, e.g. `−0.036 … −0.013`; `one seed` if there is none."""
-    return "one seed" if judgement.verdict is None else " … ".join(signed(end) for end in judgement.verdict.interval)
+    verdict = judgement.verdict
+    return "one seed" if verdict is None else f"{signed(verdict.low)} … {signed(verdict.high)}"
 
 
 def lacking(judgement: Judgement) -> str:
-    """Return the data needed to decide a difference, e.g. `+5 seeds`, `+1.4k samples`, `+5 seeds & 359 samples`."""
+    """Return the data needed to decide a difference: `+5 seeds`, `more seeds` or `more samples`."""
     verdict = judgement.verdict
-    if verdict is None:
+    if verdict is None or (verdict.limited_by == SEEDS and verdict.seeds_needed is None):
         return "more seeds"
-    parts = [plural(verdict.more_seeds, "seed")] if verdict.more_seeds else []
-    samples = verdict.more_samples or 0
-    parts += [f"{samples / 1000:.1f}k samples" if samples >= 1000 else plural(samples, "sample")] if samples else []
-    # With `both`, neither seeds nor samples alone suffice.
-    joined = (" & " if verdict.both else " or ").join(parts) or verdict.limited_by
-    return f"+{joined}" if parts else f"more {joined}"
+    if verdict.seeds_needed is None:  # further seeds would not help: all are measured on the same samples
+        return "more samples"
+    return f"+{plural(verdict.seeds_needed - len(verdict.seeds), 'seed')}"
 
 
 @dataclass(frozen=True)
@@ -264,7 +261,7 @@ def cells(line: Line, answer: Answer) -> Cells:
     change = line.change
     if change is None:
         return Cells(value, standing, "", "", "", "")
-    verdict = {LOWER: "lower", HIGHER: "higher", NO_DIFFERENCE: f"≤ {bound(change)}", OPEN: f"open: {lacking(change)}"}
+    verdict = {BETTER: "lower", WORSE: "higher", SAME: f"≤ {bound(change)}", OPEN: f"open: {lacking(change)}"}
     ece = f"{change.means[1]:.3f} → {change.means[0]:.3f}"
     return Cells(
         value, standing, ece, signed(change.means[0] - change.means[1]), interval(change), verdict[change.code]
@@ -319,9 +316,9 @@ def legend(screen: FirstScreen) -> str:
     alone = {line.setting.split()[0] for line in screen.lines if rows[line.place, line.loss, line.network] > 1}
     settings_too = f", and each {listed(sorted(alone))}" if alone else ""
     said = [f"Finalists: the best of each loss on each network{settings_too}."] if len(screen.lines) > 1 else []
-    seeds = {line.change.verdict.seeds for line in screen.lines if line.change is not None and line.change.verdict}
+    seeds = {len(change.verdict.seeds) for line in screen.lines if (change := line.change) and change.verdict}
     over = "test samples, for this network alone" if seeds == {1} else "seeds and test samples"
     said += [f"Change: test ECE after minus before temperature scaling, its 95 % interval over {over}."]
-    said += ["≤ x: no difference larger than x (two tests of 5 %)."] if NO_DIFFERENCE in verdicts else []
+    said += ["≤ x: no difference larger than x (two tests of 5 %)."] if SAME in verdicts else []
     said += ["open: so many more seeds or test samples may decide."] if OPEN in verdicts else []
     return " ".join(said)

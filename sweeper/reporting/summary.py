@@ -12,7 +12,7 @@ from rich.text import Text
 
 from sweeper.core.cells import float_or_none, int_of, text_of
 from sweeper.core.labels import label, plural
-from sweeper.core.statistics.equivalence import HIGHER, LOWER, NO_DIFFERENCE, OPEN
+from sweeper.judging.question import BETTER, OPEN, SAME
 from sweeper.reporting.first_screen import BEST, STOPPED, WORSE, Answer, FirstScreen, first_screen
 from sweeper.reporting.sentences import (
     between_two,
@@ -196,7 +196,7 @@ def terminal(screen: FirstScreen) -> RenderableType:
     return Group(*parts)
 
 
-MARKS = {LOWER: "✓", HIGHER: "✗", NO_DIFFERENCE: "≈", OPEN: "?"}
+MARKS = {BETTER: "✓", WORSE: "✗", SAME: "≈", OPEN: "?"}
 
 
 def compared(comparisons: Sequence[Estimates]) -> RenderableType:

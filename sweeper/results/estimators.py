@@ -1,40 +1,30 @@
 """Judge a difference in calibration by several estimators, from stored predictions.
 
 "A is better calibrated than B" may hold for ECE with 15 bins but not with 10, before temperature scaling but not after,
-or only for a few seeds. Each estimator is therefore judged separately, with `equivalence`. The judgement is over seeds
-and samples, because a spread over seeds alone would ignore that the test set is a sample. The samples' part of the
-variance comes from the delete-a-group jackknife (Kott 2001, "The delete-a-group jackknife", J. Official Statistics 17,
-Eq. 1). Assumptions: seeds are independent, samples are independent, and an estimator's bias shifts both sides equally.
+or only for a few seeds. Each estimator is therefore a question of its own. The judgement is over seeds and test samples
+(`sweeper.judging`), because a spread over seeds alone would ignore that the test set is a sample. Assumptions: seeds
+are independent, samples are independent, and an estimator's bias shifts both sides equally.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sweeper.core.statistics.equivalence import (
-    NO_DIFFERENCE,
-    OPEN,
-    Pair,
-    Verdict,
-    equivalence,
-    equivalences,
-    sample_parts,
-)
+from sweeper.judging.judge import judge
+from sweeper.judging.question import NOT_COMPARED, OPEN, Data, Question, Verdict
+from sweeper.judging.samples import left_out
 from trainables.metrics.base import SMALLEST_PROBABILITY, Floats, Integers
 from trainables.metrics.binning import equal_width_bin, norm_of_gaps, sums_by_bin
 from trainables.metrics.evaluate import confidence_metrics
 from trainables.metrics.kernel import smooth_calibration_error
 from trainables.metrics.refinement import refinement
 
-#: Number of jackknife groups. 20 groups give 19 degrees of freedom, and without one of them the bins are still filled.
-GROUPS = 20
-
-#: Default of `objective.margin`, the largest difference that counts as no difference: 0.01 of ECE is one percentage
-#: point of confidence.
+#: Largest difference that counts as none unless `objective.margin` says otherwise, in each estimator's own unit: 0.01
+#: of ECE is one percentage point of confidence.
 MARGIN = 0.01
 
 
@@ -107,8 +97,8 @@ class Judgement:
         estimator: its name in ESTIMATORS.
         means: mean of the first and of the second side over the compared seeds.
         deviations: standard deviations of both sides over seeds; NaN for one seed.
-        verdict: verdict on first minus second, which is negative if the first is better. None for a single seed, which
-            decides nothing.
+        verdict: verdict on the first side against the second, BETTER if its estimator is smaller. None for a single
+            seed, which decides nothing.
     """
 
     estimator: str
@@ -118,56 +108,51 @@ class Judgement:
 
     @property
     def code(self) -> str:
-        """LOWER, HIGHER, NO_DIFFERENCE or OPEN."""
+        """BETTER, WORSE, SAME or OPEN."""
         return OPEN if self.verdict is None else self.verdict.code
 
 
-@dataclass(frozen=True)
-class Measured:
-    """One estimator on both sides, seed by seed; the input of `judged_together`."""
-
-    estimator: str
-    pair: Pair
-
-    def judgement(self, verdict: Verdict | None) -> Judgement:
-        """Return the judgement: the pair's means and its verdict."""
-        sides = [np.array([*values.values()]) for values in (self.pair.b, self.pair.a)]
-        # Equal values have no spread to test, but there is certainly no difference.
-        if verdict is None and len(self.pair.a) > 1 and self.pair.a == self.pair.b:
-            verdict = Verdict(NO_DIFFERENCE, 0.0, (0.0, 0.0), 0.0, 0.0, len(self.pair.a))
-        first, second = (float(side.std(ddof=1)) if len(side) > 1 else math.nan for side in sides)
-        return Judgement(self.estimator, (float(sides[0].mean()), float(sides[1].mean())), (first, second), verdict)
+#: Row → the two sides that are compared.
+Pairs = Mapping[str, tuple[Networks, Networks]]
 
 
-def measured(estimator: str, first: Networks, second: Networks) -> Measured | None:
-    """Return one estimator of both sides; None if it has no value.
+def judged(estimator: str, rows: Pairs, margin: float = MARGIN, *, alone: bool = False) -> dict[str, Judgement]:
+    """Return the judgements of one estimator on the rows of a table; rows without a value are left out.
 
-    Only common seeds are compared, in pairs. With fewer than two common seeds, seeds are paired in order.
+    The rows share their estimate of the spread of seeds. Common seeds are compared in pairs.
+
+    Args:
+        estimator: its name in ESTIMATORS.
+        rows: row → first and second side.
+        margin: largest difference that counts as none.
+        alone: judge a side with a single network over test samples alone: for this network, not for other seeds.
     """
-    common = sorted(first.keys() & second.keys())
-    if len(common) < 2:  # unrelated seeds can be paired in any order
-        second = dict(zip(first, second.values(), strict=False))
-        common = [seed for seed in first if seed in second]
-    measure = ESTIMATORS[estimator]
-    a, b = ({seed: measure(side[seed]) for seed in common} for side in (second, first))
-    if not common or not np.isfinite([*a.values(), *b.values()]).all():
-        return None
-    samples = len(first[common[0]].targets)
-    # A fixed seed, so that a report made twice has the same intervals. All seeds of both sides have the same groups,
-    # because they share the samples' difficulty.
-    group = np.random.default_rng(0).permutation(samples) % min(GROUPS, samples)
-    kept = [np.flatnonzero(group != left_out_group) for left_out_group in range(group.max() + 1)]
-    left_out = [[measure(first[s].at(rows)) - measure(second[s].at(rows)) for s in common] for rows in kept]
-    return Measured(estimator, Pair(a, b, sample_parts(np.array(left_out)), samples))
+    values, without = dict[str, dict[int, float]](), dict[str, dict[int, Floats]]()
+    measure, known = ESTIMATORS[estimator], list[str]()
+    for name, sides in rows.items():
+        measured = [{seed: measure(network) for seed, network in side.items()} for side in sides]
+        if all(measured) and all(math.isfinite(value) for side in measured for value in side.values()):
+            known.append(name)
+            for place, (side, of_seeds) in enumerate(zip(sides, measured, strict=True)):
+                values[f"{place} {name}"] = of_seeds
+                without[f"{place} {name}"] = {seed: _left_out(measure, network) for seed, network in side.items()}
+    first, second = ([f"{place} {name}" for name in known] for place in (0, 1))
+    question = Question(
+        first, estimator, margin=margin, level=0.95, against=second, samples_only=alone
+    )  # differences, because an improvement of the same size counts the same
+    of = judge(question, Data(values, without)).of
+    return {name: _judgement(estimator, values[f"0 {name}"], values[f"1 {name}"], of[f"0 {name}"]) for name in known}
 
 
-def judged(estimator: str, first: Networks, second: Networks, margin: float = MARGIN) -> Judgement | None:
-    """Return one estimator's judgement of `first` minus `second`; None if it has no value."""
-    values = measured(estimator, first, second)
-    return None if values is None else values.judgement(equivalence(values.pair, margin))
+def _left_out(measure: Callable[[Scored], float], network: Scored) -> Floats:
+    return left_out(lambda rows: measure(network.at(rows)), len(network.targets))
 
 
-def judged_together(rows: Sequence[Measured], margin: float) -> list[Judgement]:
-    """Return the judgements of one table's rows, which share their estimate of the spread of seeds."""
-    verdicts = equivalences([row.pair for row in rows], margin)
-    return [row.judgement(verdict) for row, verdict in zip(rows, verdicts, strict=True)]
+def _judgement(estimator: str, first: Mapping[int, float], second: Mapping[int, float], verdict: Verdict) -> Judgement:
+    # If the sides were compared seed by seed, their means are over the common seeds.
+    sides = [
+        np.array([v for s, v in side.items() if not verdict.paired or s in verdict.seeds]) for side in (first, second)
+    ]
+    one, other = (float(side.std(ddof=1)) if len(side) > 1 else math.nan for side in sides)
+    means = float(sides[0].mean()), float(sides[1].mean())
+    return Judgement(estimator, means, (one, other), None if verdict.code == NOT_COMPARED else verdict)

@@ -7,7 +7,7 @@ experiments and counts data sets as independent. Here, a sweep is represented by
 network.
 
 Intervals have the level 95 %. For one sweep they are over its seeds and test samples (`estimators`); with a single
-seed, over test samples for this network alone. For several, they are over data sets (`differences.mean_of`): sweeps
+seed, over test samples for this network alone. For several, they are over data sets (`sweeper.judging.means`): sweeps
 with the same test data, and a sweep's networks, count as one value, their mean.
 """
 
@@ -22,10 +22,10 @@ from rich.text import Text
 from sweeper.core.cells import grouped, text_of
 from sweeper.core.display import plain_table
 from sweeper.core.statistics.basics import spread
-from sweeper.core.statistics.differences import mean_of
-from sweeper.core.statistics.equivalence import equivalence, of_one_network
+from sweeper.judging.means import means
+from sweeper.judging.question import Data, Question
 from sweeper.results import Results
-from sweeper.results.estimators import GROUPS, SHOWN, Networks, measured
+from sweeper.results.estimators import SHOWN, Networks, judged
 from sweeper.results.recalibration import method_label, signed
 from sweeper.results.verdicts import BEFORE, TrainedNetworks, best_on_networks, methods_of
 
@@ -73,18 +73,18 @@ class Improvement:
 
 def gain(score: str, before: Networks, after: Networks) -> Gain | None:
     """Return the gain on one network's seeds, over seeds and test samples; None if it has no value."""
-    one = measured(score, after, before)
+    one = judged(score, {"": (after, before)}, 0.0, alone=True).get("")
     if one is None:
         return None
-    verdict = of_one_network(one.pair, GROUPS, 0.0) or equivalence(one.pair, 0.0)
-    interval = None if verdict is None else (-verdict.interval[1], -verdict.interval[0])
-    return Gain(-spread([*one.pair.differences.values()]).mean, interval, len(one.pair.differences))
+    interval = None if one.verdict is None else (-one.verdict.high, -one.verdict.low)
+    return Gain(one.means[1] - one.means[0], interval, len(before) if one.verdict is None else len(one.verdict.seeds))
 
 
 def mean_gain(of_data: Sequence[Sequence[float]]) -> Gain:
     """Return the mean gain over data sets, from the gains on each."""
-    means = [spread(gains).mean for gains in of_data]
-    return Gain(spread(means).mean, mean_of(means).interval(), len(means))
+    values = {"gain": {at: spread(gains).mean for at, gains in enumerate(of_data)}}
+    mean = means(Question(["gain"], "gain", "max", level=0.95), Data(values))["gain"]
+    return Gain(mean.value, None if mean.seeds < 2 else (mean.low, mean.high), mean.seeds)
 
 
 def improvements(sweeps: Sequence[Results]) -> list[Improvement]:
@@ -112,8 +112,8 @@ def improvements(sweeps: Sequence[Results]) -> list[Improvement]:
     for data, one in on_data:
         for score, of_one in one.gains.items():
             values.setdefault(one.method, {}).setdefault(score, {}).setdefault(data, []).append(of_one.value)
-    means = {m: {score: mean_gain([*on.values()]) for score, on in scores.items()} for m, scores in values.items()}
-    return [*each, *(Improvement("mean over data sets", method, gains) for method, gains in means.items())]
+    averaged = {m: {score: mean_gain([*on.values()]) for score, on in of.items()} for m, of in values.items()}
+    return [*each, *(Improvement("mean over data sets", method, gains) for method, gains in averaged.items())]
 
 
 def view(rows: Sequence[Improvement]) -> RenderableType:

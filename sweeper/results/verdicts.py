@@ -16,21 +16,9 @@ import numpy as np
 
 from sweeper.core.cells import Row, grouped, int_of, text_of
 from sweeper.core.errors import SweeperError
-from sweeper.core.statistics.equivalence import of_one_network
 from sweeper.judging.outliers import Outliers, outliers
 from sweeper.results import Results
-from sweeper.results.estimators import (
-    ESTIMATORS,
-    GROUPS,
-    MARGIN,
-    SHOWN,
-    Judgement,
-    Networks,
-    Scored,
-    judged,
-    judged_together,
-    measured,
-)  # fmt: skip
+from sweeper.results.estimators import ESTIMATORS, MARGIN, SHOWN, Judgement, Networks, Scored, judged
 from sweeper.results.leaderboard import Leaderboard, fresh_replicates, leaderboard, objective, replicate_values
 from sweeper.results.predictions import FITTED_ON, MEASURED_ON, StoredPredictions, members_of, require_same_samples
 from sweeper.results.recalibration import UNCALIBRATED, method_label, options_that_differ
@@ -104,9 +92,11 @@ class TrainedNetworks:
         return scored
 
 
-def margin_of(results: Results) -> float:
-    """Return the largest difference in ECE that counts as none: the margin of an objective in ECE, or MARGIN."""
-    return objective_margin(results) or MARGIN if objective(results).column.endswith("ece") else MARGIN
+def margin_of(results: Results, estimator: str = SHOWN) -> float:
+    """Return the largest difference by an estimator that counts as none: `objective.margin`, if that is in its unit."""
+    metric = next((name for name in ("ece", "nll", "brier") if objective(results).column.endswith(name)), "")
+    measures = metric and metric.upper() in estimator.upper() and not estimator.startswith("refinement")
+    return objective_margin(results) or MARGIN if measures else MARGIN
 
 
 def objective_margin(results: Results) -> float:
@@ -139,7 +129,7 @@ def calibration(results: Results, rows: Sequence[Row], *, between: bool = False)
     """
     try:
         # One trial is read first. Its size times the number of rows decides whether the others are read.
-        trained, margin = TrainedNetworks(results, [text_of(rows[0], "trial")]), margin_of(results)
+        trained = TrainedNetworks(results, [text_of(rows[0], "trial")])
         size = sum(logits.size for network in trained.all() for logits in network.logits.values())
         if size * len(rows) > MOST_VALUES:
             return Calibration({})
@@ -151,14 +141,12 @@ def calibration(results: Results, rows: Sequence[Row], *, between: bool = False)
         for row in rows
         if row["trial"] in trained.members
     }
-    rows_of = {trial: row for trial, (before, after) in stages.items() if (row := measured(SHOWN, after, before))}
-    together = judged_together([*rows_of.values()], margin)
-    if "imported" in results.manifest:  # one network alone: no further seed can be trained
-        pairs = [row.judgement(of_one_network(row.pair, GROUPS, margin)) for row in rows_of.values()]
-        together = [one if one.verdict is not None else other for one, other in zip(pairs, together, strict=True)]
-    changes = dict(zip(rows_of, together, strict=True))
+    margin = margin_of(results)
+    pairs = {trial: (after, before) for trial, (before, after) in stages.items() if before and after}
+    # Of an imported network no further seed can be trained, so a single one is judged over test samples.
+    changes = judged(SHOWN, pairs, margin, alone="imported" in results.manifest)
     first_two = zip(*[*stages.values()][:2], strict=True) if between else ()
-    pair = [judged(SHOWN, first, second, margin) for first, second in first_two]
+    pair = [judged(SHOWN, {"": (first, second)}, margin).get("") for first, second in first_two]
     return Calibration(changes, (pair[0], pair[1]) if len(pair) == 2 and pair[0] and pair[1] else None)
 
 
@@ -173,7 +161,7 @@ class Estimates:
         changes: each side after a method, in words → judgements of after minus before.
         seeds: number of seeds of each side.
         samples: number of test samples.
-        margin: largest difference that counts as no difference.
+        margin: largest difference in ECE that counts as no difference.
     """
 
     network: str
@@ -225,7 +213,7 @@ def estimates(
             raise SweeperError(f"{names[0]} and {names[1]} are both {trials[0]}", "name two different ones")
         sides = [TrainedNetworks(results, [trial]) for (results, _), trial in zip((first, second), trials, strict=True)]
         require_same_samples([member for side in sides for member in side.all()])
-        margin, stages, changes = margin_of(first[0]), dict[str, list[Judgement]](), dict[str, list[Judgement]]()
+        stages, changes = dict[str, list[Judgement]](), dict[str, list[Judgement]]()
         before: list[Networks] = []
         for method in methods_of(first[0]):
             after = [side.after(row, method) for side, row in zip(sides, rows, strict=True)]
@@ -233,22 +221,22 @@ def estimates(
             before = before or after
             if not all(after):  # the method could not be fitted on one side
                 continue
-            stages[words] = _by_every(after[0], after[1], margin)
+            stages[words] = _by_every(first[0], after[0], after[1])
             if method != BEFORE:
                 for side, trial, own, raw in zip(names, trials, after, before, strict=True):
-                    rows_of = _by_every(own, raw, margin)
+                    rows_of = _by_every(first[0], own, raw)
                     # The first screen's judgement is used, so that the page has only one verdict on each question. It
                     # judged all finalists together, which estimates the seeds' spread better.
                     said = known.get(trial) if method == TEMPERATURE else None
                     changes[f"{side} {words}"] = [said if said and row.estimator == SHOWN else row for row in rows_of]
         named = (names[0], trials[0]), (names[1], trials[1])
         seeds = len(before[0]), len(before[1])
-        compared.append(Estimates(name, named, stages, changes, seeds, sides[0].samples, margin))
+        compared.append(Estimates(name, named, stages, changes, seeds, sides[0].samples, margin_of(first[0])))
     return compared
 
 
-def _by_every(first: Networks, second: Networks, margin: float) -> list[Judgement]:
-    every = (judged(estimator, first, second, margin) for estimator in ESTIMATORS)
+def _by_every(results: Results, first: Networks, second: Networks) -> list[Judgement]:
+    every = (judged(name, {"": (first, second)}, margin_of(results, name)).get("") for name in ESTIMATORS)
     return [one for one in every if one is not None]
 
 

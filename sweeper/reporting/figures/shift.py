@@ -16,7 +16,8 @@ from typing import Any
 from sweeper.core.cells import Rows, by_trial, floats, grouped, int_of, measured_or_none, measured_values, text_of
 from sweeper.core.labels import label, number, plural
 from sweeper.core.statistics.basics import spread
-from sweeper.core.statistics.spreads import spreads
+from sweeper.judging.means import means
+from sweeper.judging.question import Data, Question
 from sweeper.reporting.figures.base import (
     FIGURES,
     Figure,
@@ -145,8 +146,9 @@ def _means(rows: Rows, column: str, by: str) -> dict[Any, float]:
 def _interval(values: Mapping[str, BySeed], trial: str, mode: str) -> tuple[float, float] | None:
     # The spread is estimated from the replicates of all finished trials. The winner's few replicates would give a wide
     # interval.
-    estimated = spreads([*values.values()], mode)
-    return None if estimated is None else estimated.interval([*values].index(trial))
+    question = Question([*values], "", "max" if mode == "max" else "min", relative=mode == "min", level=0.95)
+    mean = means(question, Data(values))[trial]
+    return None if mean.seeds < 2 else (mean.low, mean.high)
 
 
 def change(

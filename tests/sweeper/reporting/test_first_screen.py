@@ -11,7 +11,6 @@ import pytest
 
 from sweeper.core.cells import Row
 from sweeper.core.display import as_text
-from sweeper.core.statistics.equivalence import LOWER
 from sweeper.judging import question as codes
 from sweeper.reporting import first_screen as module
 from sweeper.reporting.first_screen import (
@@ -106,7 +105,7 @@ def test_a_line_of_values_has_a_row_each_and_a_question(gamma_folder: Path) -> N
     assert len(settings) >= 2 and len({loss for loss, _ in settings}) >= 1
     (question, *_) = [each for each in answer.questions if each.where]
     assert question.name == "γ" and len(question.best) + len(question.worse) >= 2
-    lowered = [line for line in answer.lines if line.change is not None and line.change.code == LOWER]
+    lowered = [line for line in answer.lines if line.change is not None and line.change.code == codes.BETTER]
     assert lowered, "temperature scaling lowers the ECE of a sharpened loss"
 
 

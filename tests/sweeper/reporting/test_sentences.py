@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from sweeper.core.statistics.basics import Spread
-from sweeper.core.statistics.equivalence import HIGHER, LOWER, NO_DIFFERENCE, OPEN, SAMPLES, SEEDS, Verdict
+from sweeper.judging.question import BETTER, OPEN, SAME, SAMPLES, SEEDS, Verdict
 from sweeper.reporting.first_screen import (
     ALIKE,
     ALONE,
@@ -35,7 +35,10 @@ from tests.sweeper.reporting.test_page import Page, squeezed
 
 def judgement(after: float, before: float, code: str, largest: float = 0.0049, **lacks: object) -> Judgement:
     change = after - before
-    verdict = Verdict(code, change, (change - 0.004, change + 0.004), largest, 0.01, 3, **lacks)  # type: ignore[arg-type]
+    verdict = Verdict(
+        code, "ece", "", 0.01, 0.95, "before", change, change - 0.004, change + 0.004, largest, seeds=(0, 1, 2),
+        **lacks,  # type: ignore[arg-type]
+    )  # fmt: skip
     return Judgement("ECE, 15 bins", (after, before), (0.003, 0.004), verdict)
 
 
@@ -46,9 +49,9 @@ def line(loss: str, network: str, standing: str, value: float, change: Judgement
     )
 
 
-LEADER = line("cross_entropy", "resnet8", BEST, 0.047, judgement(0.012, 0.013, NO_DIFFERENCE))
-RIVAL = line("inverse_focal", "resnet8", ALIKE, 0.055, judgement(0.010, 0.020, LOWER))
-MLP = line("cross_entropy", "mlp", WORSE, 0.11, judgement(0.02, 0.021, OPEN, limited_by=SAMPLES, more_samples=1400))
+LEADER = line("cross_entropy", "resnet8", BEST, 0.047, judgement(0.012, 0.013, SAME))
+RIVAL = line("inverse_focal", "resnet8", ALIKE, 0.055, judgement(0.010, 0.020, BETTER))
+MLP = line("cross_entropy", "mlp", WORSE, 0.11, judgement(0.02, 0.021, OPEN, limited_by=SAMPLES))
 LOSS = Question("loss", "", ("cross_entropy", "inverse_focal"), ("focal",), ())
 NETWORK = Question("network", "", ("resnet8",), ("mlp",), ())
 
@@ -110,7 +113,7 @@ def test_what_cannot_be_judged() -> None:
 
 
 def test_temperature_scaling_is_part_of_the_advice_where_it_lowers_the_ece() -> None:
-    leader = replace(LEADER, change=judgement(0.012, 0.040, LOWER))
+    leader = replace(LEADER, change=judgement(0.012, 0.040, BETTER))
     assert "test ECE 0.012 ± 0.003 after temperature scaling, " in lead(replace(ANSWER, leader=leader))
 
 
@@ -119,28 +122,28 @@ def test_two_losses() -> None:
         rival = replace(RIVAL, loss="focal", setting="γ 3")
         return lead(replace(ANSWER, between=(rival, LEADER, before, after))).partition(" Use ")[0]
 
-    raised, alike = judgement(0.056, 0.020, HIGHER), judgement(0.019, 0.0197, NO_DIFFERENCE, 0.0069)
-    open_one = judgement(0.02, 0.018, OPEN, limited_by=SEEDS, more_seeds=4)
+    raised, alike = judgement(0.056, 0.020, WORSE), judgement(0.019, 0.0197, SAME, 0.0069)
+    open_one = judgement(0.02, 0.018, OPEN, limited_by=SEEDS, seeds_needed=7)
     assert two(raised, alike) == (
         "Against cross_entropy, focal γ 3 raises test ECE by 0.036 before temperature scaling and changes it by no "
         "more than 0.007 after it."
     )
     assert "focal γ 3 may raise or lower test ECE (−0.002 … +0.006) before" in two(open_one, alike)
     assert two(alike, open_one).endswith("and may raise or lower it (−0.002 … +0.006) after it.")
-    assert two(judgement(0.01, 0.02, LOWER), raised).endswith("and raises it by 0.036 after it.")
+    assert two(judgement(0.01, 0.02, BETTER), raised).endswith("and raises it by 0.036 after it.")
 
 
 def test_cells() -> None:
     found = [cells(each, ANSWER) for each in ANSWER.lines]
-    assert [cell.verdict for cell in found] == ["≤ 0.005", "lower", "open: +1.4k samples"]
+    assert [cell.verdict for cell in found] == ["≤ 0.005", "lower", "open: more samples"]
     assert [cell.standing for cell in found] == ["best", "as good?", "worse"]
     assert (found[1].ece, found[1].change, found[1].around) == ("0.020 → 0.010", "−0.010", "−0.014 … −0.006")
     same = replace(ANSWER, lines=(LEADER, RIVAL, replace(RIVAL, trial="c00009")))
     assert [cells(each, same).standing for each in same.lines] == ["best", "", ""], "a mark that all have"
     stopped = replace(RIVAL, standing=STOPPED, epoch=9, change=None)
     assert cells(stopped, ANSWER).standing == "stopped at 9" and cells(stopped, ANSWER).verdict == ""
-    both = judgement(0.02, 0.021, OPEN, limited_by=SEEDS, more_seeds=5, more_samples=100, both=True)
-    assert cells(replace(RIVAL, change=both), ANSWER).verdict == "open: +5 seeds & 100 samples"
+    both = judgement(0.02, 0.021, OPEN, limited_by=SEEDS, seeds_needed=8)
+    assert cells(replace(RIVAL, change=both), ANSWER).verdict == "open: +5 seeds"
 
 
 def test_settings() -> None:
@@ -155,7 +158,7 @@ def test_settings() -> None:
 
 def test_every_standing_and_verdict_has_a_tooltip() -> None:
     found = FirstScreen((ANSWER,), "", ())
-    assert {"best", "alike", "worse", "lower change", "no_difference change", "open change"} <= {*words_of(found)}
+    assert {"best", "alike", "worse", "better change", "same change", "open change"} <= {*words_of(found)}
     assert "stopped" not in words_of(found) and "fresh seeds" not in words_of(found)
     assert all(glossaries()[0][word] for word in words_of(found))
 
@@ -188,9 +191,9 @@ def test_the_page_begins_with_the_sentence_and_a_row_for_each_finalist(quickstar
 
 
 def test_no_number_is_cut_in_80_columns_however_much_is_lacking() -> None:
-    lacks = judgement(0.019, 0.020, OPEN, limited_by=SEEDS, more_seeds=10, more_samples=2513, both=True)
+    lacks = judgement(0.019, 0.020, OPEN, limited_by=SEEDS, seeds_needed=13)
     lines = (LEADER, replace(RIVAL, loss="selective_risk", change=lacks), MLP)
     console = Console(width=80, file=io.StringIO())
     console.print(terminal(FirstScreen((replace(ANSWER, lines=lines),), "", ())))
     text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "open: +10 seeds & 2.5k samples" in text and "0.020 → 0.019" in text and "…" not in text
+    assert "open: +10 seeds" in text and "0.020 → 0.019" in text and "…" not in text

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sweeper.core.statistics.equivalence import HIGHER, LOWER, NO_DIFFERENCE, OPEN
-from sweeper.results.estimators import ESTIMATORS, SHOWN, Networks, Scored, judged, judged_together, measured
+from sweeper.judging.question import BETTER, OPEN, SAME, WORSE
+from sweeper.results.estimators import ESTIMATORS, SHOWN, Judgement, Networks, Scored, judged
 from trainables.metrics import evaluate_probabilities
 from trainables.metrics.base import softmax64
 from trainables.metrics.kernel import smooth_ece
@@ -54,36 +54,42 @@ def test_every_estimator_is_the_metric_of_its_name() -> None:
     assert {name: measure(scored) for name, measure in ESTIMATORS.items()} == pytest.approx(expected, rel=1e-12)
 
 
+def judged_one(estimator: str, first: Networks, second: Networks, margin: float = 0.01, **alone: bool) -> Judgement:
+    return judged(estimator, {"": (first, second)}, margin, **alone)[""]
+
+
 def test_one_seed_decides_nothing_and_swapped_sides_turn_the_verdict() -> None:
     rng = np.random.default_rng(2)
     posterior, targets = drawn(rng, 3000)
     good, bad = (networks(rng, posterior, targets, sharpness, 0.05, 5) for sharpness in (1.0, 2.5))
-    one, other = judged("NLL", good, bad), judged("NLL", bad, good)
-    assert one is not None and other is not None and one.verdict is not None and other.verdict is not None
-    assert (one.code, other.code) == (LOWER, HIGHER) and one.means == other.means[::-1]
+    one, other = judged_one("NLL", good, bad), judged_one("NLL", bad, good)
+    assert one.verdict is not None and other.verdict is not None
+    assert (one.code, other.code) == (BETTER, WORSE) and one.means == other.means[::-1]
     assert one.verdict.estimate == -other.verdict.estimate == pytest.approx(one.means[0] - one.means[1])
-    alone = judged("NLL", {0: good[0]}, {0: bad[0]})
-    assert alone is not None and alone.code == OPEN and alone.verdict is None
+    single = {0: good[0]}, {0: bad[0]}
+    alone = judged_one("NLL", *single)
+    assert alone.code == OPEN and alone.verdict is None
+    samples = judged_one("NLL", *single, alone=True)
+    assert samples.code == BETTER, "for this network, over test samples alone"
 
 
 def test_networks_that_predict_almost_the_same_do_not_differ() -> None:
     rng = np.random.default_rng(3)
     posterior, targets = drawn(rng, 3000)
     first, second = (networks(rng, posterior, targets, 1.3, 0.02, 6, luck=0.01) for _ in range(2))
-    found = judged(SHOWN, first, second)
-    assert found is not None and found.code == NO_DIFFERENCE
-    narrow = judged(SHOWN, first, second, margin=1e-5)
-    assert narrow is not None and narrow.code != NO_DIFFERENCE
+    assert judged_one(SHOWN, first, second).code == SAME
+    assert judged_one(SHOWN, first, second, margin=1e-5).code != SAME
 
 
-def test_seeds_without_a_partner_are_left_out_and_different_seeds_compared_in_order() -> None:
+def test_seeds_without_a_partner_are_left_out_and_different_seeds_are_not_paired() -> None:
     rng = np.random.default_rng(4)
     posterior, targets = drawn(rng, 600)
     first, second = (networks(rng, posterior, targets, sharpness, 0.1, 4) for sharpness in (1.0, 1.5))
-    shared = measured("NLL", {seed: first[seed] for seed in (0, 1, 2)}, second)
-    assert shared is not None and {*shared.pair.a} == {*shared.pair.b} == {0, 1, 2}
-    others = measured("NLL", first, {seed + 10: network for seed, network in second.items()})
-    assert others is not None and [*others.pair.a.values()] == [float(each.nll.mean()) for each in second.values()]
+    shared = judged_one("NLL", {seed: first[seed] for seed in (0, 1, 2)}, second)
+    assert shared.verdict is not None and shared.verdict.paired and {*shared.verdict.seeds} == {0, 1, 2}
+    assert shared.means[1] == pytest.approx(np.mean([second[seed].nll.mean() for seed in (0, 1, 2)]))
+    others = judged_one("NLL", first, {seed + 10: network for seed, network in second.items()})
+    assert others.verdict is not None and not others.verdict.paired and len(others.verdict.seeds) == 8
 
 
 @pytest.mark.slow
@@ -101,24 +107,24 @@ def test_at_most_one_verdict_in_twenty_is_wrong(together: bool) -> None:
             posterior, targets = drawn(rng, 400)
             sides = [networks(rng, posterior, targets, *each, seeds, luck) for each in settings]
             for name in names:
-                rows = [row for side in sides[1:] if (row := measured(name, sides[0], side))]
-                pool = [rows] if together else [[row] for row in rows]
-                found = [one for part in pool for one in judged_together(part, MARGIN)]
+                rows = {str(at): (sides[0], side) for at, side in enumerate(sides[1:])}
+                pool = [rows] if together else [{at: row} for at, row in rows.items()]
+                found = [one for part in pool for one in judged(name, part, MARGIN).values()]
                 for one, difference in zip(found, truth[name], strict=True):
                     counts[one.code][0] += 1
                     counts[one.code][1] += not holds(one.code, difference)
     print(counts)
-    said = sum(counts[code][0] for code in (LOWER, HIGHER, NO_DIFFERENCE))
+    said = sum(counts[code][0] for code in (BETTER, WORSE, SAME))
     assert said > 200
     assert sum(wrong for _, wrong in counts.values()) <= 0.05 * said
 
 
-CODES, MARGIN = (LOWER, HIGHER, NO_DIFFERENCE, OPEN), 0.01
+CODES, MARGIN = (BETTER, WORSE, SAME, OPEN), 0.01
 
 
 def holds(code: str, difference: float) -> bool:
     """Return whether a verdict holds of the true difference."""
-    return {LOWER: difference < 0, HIGHER: difference > 0, NO_DIFFERENCE: abs(difference) <= MARGIN, OPEN: True}[code]
+    return {BETTER: difference < 0, WORSE: difference > 0, SAME: abs(difference) <= MARGIN, OPEN: True}[code]
 
 
 def population(settings: list[tuple[float, float]], names: tuple[str, ...], luck: float) -> dict[str, list[float]]:

@@ -14,7 +14,7 @@ from rich.console import Console
 import sweeper
 from sweeper.core.cells import Row
 from sweeper.core.errors import SweeperError
-from sweeper.core.statistics.equivalence import NO_DIFFERENCE
+from sweeper.judging.question import SAME
 from sweeper.reporting.summary import compared
 from sweeper.results import Results
 from sweeper.results.estimators import ESTIMATORS, SHOWN
@@ -100,7 +100,7 @@ def test_two_sweeps_are_compared_by_the_best_of_each_on_every_shared_network(res
     answer = sweeper.compare("a", "b", output=tmp_path)
     found = answer.json["estimators"]
     assert answer.metrics and [name for name, _ in found[0].sides] == ["a", "b"]
-    assert {one.code for stage in found[0].stages.values() for one in stage} == {NO_DIFFERENCE}, "equal predictions"
+    assert {one.code for stage in found[0].stages.values() for one in stage} == {SAME}, "equal predictions"
     with pytest.raises(SweeperError, match="s and s are both c0"):
         estimates((results, None), (results, None))
     alone = sweeper.compare("a", *_on(leaderboard(results).finished, found[0].network)[:2], output=tmp_path)

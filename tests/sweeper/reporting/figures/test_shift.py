@@ -11,7 +11,8 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from sweeper.core.statistics.spreads import spreads
+from sweeper.judging.means import means
+from sweeper.judging.question import Data, Question
 from sweeper.reporting.figures import FIGURES, shift
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
@@ -75,10 +76,8 @@ def test_lines_are_means_over_kinds_with_the_intervals_of_moderated_spreads(fold
                 winner, each = winners(folder, column, severity)
                 groups = {trial: dict(zip(g["seed"], g[column], strict=True)) for trial, g in each.groupby("trial")}
                 mean = float(np.mean([*groups[winner].values()]))
-                expected = spreads([*groups.values()], "min")
-                assert expected is not None
-                high = expected.interval([*groups].index(winner))[1]
-                assert line[at]["high"] == pytest.approx(high)
+                question = Question([*groups], metric, relative=True, level=0.95)
+                assert line[at]["high"] == pytest.approx(means(question, Data(groups))[winner].high)
                 assert [row["value"] for row in marks(panel, "line") if row["line"] == name][at] == pytest.approx(mean)
         assert len(layers(panel, "point")[0]["data"]["values"]) == 2 * len(KINDS) * len(SEVERITIES)
 
