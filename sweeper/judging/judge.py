@@ -18,7 +18,7 @@ from dataclasses import replace
 from sweeper.judging.advice import needed
 from sweeper.judging.levels import weakest
 from sweeper.judging.moderation import Prior
-from sweeper.judging.pairs import Error, Pair, Part, pair_of
+from sweeper.judging.pairs import Error, Pair, pair_of
 from sweeper.judging.question import (
     BETTER,
     NOT_COMPARED,
@@ -48,7 +48,10 @@ def judge(question: Question, data: Data) -> Verdicts:
     """
     pairs = {names: pair_of(question, data, *names) for names in question.pairs}
     known = {names: pair for names, pair in pairs.items() if pair is not None}
-    priors = {paired: _prior([pair for pair in known.values() if pair.paired == paired]) for paired in (True, False)}
+    priors = {
+        paired: Prior.of([(pair.variance, pair.freedom) for pair in known.values() if pair.paired == paired])
+        for paired in (True, False)
+    }
     judged = {names: _Judged(question, pair, pair.error(priors[pair.paired])) for names, pair in known.items()}
     if question.against:
         of = {
@@ -63,15 +66,6 @@ def not_compared(question: Question, data: Data, names: Sequence[str] = ()) -> V
     """Return the verdict on a candidate without a rival, or if one of both has too few seeds."""
     wanted = FIRST_SEEDS if len(names) > 1 and all(data.values.get(name) for name in names) else None
     return Verdict(NOT_COMPARED, question.metric, question.unit, question.margin, question.level, seeds_needed=wanted)
-
-
-def _prior(pairs: Sequence[Pair]) -> Prior:
-    """Return the prior of the pairs' variances; a side that belongs to several pairs counts once."""
-    parts = dict[str, Part]()
-    for pair in pairs:
-        names = [pair.candidate + "\n" + pair.rival] if pair.paired else [pair.candidate, pair.rival]
-        parts |= dict(zip(names, pair.parts, strict=False))
-    return Prior.of([part.variance for part in parts.values()], [part.freedom for part in parts.values()])
 
 
 class _Judged:
@@ -117,10 +111,8 @@ class _Judged:
     def mirrored(self) -> _Judged:
         """Return the same comparison from the rival's side."""
         pair = self.pair
-        other = replace(
-            pair, candidate=pair.rival, rival=pair.candidate, means=pair.means[::-1], estimate=-pair.estimate,
-            parts=pair.parts[::-1],
-        )  # fmt: skip
+        means = pair.means[::-1]
+        other = replace(pair, candidate=pair.rival, rival=pair.candidate, means=means, estimate=-pair.estimate)
         return _Judged(self.question, other, self.error)
 
 

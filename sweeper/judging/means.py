@@ -55,7 +55,7 @@ def means(question: Question, data: Data, chosen_from: int = 1) -> dict[str, Mea
         for name, v in values.items()
         if len(v) > 1
     }
-    prior = Prior.of([*variances.values()], [len(values[name]) - 1 for name in variances])
+    prior = Prior.of([(variance, len(values[name]) - 1) for name, variance in variances.items()])
     known = dict[str, Mean]()
     for name, of in values.items():
         mean = float(of.mean())
@@ -67,7 +67,7 @@ def means(question: Question, data: Data, chosen_from: int = 1) -> dict[str, Mea
         samples = (0.0, 0)
         if all(seed in left_out for seed in data.values[name]):
             samples = shared_variance(np.stack([left_out[seed] for seed in data.values[name]], axis=1) / scale[name])
-        error, side = Error.of([(variance / len(of), freedom)], samples), (1 - question.level) / 2
+        error, side = Error.of((variance / len(of), freedom), samples), (1 - question.level) / 2
         # `worse` reaches towards worse values: luck made a chosen mean too good.
         worse, better = error.reach(side / chosen_from), error.reach(side)
         sign = 1 if question.mode == "min" else -1

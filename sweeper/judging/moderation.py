@@ -35,16 +35,16 @@ class Prior:
     freedom: float
 
     @classmethod
-    def of(cls, variances: Sequence[float], freedoms: Sequence[float]) -> Prior:
-        """Estimate the prior from several variances with their degrees of freedom.
+    def of(cls, variances: Sequence[tuple[float, float]]) -> Prior:
+        """Estimate the prior from several variances, each with its degrees of freedom.
 
         Example:
-            >>> Prior.of([1.0, 1.2, 0.9], [4, 4, 4]).freedom
+            >>> Prior.of([(1.0, 4), (1.2, 4), (0.9, 4)]).freedom
             4.0
         """
         from scipy.special import polygamma, psi  # scipy.stats takes half a second to import
 
-        known = [(s, d) for s, d in zip(variances, freedoms, strict=True) if d > 0 and s > 0]
+        known = [(s, d) for s, d in variances if d > 0 and s > 0]
         if len(known) < 2:  # one pair shows nothing about others
             return cls(known[0][0] if known else 1.0, 0.0)
         half = np.array([d for _, d in known]) / 2

@@ -25,21 +25,6 @@ SHARE = 0.5
 
 
 @dataclass(frozen=True)
-class Part:
-    """One source of a pair's error: the seeds of the pair or of one side, or the test samples.
-
-    Attributes:
-        variance: variance of one seed's value.
-        freedom: degrees of freedom of `variance`.
-        count: number of seeds.
-    """
-
-    variance: float
-    freedom: float
-    count: int
-
-
-@dataclass(frozen=True)
 class Pair:
     """A candidate and its rival.
 
@@ -49,7 +34,9 @@ class Pair:
         paired: whether they are compared seed by seed.
         means: mean value of the candidate and of the rival over these seeds.
         estimate: candidate minus rival on the scale of comparison; above 0, the candidate is worse.
-        parts: one part if paired, else one for each side.
+        variance: variance of the difference of one seed of each side; for equal predictions 0.
+        freedom: degrees of freedom of `variance`; 0 for a single seed.
+        count: number of seeds of the side that has fewer.
         samples: variance over test samples and its degrees of freedom.
         relative: whether the scale is logarithmic.
     """
@@ -60,20 +47,18 @@ class Pair:
     paired: bool
     means: tuple[float, float]
     estimate: float
-    parts: tuple[Part, ...]
+    variance: float
+    freedom: float
+    count: int
     samples: tuple[float, int]
     relative: bool
 
-    @property
-    def count(self) -> int:
-        """Smallest number of seeds of a side."""
-        return min((part.count for part in self.parts), default=1)
-
     def error(self, prior: Prior) -> Error:
-        """Return the error of the estimate, with each part's variance moderated."""
-        moderated = [(prior.moderated(part.variance, part.freedom), part.count) for part in self.parts]
-        terms = [(variance / count, freedom) for (variance, freedom), count in moderated]
-        return Error.of(terms, self.samples)
+        """Return the error of the estimate, with the variance over seeds moderated."""
+        if not self.freedom:  # a single seed is judged over test samples alone
+            return Error.of((0.0, 0.0), self.samples)
+        variance, freedom = prior.moderated(self.variance, self.freedom)
+        return Error.of((variance / self.count, freedom), self.samples)
 
 
 @dataclass(frozen=True)
@@ -94,10 +79,9 @@ class Error:
     seed_freedom: float
 
     @classmethod
-    def of(cls, terms: Sequence[tuple[float, float]], samples: tuple[float, int]) -> Error:
-        """Return the error from independent variances with their degrees of freedom."""
-        seeds = sum(variance for variance, _ in terms)
-        return cls(seeds, samples[0], _satterthwaite([*terms, samples]), _satterthwaite(terms))
+    def of(cls, seeds: tuple[float, float], samples: tuple[float, int]) -> Error:
+        """Return the error from the variances over seeds and over samples with their degrees of freedom."""
+        return cls(seeds[0], samples[0], satterthwaite(seeds, samples), seeds[1])
 
     @property
     def variance(self) -> float:
@@ -111,7 +95,8 @@ class Error:
         return float(stdtrit(self.freedom, 1 - error)) * math.sqrt(self.variance)
 
 
-def _satterthwaite(terms: Sequence[tuple[float, float]]) -> float:
+def satterthwaite(*terms: tuple[float, float]) -> float:
+    """Return the degrees of freedom of a sum of independent variances with theirs."""
     total = sum(variance for variance, _ in terms)
     below = sum(variance**2 / freedom for variance, freedom in terms if freedom > 0)
     return total**2 / below if below > 0 else max((freedom for _, freedom in terms), default=0.0)
@@ -134,17 +119,29 @@ def pair_of(question: Question, data: Data, candidate: str, rival: str) -> Pair 
     step = data.resolution / (np.array(means) if relative else np.ones(2))
     rounding = step**2 / 12  # rounding adds at least this to a variance (Sheppard 1898)
     samples = _over_samples(question, data, (candidate, rival), seeds, means, relative)
-    if paired and samples == (0.0, GROUPS - 1) and np.array_equal(*scores):
+    if paired and samples == (0.0, GROUPS - 1) and np.array_equal(scores[0], scores[1]):
         rounding = np.zeros(2)  # equal without any group of samples, too: the predictions are the same
-    if paired:
-        parts: tuple[Part, ...] = (_part(scores[0] - scores[1], float(rounding.sum())),)
-    else:
-        parts = tuple(_part(score, float(added)) for score, added in zip(scores, rounding, strict=True))
-    if alone:
-        parts = ()
-    used = common if paired else (*seeds[0], *seeds[1])
+    variance, freedom = _of_pairs(*scores) if paired else _of_sides(*scores)
+    count, used = min(map(len, scores)), common if paired else (*seeds[0], *seeds[1])
     estimate = float(scores[0].mean() - scores[1].mean())
-    return Pair(candidate, rival, used, paired, means, estimate, parts, samples, relative)
+    variance += float(rounding.sum())
+    return Pair(candidate, rival, used, paired, means, estimate, variance, freedom, count, samples, relative)
+
+
+def _of_pairs(one: Floats, other: Floats) -> tuple[float, float]:
+    """Return the variance of paired differences and its degrees of freedom."""
+    return float((one - other).var(ddof=1)) if len(one) > 1 else 0.0, len(one) - 1
+
+
+def _of_sides(one: Floats, other: Floats) -> tuple[float, float]:
+    """Return the same for separate seeds, for as many as the smaller side has.
+
+    Degrees of freedom are Welch's (1947), but at most twice the smaller sample's. Without this limit, samples of 3 and
+    12 normal values can have up to 13, since the 3 values may hardly vary by chance.
+    """
+    terms = [(float(side.var(ddof=1)) / len(side), len(side) - 1) for side in (one, other)]
+    few = min(len(one), len(other))
+    return few * sum(variance for variance, _ in terms), min(satterthwaite(*terms), 2 * (few - 1))
 
 
 def _scores(values: Floats, mean: float, relative: bool, question: Question) -> Floats:
@@ -152,11 +149,6 @@ def _scores(values: Floats, mean: float, relative: bool, question: Question) -> 
     if relative:
         return np.asarray(np.log(mean) + values / mean - 1)
     return values if question.mode == "min" else -values
-
-
-def _part(values: Floats, rounding: float) -> Part:
-    spread = float(values.var(ddof=1)) if len(values) > 1 else 0.0
-    return Part(spread + rounding, len(values) - 1, len(values))
 
 
 def _over_samples(

@@ -164,11 +164,11 @@ def test_one_candidate_less_never_takes_a_verdict_away_from_an_equal_pair() -> N
 
 
 def test_the_prior_is_at_most_four_degrees_and_less_where_spreads_differ() -> None:
-    assert Prior.of([1.0, 1.1, 0.9, 1.05], [4] * 4).freedom == MOST
+    assert Prior.of([(s, 4) for s in (1.0, 1.1, 0.9, 1.05)]).freedom == MOST
     random = np.random.default_rng(0)
-    unequal = Prior.of((np.exp(3 * random.standard_normal(30))).tolist(), [9] * 30)
+    unequal = Prior.of([(float(s), 9) for s in np.exp(3 * random.standard_normal(30))])
     assert 0 < unequal.freedom < 1.5
-    assert Prior.of([2.0], [3]).moderated(2.0, 3) == (2.0, 3)
+    assert Prior.of([(2.0, 3)]).moderated(2.0, 3) == (2.0, 3)
 
 
 def test_levels_under_unequal_spreads_and_correlated_seeds() -> None:
