@@ -1,20 +1,16 @@
 """How often the verdicts of `sweeper.judging` are wrong and how often they decide, by simulation.
 
-    python -m tests.benchmarks.simulated_judge [--draws 1000]
+`tests/benchmarks/bench_statistics.py` runs these simulations. Draws come from laws that the judge does not assume:
+spreads that are equal, log-normal, 15 : 1 or one candidate's six times the others'; values that are log-normal,
+heavy-tailed (Student's t₃) or skewed; seeds that are separate or common, with correlations up to .98; one seed in
+five in a bad optimum. Real seeds come from `quickstart_seeds.csv`.
 
-Draws come from laws that the judge does not assume: spreads that are equal, log-normal, 15 : 1 or one candidate's six
-times the others'; values that are log-normal, heavy-tailed (Student's t₃) or skewed; seeds that are separate or common,
-with correlations up to .98; one seed in five in a bad optimum. Real seeds come from `quickstart_seeds.csv`.
-
-Level: all true means are equal (or equal to the margin), and a verdict says otherwise. Power: three quarters of the
-candidates are worse by three median spreads of a seed's difference, and a verdict says so.
+Level: all true means are equal, and a verdict says otherwise. Power: three quarters of the candidates are worse by
+three median spreads of a seed (or by another distance), and a verdict says so.
 """
 
-import argparse
 import csv
-import multiprocessing
-import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -41,6 +37,7 @@ class Law:
         noise: distribution of a seed's error.
         correlation: of two candidates' errors on a common seed; None for separate seeds.
         bad: share of seeds in a bad optimum, worse by 20 spreads.
+        distance: of three quarters of the candidates from the best, in spreads; for power.
     """
 
     spreads: str = "equal"
@@ -49,12 +46,15 @@ class Law:
     seeds: int = 3
     candidates: int = 8
     bad: float = 0.0
+    distance: float = 3.0
 
     def text(self) -> str:
         """Return the law in words."""
-        seeds = "separate seeds" if self.correlation is None else f"correlation {self.correlation:g}"
-        parts = [f"{self.spreads} spreads", self.noise, seeds, f"n = {self.seeds}"]
-        return ", ".join(parts + [f"{self.bad:.0%} of seeds bad"] * (self.bad > 0))
+        parts = [f"{self.spreads} spreads, k = {self.candidates}, n = {self.seeds}"]
+        parts += [f"three quarters worse by {self.distance:g} spreads"] * (self.distance != 3.0)
+        parts += [self.noise] * (self.noise != "log-normal")
+        parts += [] if self.correlation is None else [f"common seeds, correlation {self.correlation:g}"]
+        return "; ".join(parts + [f"{self.bad:.0%} of seeds bad"] * (self.bad > 0))
 
 
 def spreads_of(law: Law, rng: np.random.Generator) -> Floats:
@@ -90,7 +90,7 @@ def errors(law: Law, rng: np.random.Generator) -> Floats:
 def drawn(law: Law, rng: np.random.Generator, *, apart: bool) -> tuple[dict[str, dict[int, float]], Floats]:
     """Return candidate → seed → value, smaller is better, and the true means, [k]."""
     spread, k = spreads_of(law, rng), law.candidates
-    worse = np.where(np.arange(k) < max(1, k // 4), 0.0, 3 * float(np.median(spread)))[:, None] * apart
+    worse = np.where(np.arange(k) < max(1, k // 4), 0.0, law.distance * float(np.median(spread)))[:, None] * apart
     if law.noise == "log-normal":  # the exponential of normal values, with equal true means
         table, truth = np.exp(worse + spread * errors(law, rng) - spread**2 / 2), np.exp(worse)
     else:
@@ -107,18 +107,36 @@ def best_of(values: Values, first: int = 0) -> Verdicts:
 
 
 @dataclass(frozen=True)
-class Rate:
-    """How often a verdict is wrong, and how often it decides."""
+class Simulated:
+    """How often one statement failed.
 
-    question: str
-    law: str
+    Attributes:
+        statement: the statement, and how it fails.
+        condition: the law under which it was simulated.
+        draws: number of statements.
+        rate: how often it failed.
+        nominal: how often it may fail; None where nothing is promised.
+        power: how often it said what it could; None where it cannot.
+    """
+
+    statement: str
+    condition: str
     draws: int
-    wrong: float
-    stated: float
-    power: float
+    rate: float
+    nominal: float | None
+    power: float | None
+
+    @property
+    def error(self) -> float:
+        """The simulation's standard error of `rate`; for a rate of 0 that of one failure."""
+        share = max(self.rate, 1 / max(1, self.draws))
+        return float(np.sqrt(share * max(0.0, 1 - share) / max(1, self.draws)))
 
 
-def simulate_best(law: Law, draws: int, ask: Callable[[Values], tuple[set[str], float]]) -> list[Rate]:
+BEST, LOST = "best set: the truly best one is left out", "the leader loses more than is said"
+
+
+def simulate_best(law: Law, draws: int, ask: Callable[[Values], tuple[set[str], float]]) -> list[Simulated]:
     """Return how often the truly best is called worse, and how often the leader loses more than is said.
 
     Args:
@@ -137,8 +155,8 @@ def simulate_best(law: Law, draws: int, ask: Callable[[Values], tuple[set[str], 
         means = {name: np.mean([*by_seed.values()]) for name, by_seed in values.items()}
         lost += truth[int(min(means, key=lambda name: means[name]))] > truth[0] * (1 + share) * (1 + 1e-9)
     return [
-        Rate("best of 8: the truly best is called worse", law.text(), draws, wrong / draws, 0.1, found / there),
-        Rate("best of 8: the leader loses more than is said", law.text(), draws, lost / draws, 0.1, float("nan")),
+        Simulated(BEST, law.text(), draws, wrong / draws, 0.1, found / there),
+        Simulated(LOST, law.text(), draws, lost / draws, 0.1, None),
     ]
 
 
@@ -191,7 +209,9 @@ def ask_changes(data: Data) -> list[str]:
     return [verdicts[row].code for row in rows]
 
 
-def simulate_changes(noise: str, seeds: int, draws: int, ask: Callable[[Data], list[str]] = ask_changes) -> list[Rate]:
+def simulate_changes(
+    noise: str, seeds: int, draws: int, ask: Callable[[Data], list[str]] = ask_changes
+) -> list[Simulated]:
     """Return how often a verdict on a change is wrong, by its code."""
     rng, wrong, said, right = np.random.default_rng(seeds), dict[str, int](), dict[str, int](), 0
     for _ in range(max(1, draws // 8)):
@@ -201,16 +221,16 @@ def simulate_changes(noise: str, seeds: int, draws: int, ask: Callable[[Data], l
             right += code == {0.0: SAME, 2.0: WORSE, 1.01: WORSE}.get(truth, BETTER)
     count = sum(said.values())
     text = f"8 rows, {noise} errors, log-normal spreads, n = {seeds}"
-    every = Rate("change: a verdict is wrong", text, count, sum(wrong.values()) / count, 0.05, right / count)
+    every = Simulated("change: a verdict is wrong", text, count, sum(wrong.values()) / count, 0.05, right / count)
     each = [
-        Rate(f"change: “{code}” is wrong", text, said[code], wrong[code] / count, 0.05, said[code] / count)
+        Simulated(f"change: “{code}” is wrong", text, said[code], wrong[code] / count, 0.05, said[code] / count)
         for code in (BETTER, WORSE, SAME)
         if code in said
     ]
     return [every, *each]
 
 
-def simulate_race(law: Law, draws: int, most: int = 8) -> list[Rate]:
+def simulate_race(law: Law, draws: int, most: int = 8) -> list[Simulated]:
     """Return how often a race from three to `most` common seeds ends with the truly best called worse."""
     rng, wrong, decided, spent = np.random.default_rng(2), 0, 0, 0
     for apart in (False, True):
@@ -223,7 +243,7 @@ def simulate_race(law: Law, draws: int, most: int = 8) -> list[Rate]:
     text = (
         f"{law.text().rpartition(',')[0]}, 3 to {most} seeds, {spent / draws:.0f} of {most * law.candidates} trainings"
     )
-    return [Rate("race: the truly best is called worse", text, draws, wrong / draws, 0.1, decided / draws)]
+    return [Simulated("race: the truly best is called worse", text, draws, wrong / draws, 0.1, decided / draws)]
 
 
 def race(values: Values, most: int) -> tuple[Verdicts, int]:
@@ -239,7 +259,7 @@ def race(values: Values, most: int) -> tuple[Verdicts, int]:
         held |= {name: held[name] + 1 for name in asked if held[name] == least}
 
 
-def simulate_advice(draws: int) -> list[Rate]:
+def simulate_advice(draws: int) -> list[Simulated]:
     """Return how often the advised number of seeds does not decide; one in five is promised."""
     rng, asked, failed, silent = np.random.default_rng(3), 0, 0, 0
     for _ in range(draws):
@@ -255,7 +275,7 @@ def simulate_advice(draws: int) -> list[Rate]:
             later = {name: {r: v for r, v in by_seed.items() if r < wanted} for name, by_seed in values.items()}
             asked, failed = asked + 1, failed + (best_of(later).code == OPEN)
     return [
-        Rate(
+        Simulated(
             "advice: so many seeds do not decide",
             f"4 candidates, {silent} without a number",
             asked,
@@ -266,7 +286,7 @@ def simulate_advice(draws: int) -> list[Rate]:
     ]
 
 
-def simulate_outliers(draws: int) -> list[Rate]:
+def simulate_outliers(draws: int) -> list[Simulated]:
     """Return how often healthy seeds are flagged in a sweep, and the share of bad seeds found where two are good."""
     rates = []
     for spreads in ("equal", "15 : 1"):
@@ -283,7 +303,9 @@ def simulate_outliers(draws: int) -> list[Rate]:
                 found += sum(findable[at] for at in flagged(table))
                 there += int(findable.sum())
             text = f"8 candidates, {spreads} spreads, n = {seeds}; bad by 20 spreads"
-            rates.append(Rate("outliers: a healthy seed is flagged", text, draws, healthy / draws, 0.01, found / there))
+            rates.append(
+                Simulated("outliers: a healthy seed is flagged", text, draws, healthy / draws, 0.01, found / there)
+            )
     return rates
 
 
@@ -293,7 +315,9 @@ def flagged(table: Floats) -> list[tuple[int, int]]:
     return [(int(name), int(str(seed))) for name, seed in outliers(values, "min").flagged]
 
 
-def simulate_real(metric: str, seeds: int, draws: int, ask: Callable[[Values], tuple[set[str], float]]) -> list[Rate]:
+def simulate_real(
+    metric: str, seeds: int, draws: int, ask: Callable[[Values], tuple[set[str], float]]
+) -> list[Simulated]:
     """Return the same for the quickstart's finalists, whose seeds are drawn from 32; sixteen others are the truth."""
     with SEEDS.open() as file:
         rows = list(csv.DictReader(file))
@@ -306,61 +330,27 @@ def simulate_real(metric: str, seeds: int, draws: int, ask: Callable[[Values], t
         truth, worse = ask(_table(table[:, order[16:]]))[0] - {best}, ask(_table(table[:, order[:seeds]]))[0]
         wrong, found, there = wrong + (best in worse), found + len(worse & truth), there + len(truth)
     text = f"quickstart's {len(trials)} finalists, {metric}, n = {seeds}"
-    return [Rate("best of 8: the truly best is called worse", text, draws, wrong / draws, 0.1, found / there)]
+    return [Simulated(BEST, text, draws, wrong / draws, 0.1, found / there)]
 
 
 def _table(table: Floats) -> Values:
     return {str(at): dict(enumerate(row.tolist())) for at, row in enumerate(table)}
 
 
-def jobs(draws: int) -> list[Callable[[], list[Rate]]]:
-    """Return all simulations."""
-    best = [lambda law=law: simulate_best(law, draws, ask_judge) for law in LAWS]
-    race_laws = [Law(correlation=rho, spreads=s) for rho in (0.0, 0.9) for s in ("equal", "log-normal", "15 : 1")]
-    races = [lambda law=law: simulate_race(law, draws // 4) for law in race_laws]
-    every = [
-        lambda noise=noise, n=n: simulate_changes(noise, n, draws * 4)
-        for noise in ("normal", "t₃", "skewed")
-        for n in (2, 3, 5)
+#: Laws of the races.
+RACES = [Law(spreads, correlation=rho) for rho in (0.0, 0.9) for spreads in ("equal", "log-normal", "15 : 1")]
+
+
+def tasks(draws: int) -> list[tuple[Callable[..., list[Simulated]], tuple[object, ...]]]:
+    """Return all simulations and their arguments."""
+    apart = [Law(correlation=None, seeds=n, distance=d) for d in (1.0, 2.0, 4.0, 8.0) for n in (2, 3, 5, 8)]
+    real = [(metric, n) for metric in ("nll", "posthoc_temperature_nll", "ece", "accuracy") for n in (2, 3, 5)]
+    noises = [(noise, n) for noise in ("normal", "t₃", "skewed") for n in (2, 3, 5)]
+    return [
+        *((simulate_real, (metric, n, draws // 2, ask_judge)) for metric, n in real),
+        *((simulate_best, (law, draws, ask_judge)) for law in (*LAWS, *apart)),
+        *((simulate_race, (law, draws // 4)) for law in RACES),
+        *((simulate_changes, (noise, n, draws * 4)) for noise, n in noises),
+        (simulate_advice, (draws,)),
+        (simulate_outliers, (draws,)),
     ]
-    metrics = ("nll", "posthoc_temperature_nll", "ece", "accuracy")
-    real = [lambda m=m, n=n: simulate_real(m, n, draws // 2, ask_judge) for m in metrics for n in (2, 3, 5)]
-    return [*best, *real, *every, *races, lambda: simulate_advice(draws), lambda: simulate_outliers(draws)]
-
-
-def table(rates: Iterable[Rate]) -> str:
-    """Return a Markdown table."""
-    lines = ["| question | under | draws | wrong | stated | power |", "|---|---|---|---|---|---|"]
-    for rate in rates:
-        error = np.sqrt(max(rate.wrong, 1 / rate.draws) * (1 - rate.wrong) / rate.draws)
-        power = "" if np.isnan(rate.power) else f"{rate.power:.2f}"
-        cells = (
-            rate.question,
-            rate.law,
-            f"{rate.draws:,}",
-            f"{rate.wrong:.3f} ± {error:.3f}",
-            f"{rate.stated:g}",
-            power,
-        )
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def run(numbered: tuple[int, int]) -> list[Rate]:
-    """Run one simulation of `jobs`."""
-    draws, at = numbered
-    return jobs(draws)[at]()
-
-
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--draws", type=int, default=1000)
-    draws = parser.parse_args().draws
-    with multiprocessing.get_context("fork").Pool(os.cpu_count()) as pool:
-        rates = pool.imap(run, [(draws, at) for at in range(len(jobs(draws)))])
-        print(table(rate for some in rates for rate in some))
-
-
-if __name__ == "__main__":
-    main()
