@@ -16,9 +16,11 @@ from sweeper.core.labels import describe, number, short
 from sweeper.core.statistics.basics import Spread
 from sweeper.judging import question as codes
 from sweeper.judging.levels import Levels, levels
+from sweeper.judging.means import Mean
 from sweeper.judging.question import Verdicts
 from sweeper.reporting.matrix import Key, Matrix, matrix
 from sweeper.results import Results
+from sweeper.results.deployed import Deployed
 from sweeper.results.estimators import Judgement
 from sweeper.results.leaderboard import FINISHED, Goal, Leaderboard, leaderboard
 from sweeper.results.listing import Overview, overview
@@ -49,6 +51,21 @@ DECIDED, NEARLY_DECIDED, NOT_DECIDED, NOT_JUDGED, ALONE, UNFINISHED = (
 
 
 @dataclass(frozen=True)
+class Use:
+    """A finalist without and with temperature scaling.
+
+    Attributes:
+        nll: mean test NLL before and after.
+        accuracy: mean test accuracy, which temperature scaling does not change.
+        standing: BEST, ALIKE, WORSE or UNKNOWN by test NLL after temperature scaling.
+    """
+
+    nll: tuple[float, float]
+    accuracy: Mean
+    standing: str
+
+
+@dataclass(frozen=True)
 class Line:
     """A finalist. If no configuration of a loss on a network was trained to the end, the best of them.
 
@@ -62,6 +79,7 @@ class Line:
         standing: BEST, ALIKE, WORSE, STOPPED or UNKNOWN.
         value: mean and spread of the objective over seeds.
         change: test ECE after minus before temperature scaling; None if it was not measured.
+        used: how the finalist does without and with temperature scaling; None without stored predictions.
     """
 
     place: str
@@ -74,6 +92,7 @@ class Line:
     standing: str
     value: Spread
     change: Judgement | None
+    used: Use | None = None
 
     @property
     def words(self) -> str:
@@ -128,6 +147,7 @@ class Answer:
         command: command that would decide the open questions; empty if there are none, or if trials are still to be
             trained.
         seconds: mean duration of a training; None if unknown.
+        deployed: verdicts on the finalists without and with temperature scaling; None without stored predictions.
     """
 
     place: str
@@ -145,6 +165,7 @@ class Answer:
     trainings: int
     command: str
     seconds: float | None
+    deployed: Deployed | None = None
 
     @property
     def is_bounded(self) -> bool:
@@ -220,7 +241,8 @@ def answer_of(results: Results, board: Leaderboard, grid: Matrix, place: str, *,
     pair = two_of_one_network(finalists)
     # The differences are over seeds and test samples, so they need stored predictions. The pair's order determines the
     # sign.
-    measured = calibration(results, pair or finalists, between=pair is not None) if finalists else Calibration({})
+    between, first = pair is not None, grid.decides.first
+    measured = calibration(results, pair or finalists, between=between, first=first) if finalists else Calibration({})
     lines = tuple(
         line_of(grid, key, row, best, setting, measured) for key, rows in shown.items() for row, setting in rows
     )
@@ -237,7 +259,7 @@ def answer_of(results: Results, board: Leaderboard, grid: Matrix, place: str, *,
     return Answer(
         place, state, running, board.objective, leader, lost, relative, asked, lines,
         None if measured.between is None else (sides[0], sides[1], *measured.between),
-        seeds, fresh, trainings, command, seconds_of(results, finalists),
+        seeds, fresh, trainings, command, seconds_of(results, finalists), measured.deployed,
     )  # fmt: skip
 
 
@@ -312,7 +334,18 @@ def line_of(grid: Matrix, key: Key, row: Row, best: Row, setting: str, measured:
     standing = STOPPED if row["status"] != FINISHED else BEST if row is best else standing
     words, gamma = describe(row, names) if names else "", row.get("config_loss_gamma")
     setting = setting or (f"{short('config_loss_gamma')} {number(gamma)}" if numeric(gamma) else "")
-    return Line(*key, setting, trial, words, int_of(row, "epochs"), standing, value, measured.changes.get(trial))
+    change, used = measured.changes.get(trial), use_of(measured.deployed, trial)
+    return Line(*key, setting, trial, words, int_of(row, "epochs"), standing, value, change, used)
+
+
+def use_of(deployed: Deployed | None, trial: str) -> Use | None:
+    """Return how a finalist does without and with temperature scaling; None if that is unknown."""
+    if deployed is None or trial not in deployed.nll:
+        return None
+    code = deployed.after.of[trial].code if trial in deployed.after.of else codes.NOT_COMPARED
+    standing = {codes.WORSE: WORSE, codes.NOT_COMPARED: UNKNOWN}.get(code, ALIKE)
+    leads = trial == deployed.after.leader
+    return Use(deployed.nll[trial], deployed.accuracy[trial], BEST if leads else standing)
 
 
 def loss_and_network(grid: Matrix, place: str) -> list[Question]:

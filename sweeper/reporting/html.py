@@ -23,7 +23,17 @@ from sweeper.core.labels import STATUS_WORDS, plural
 from sweeper.reporting.figures import drawing
 from sweeper.reporting.figures.base import DASHES, Figure
 from sweeper.reporting.figures.drawing import CONFIG, SUFFIXES, chart, javascript, json_text, require_format
-from sweeper.reporting.sentences import SHOWN, cells, glossaries, lead, objective_words, remedy, settings, words_of
+from sweeper.reporting.sentences import (
+    SHOWN,
+    cells,
+    deployment,
+    glossaries,
+    lead,
+    objective_words,
+    remedy,
+    settings,
+    words_of,
+)
 from sweeper.results import Results
 from trainables.files.atomic import write_text
 
@@ -46,7 +56,8 @@ def _environment() -> jinja2.Environment:
     made.filters |= {"pretty": pretty, "json": json_text, "chart": chart, "as_html": as_html}
     made.globals.update(
         data_script=data_script, words=STATUS_WORDS, served=False, theme=CONFIG, dashes=DASHES,
-        lead=lead, remedy=remedy, cells=cells, settings=settings, objective_words=objective_words, words_of=words_of,
+        lead=lead, deployment=deployment, remedy=remedy, cells=cells, settings=settings,
+        objective_words=objective_words, words_of=words_of,
         glossary=glossaries()[0], shown=SHOWN, further_words=glossaries()[1],
         style=Markup(FILES.joinpath("page.css").read_text("utf-8")),
         script=Markup(FILES.joinpath("page.js").read_text("utf-8")),

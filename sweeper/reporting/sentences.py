@@ -15,7 +15,8 @@ from importlib import resources
 import yaml
 
 from sweeper.core.labels import duration, label, plural
-from sweeper.judging.question import BETTER, LEVEL, OPEN, SAME, SEEDS
+from sweeper.judging.means import Mean
+from sweeper.judging.question import BETTER, LEVEL, NOT_COMPARED, OPEN, SAME, SEEDS
 from sweeper.reporting.first_screen import (
     ALIKE,
     ALONE,
@@ -31,6 +32,7 @@ from sweeper.reporting.first_screen import (
     FirstScreen,
     Line,
     Question,
+    Use,
 )  # fmt: skip
 from sweeper.results.estimators import Judgement
 from trainables.registry import OWN
@@ -56,7 +58,9 @@ SHOWN = {
 
 def sentences(screen: FirstScreen) -> list[str]:
     """Return the screen's sentences: one lead per setting of the data set, or the reason why there is none."""
-    return [" ".join(filter(None, [lead(answer), remedy(answer)])) for answer in screen.answers] or [screen.missing]
+    return [
+        " ".join(filter(None, [lead(answer), deployment(answer), remedy(answer)])) for answer in screen.answers
+    ] or [screen.missing]
 
 
 def lead(answer: Answer) -> str:
@@ -236,6 +240,9 @@ class Cells:
     Attributes:
         value: the objective.
         standing: standing compared with the leader; empty if all lines have the same standing.
+        accuracy: test accuracy.
+        nll: test NLL before → after temperature scaling.
+        after: standing by the latter; empty if it is unknown.
         ece: test ECE before → after temperature scaling.
         change: after minus before.
         around: 95 % interval of the change.
@@ -244,6 +251,9 @@ class Cells:
 
     value: str
     standing: str
+    accuracy: str
+    nll: str
+    after: str
     ece: str
     change: str
     around: str
@@ -258,14 +268,50 @@ def cells(line: Line, answer: Answer) -> Cells:
     same = len({other.standing for other in answer.lines if other.standing != BEST}) == 1 and len(answer.lines) > 2
     standing = STANDINGS[line.standing] if line.standing != STOPPED else f"stopped at {line.epoch}"
     standing = "" if answer.state in (NOT_JUDGED, ALONE) or (same and line.standing in (ALIKE, UNKNOWN)) else standing
-    change = line.change
+    change, used = line.change, ("", "", "") if line.used is None else use(line.used, answer)
     if change is None:
-        return Cells(value, standing, "", "", "", "")
+        return Cells(value, standing, *used, "", "", "", "")
     verdict = {BETTER: "lower", WORSE: "higher", SAME: f"≤ {bound(change)}", OPEN: f"open: {lacking(change)}"}
     ece = f"{change.means[1]:.3f} → {change.means[0]:.3f}"
     return Cells(
-        value, standing, ece, signed(change.means[0] - change.means[1]), interval(change), verdict[change.code]
+        value, standing, *used, ece, signed(change.means[0] - change.means[1]), interval(change), verdict[change.code]
     )
+
+
+def use(of: Use, answer: Answer) -> tuple[str, str, str]:
+    """Return a finalist's accuracy, NLL without and with temperature scaling, and its standing with it."""
+    compared = answer.deployed is not None and answer.deployed.after.code != NOT_COMPARED
+    nll = " → ".join(f"{value:.3f}" for value in of.nll)
+    return f"{of.accuracy.value:.3f}", nll, STANDINGS[of.standing] if compared else ""
+
+
+def deployment(answer: Answer) -> str:
+    """Return which finalist to use with temperature scaling, and what it costs in accuracy; empty if unknown."""
+    lines = {line.trial: line for line in answer.lines if line.used is not None}
+    if answer.deployed is None or answer.state == UNFINISHED or not lines:
+        return ""
+    verdicts = answer.deployed.after
+    best = lines.get(verdicts.leader or "", answer.leader)
+    if best.used is None:
+        return ""
+    measured = f"test NLL {best.used.nll[1]:.3f}, accuracy {share(best.used.accuracy)}"
+    if verdicts.code == NOT_COMPARED:
+        return f"With temperature scaling: {measured}."
+    alike = [name(line) for trial, line in lines.items() if verdicts.of[trial].code in (SAME, OPEN)]
+    alike = [other for other in dict.fromkeys(alike) if other != name(best)]
+    sure = f"{listed(alike)} may be as good" if alike else f"every other finalist is worse ({SURE} sure)"
+    if best is answer.leader:
+        return f"With temperature scaling it leads, too: {measured}; {sure}."
+    other = answer.leader.used
+    against = "" if other is None else f" {name(answer.leader)}: {other.nll[1]:.3f}, {share(other.accuracy)}."
+    return f"With temperature scaling the order is another one: {name(best)} leads, {measured}; {sure}.{against}"
+
+
+def share(mean: Mean) -> str:
+    """Return a share in percent with its interval, e.g. `97.8 % (96.1–98.9)`."""
+    if math.isnan(mean.low):
+        return f"{100 * mean.value:.1f} %"
+    return f"{100 * mean.value:.1f} % ({100 * max(0.0, mean.low):.1f}–{100 * min(1.0, mean.high):.1f})"
 
 
 def settings(answer: Answer) -> list[str]:

@@ -17,6 +17,7 @@ from sweeper.reporting.first_screen import BEST, STOPPED, WORSE, Answer, FirstSc
 from sweeper.reporting.sentences import (
     between_two,
     cells,
+    deployment,
     interval,
     lacking,
     lead,
@@ -136,7 +137,25 @@ def searcher_lines(results: Results) -> list[str]:
 #: Largest number of finalists in the terminal; the report shows all.
 MOST_LINES = 14
 
+#: Columns of the finalists.
+NLL, AFTER, ACCURACY = "test NLL → after T", "NLL after T", "accuracy"
+CHANGE, INTERVAL, VERDICT = "change", "95 %", "verdict"
+
+#: Columns that a narrow console loses, the first one first. The verdict already contains the change's sign.
+DROPPED = (INTERVAL, CHANGE, VERDICT, NLL, ACCURACY)
+
 STYLES = {BEST: "bold", WORSE: "dim", STOPPED: "dim"}
+
+
+def marked(values: Sequence[tuple[str, str]]) -> list[str]:
+    """Return values, aligned to the right, each with its mark.
+
+    Example:
+        >>> marked([("0.0505", "best"), ("0.124", "worse")])
+        ['0.0505 best', ' 0.124 worse']
+    """
+    width = max((len(value) for value, _ in values), default=0)
+    return [f"{value:>{width}} {mark}".rstrip() for value, mark in values]
 
 
 @dataclass(frozen=True)
@@ -148,31 +167,33 @@ class FinalistsTable:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the widest table that fits."""
         # Rich would cut numbers to fit, so the natural width is measured first, in 10,000 characters.
-        for around, change in ((True, True), (False, True), (False, False)):
-            table = self._table(around=around, change=change)
+        for dropped in range(len(DROPPED) + 1):
+            table = self._table(DROPPED[:dropped])
             if Measurement.get(console, options.update(width=10_000), table).maximum <= options.max_width:
                 break
         yield table
         if len(self.answer.lines) > MOST_LINES:
             yield Text(f"{len(self.answer.lines) - MOST_LINES} more: see the report", style="dim")
 
-    def _table(self, *, around: bool, change: bool) -> Table:
+    def _table(self, dropped: Sequence[str]) -> Table:
+        """Return the table without some of its columns."""
         answer, table = self.answer, Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
         lines = [(line, cells(line, answer)) for line in answer.lines[:MOST_LINES]]
         heads = {
             "loss": [line.words for line, _ in lines],
-            objective_words(answer): [cell.value for _, cell in lines],
-            "standing": [cell.standing for _, cell in lines],
+            objective_words(answer): marked([(cell.value, cell.standing) for _, cell in lines]),
+            ACCURACY: [cell.accuracy for _, cell in lines],
+            NLL: marked([(cell.nll, cell.after) for _, cell in lines]),
+            AFTER: marked([(cell.nll.rpartition(" ")[2], cell.after) for _, cell in lines]),
             "ECE → after T": [cell.ece for _, cell in lines],
-            # Narrow consoles lose the interval first, then the change, because the verdict already contains its sign.
-            "change": [cell.change for _, cell in lines if change],
-            "95 %": [cell.around for _, cell in lines if around],
-            "verdict": [cell.verdict for _, cell in lines],
+            CHANGE: [cell.change for _, cell in lines],
+            INTERVAL: [cell.around for _, cell in lines],
+            VERDICT: [cell.verdict for _, cell in lines],
         }
-        kept = {head: column for head, column in heads.items() if any(column)}
+        hidden = {*dropped, NLL if NLL in dropped else AFTER}
+        kept = {head: column for head, column in heads.items() if any(column) and head not in hidden}
         for head in kept:
-            words = "" if head in ("standing", "verdict") else head
-            table.add_column(words, justify="right" if head == objective_words(answer) else "left", no_wrap=True)
+            table.add_column("" if head == VERDICT else head, no_wrap=True)
         before = None
         for at, (line, _) in enumerate(lines):
             # The network is a separate line where it changes. As a column, it would repeat itself.
@@ -188,6 +209,7 @@ def terminal(screen: FirstScreen) -> RenderableType:
     parts: list[RenderableType] = []
     for answer in screen.answers:
         parts.append(Text.assemble((lead(answer), "bold"), " ", remedy(answer)))
+        parts += [Text(said)] if (said := deployment(answer)) else []
         parts += [Text(), FinalistsTable(answer), *map(Text, settings(answer))]
     parts += [] if screen.answers else [Text(screen.missing, style="bold")]
     parts += [Text(said, style="dim")] if (said := legend(screen)) else []

@@ -18,6 +18,7 @@ from sweeper.core.cells import Row, grouped, int_of, text_of
 from sweeper.core.errors import SweeperError
 from sweeper.judging.outliers import Outliers, outliers
 from sweeper.results import Results
+from sweeper.results.deployed import Deployed, deployed
 from sweeper.results.estimators import ESTIMATORS, MARGIN, SHOWN, Judgement, Networks, Scored, judged
 from sweeper.results.leaderboard import Leaderboard, fresh_replicates, leaderboard, objective, replicate_values
 from sweeper.results.predictions import FITTED_ON, MEASURED_ON, StoredPredictions, members_of, require_same_samples
@@ -111,14 +112,16 @@ class Calibration:
     Attributes:
         changes: trial → judgement of after minus before.
         between: judgements of the first minus the second configuration, before and after.
+        deployed: verdicts on their test NLL, before and after.
     """
 
     changes: Mapping[str, Judgement]
     between: tuple[Judgement, Judgement] | None = None
+    deployed: Deployed | None = None
 
 
-def calibration(results: Results, rows: Sequence[Row], *, between: bool = False) -> Calibration:
-    """Return the effect of temperature scaling on the test ECE of finished configurations.
+def calibration(results: Results, rows: Sequence[Row], *, between: bool = False, first: int = 0) -> Calibration:
+    """Return the effect of temperature scaling on finished configurations, on test data.
 
     Empty without stored predictions, or if there are more than MOST_VALUES logits.
 
@@ -126,6 +129,7 @@ def calibration(results: Results, rows: Sequence[Row], *, between: bool = False)
         results: the sweep.
         rows: rows of its leaderboard.
         between: also compare the first row with the second.
+        first: seeds at which the sweep judged first, if it judged again after each further one; else 0.
     """
     try:
         # One trial is read first. Its size times the number of rows decides whether the others are read.
@@ -137,17 +141,19 @@ def calibration(results: Results, rows: Sequence[Row], *, between: bool = False)
     except (SweeperError, IndexError):  # predictions were deleted or never written; IndexError: no rows
         return Calibration({})
     stages = {
-        text_of(row, "trial"): [trained.after(row, method) for method in (BEFORE, TEMPERATURE)]
+        text_of(row, "trial"): (trained.after(row, BEFORE), trained.after(row, TEMPERATURE))
         for row in rows
         if row["trial"] in trained.members
     }
     margin = margin_of(results)
     pairs = {trial: (after, before) for trial, (before, after) in stages.items() if before and after}
     # Of an imported network no further seed can be trained, so a single one is judged over test samples.
-    changes = judged(SHOWN, pairs, margin, alone="imported" in results.manifest)
+    alone = "imported" in results.manifest
+    changes = judged(SHOWN, pairs, margin, alone=alone)
     first_two = zip(*[*stages.values()][:2], strict=True) if between else ()
     pair = [judged(SHOWN, {"": (first, second)}, margin).get("") for first, second in first_two]
-    return Calibration(changes, (pair[0], pair[1]) if len(pair) == 2 and pair[0] and pair[1] else None)
+    both = (pair[0], pair[1]) if len(pair) == 2 and pair[0] and pair[1] else None
+    return Calibration(changes, both, deployed(stages, alone=alone, first=first))
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ import pytest
 from rich.console import Console
 
 from sweeper.core.statistics.basics import Spread
-from sweeper.judging.question import BETTER, OPEN, SAME, SAMPLES, SEEDS, Verdict
+from sweeper.judging.means import Mean
+from sweeper.judging.question import BETTER, OPEN, SAME, SAMPLES, SEEDS, Question as Asked, Verdict, Verdicts
 from sweeper.reporting.first_screen import (
     ALIKE,
     ALONE,
@@ -24,9 +25,11 @@ from sweeper.reporting.first_screen import (
     FirstScreen,
     Line,
     Question,
+    Use,
 )  # fmt: skip
-from sweeper.reporting.sentences import cells, glossaries, lead, remedy, sentences, settings, words_of
+from sweeper.reporting.sentences import cells, deployment, glossaries, lead, remedy, sentences, settings, words_of
 from sweeper.reporting.summary import terminal
+from sweeper.results.deployed import Deployed
 from sweeper.results.estimators import Judgement
 from sweeper.results.leaderboard import Goal
 from tests.sweeper.reporting.test_first_screen import shared_screen
@@ -163,7 +166,7 @@ def test_every_standing_and_verdict_has_a_tooltip() -> None:
     assert all(glossaries()[0][word] for word in words_of(found))
 
 
-@pytest.mark.parametrize("width", [120, 80])
+@pytest.mark.parametrize("width", [140, 80])
 def test_a_screen_fits_a_terminal(quickstart_folder: Path, width: int) -> None:
     found = shared_screen(quickstart_folder)
     console = Console(width=width, height=100, file=io.StringIO())
@@ -174,8 +177,8 @@ def test_a_screen_fits_a_terminal(quickstart_folder: Path, width: int) -> None:
     (answer,) = found.answers
     for one in answer.lines:
         cell = cells(one, answer)
-        assert cell.value in text and cell.ece in text and cell.verdict in text
-        assert (cell.around in text) == (width == 120 or not cell.around)
+        assert cell.value in text and cell.ece in text and cell.after in text
+        assert (cell.around in text) == (width == 140 or not cell.around)
 
 
 def test_the_page_begins_with_the_sentence_and_a_row_for_each_finalist(quickstart_folder: Path) -> None:
@@ -197,3 +200,30 @@ def test_no_number_is_cut_in_80_columns_however_much_is_lacking() -> None:
     console.print(terminal(FirstScreen((replace(ANSWER, lines=lines),), "", ())))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "open: +10 seeds" in text and "0.020 → 0.019" in text and "…" not in text
+
+
+def used(line: Line, before: float, after: float, standing: str) -> Line:
+    return replace(line, used=Use((before, after), Mean(0.978, 0.96, 0.99, 3), standing))
+
+
+def test_the_order_with_temperature_scaling_is_told() -> None:
+    question = Asked(["a", "b"], "test_nll", relative=True)
+    leader, rival = used(LEADER, 0.05, 0.06, WORSE), used(replace(RIVAL, trial="c00002"), 0.09, 0.04, BEST)
+
+    def verdicts(first: Line, other: Line, code: str) -> Verdicts:
+        of = {line.trial: Verdict(c, "test_nll", "", 0, 0.9) for line, c in ((first, BETTER), (other, code))}
+        return Verdicts(question, first.trial, of)
+
+    raw = verdicts(leader, rival, WORSE)
+    for after, named in ((verdicts(rival, leader, WORSE), True), (raw, False)):
+        answer = replace(
+            ANSWER, leader=leader, lines=(leader, rival),
+            deployed=Deployed(raw, after, {}, {}),
+        )  # fmt: skip
+        said = deployment(answer)
+        assert ("inverse_focal on resnet8" in said) == named and ("0.040" in said) == named and "0.060" in said
+        assert "97.8 % (96.0–99.0)" in said
+    alike = replace(answer, deployed=Deployed(raw, verdicts(leader, rival, OPEN), {}, {}))
+    assert "inverse_focal on resnet8 may be as good" in deployment(alike)
+    assert cells(rival, alike).after == cells(LEADER, answer).standing == "best" and not cells(LEADER, answer).after
+    assert deployment(ANSWER) == "" == deployment(replace(answer, state=UNFINISHED))
