@@ -553,10 +553,10 @@ def rates(quantity: str, condition: str, draws: int, judged: Judged) -> Simulate
 def _effect(kind: str, trials: int, effect: float, random: np.random.Generator) -> bool:
     rows = []
     for trial, of_one in enumerate(noise(kind, random, trials)):
-        for replicate, (before, change) in enumerate(noise(kind, random, (3, 2))):
+        for replicate, (before, gained) in enumerate(noise(kind, random, (3, 2))):
             key = {"trial": f"c{trial:05d}", "replicate": replicate, "split": "test", "options": "{}", "bins": 15}
             rows.append({**key, "method": UNCALIBRATED, "ece": 0.1 + 0.01 * before, "nll": None})
-            after = 0.1 + 0.01 * before - 0.01 * (effect + of_one + change)
+            after = 0.1 + 0.01 * before - 0.01 * (effect + of_one + gained)
             rows.append({**key, "method": "temperature", "ece": after, "nll": None})
     return effects(rows)[0].changes[0].verdict.code in (BETTER, WORSE)
 
