@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from sweeper.judging.advice import needed
 from sweeper.judging.levels import weakest
@@ -60,6 +61,23 @@ def judge(question: Question, data: Data) -> Verdicts:
         }
         return Verdicts(question, None, of)
     return _best(question, data, judged)
+
+
+def change(metric: str, before: Mapping[Any, float], after: Mapping[Any, float], among: int = 1) -> Verdict:
+    """Return the verdict on the values of some units after a change, against those before it; WORSE if they are larger.
+
+    Args:
+        metric: the metric.
+        before, after: unit (a seed or a configuration) → value; only units in both are compared.
+        among: number of such changes in one table, whose intervals hold together at 95 %.
+
+    Example:
+        >>> change("ece", {0: 0.30, 1: 0.31, 2: 0.33, 3: 0.32}, {0: 0.25, 1: 0.27, 2: 0.28, 3: 0.26}).code
+        'better'
+    """
+    values = {"before": {unit: before[unit] for unit in before if unit in after}, "after": after}
+    values["after"] = {unit: after[unit] for unit in values["before"]}
+    return judge(Question(["after"], metric, level=0.95, against=["before"], among=among), Data(values)).of["after"]
 
 
 def not_compared(question: Question, data: Data, names: Sequence[str] = ()) -> Verdict:

@@ -40,13 +40,13 @@ LARGEST_STATED = 1.0
 #: Largest cost of using the leader that still counts as "nearly decided", as a share of the best finalist's value.
 NEARLY = 0.5
 
-#: Standings: the leader, possibly as good, worse, not trained to the end, not compared.
-BEST, ALIKE, WORSE, STOPPED, UNKNOWN = "best", "alike", codes.WORSE, "stopped", "unknown"
+#: Standings: the leader, possibly as good, equal within the margin, worse, not trained to the end, not compared.
+BEST, ALIKE, EQUAL, WORSE, STOPPED, UNKNOWN = "best", "alike", codes.SAME, codes.WORSE, "stopped", "unknown"
 
-#: States of an answer: all other finalists are worse; some are worse; none is worse; no difference can be judged (one
-#: seed each, or equal values); there is only one finalist; no trial has finished.
-DECIDED, NEARLY_DECIDED, NOT_DECIDED, NOT_JUDGED, ALONE, UNFINISHED = (
-    "decided", "nearly", "open", "not judged", "alone", "unfinished"
+#: States of an answer: all other finalists are worse; none is better by more than the margin; some are worse; none is
+#: worse; no difference can be judged (one seed each, or equal values); there is one finalist only; none has finished.
+DECIDED, EQUIVALENT, NEARLY_DECIDED, NOT_DECIDED, NOT_JUDGED, ALONE, UNFINISHED = (
+    "decided", "equivalent", "nearly", "open", "not judged", "alone", "unfinished"
 )  # fmt: skip
 
 
@@ -76,7 +76,7 @@ class Line:
         trial: name of the trial.
         configuration: hyperparameters in words.
         epoch: last epoch trained.
-        standing: BEST, ALIKE, WORSE, STOPPED or UNKNOWN.
+        standing: BEST, ALIKE, EQUAL, WORSE, STOPPED or UNKNOWN.
         value: mean and spread of the objective over seeds.
         change: test ECE after minus before temperature scaling; None if it was not measured.
         used: how the finalist does without and with temperature scaling; None without stored predictions.
@@ -130,7 +130,7 @@ class Answer:
 
     Attributes:
         place: the setting of the data set; empty if it does not vary.
-        state: DECIDED, NEARLY_DECIDED, NOT_DECIDED, NOT_JUDGED, ALONE or UNFINISHED.
+        state: DECIDED, EQUIVALENT, NEARLY_DECIDED, NOT_DECIDED, NOT_JUDGED, ALONE or UNFINISHED.
         running: whether trials are still to be trained.
         objective: the metric that decides, and whether small or large values are better.
         leader: the best finalist so far.
@@ -225,7 +225,7 @@ def compare_command(results: Results, answers: Sequence[Answer]) -> str:
     for answer in answers:
         first = answer.leader
         rivals = [line for line in answer.lines if line.network == first.network and line.trial != first.trial]
-        rival = next((line for line in rivals if line.standing in (ALIKE, WORSE, UNKNOWN)), None)
+        rival = next((line for line in rivals if line.standing in (ALIKE, EQUAL, WORSE, UNKNOWN)), None)
         if rival is not None:
             sides = (rival.loss, first.loss) if rival.loss != first.loss else (rival.trial, first.trial)
             return f"sweeper compare {results.paths.in_commands} {' '.join(sides)}"
@@ -330,7 +330,8 @@ def line_of(grid: Matrix, key: Key, row: Row, best: Row, setting: str, measured:
     # Loss, network and data set have separate columns or headings.
     elsewhere = ("config_loss_name", "config_architecture_name", "config_dataset_")
     names = [n for n in grid.varying if not n.startswith(elsewhere) and row[n] is not None]
-    standing = {True: WORSE, False: ALIKE, None: UNKNOWN}[grid.decides.worse(best, row)]
+    standing = grid.decides.standing(best, row)
+    standing = {codes.NOT_COMPARED: UNKNOWN, codes.OPEN: ALIKE, codes.BETTER: ALIKE}.get(standing, standing)
     standing = STOPPED if row["status"] != FINISHED else BEST if row is best else standing
     words, gamma = describe(row, names) if names else "", row.get("config_loss_gamma")
     setting = setting or (f"{short('config_loss_gamma')} {number(gamma)}" if numeric(gamma) else "")
@@ -428,8 +429,8 @@ def state_of(grid: Matrix, lines: Sequence[Line], best: Row, lost: float | None,
         return ALONE
     if lost is None or {*finalists} == {UNKNOWN}:
         return NOT_JUDGED
-    if {*finalists} == {WORSE}:
-        return DECIDED
+    if {*finalists} <= {WORSE, EQUAL}:
+        return EQUIVALENT if EQUAL in finalists else DECIDED
     return NEARLY_DECIDED if WORSE in finalists and (lost <= NEARLY or not relative) else NOT_DECIDED
 
 

@@ -79,19 +79,23 @@ class Measured:
         means = {at: value.mean for at, value in enumerate(values) if value is not None}
         return (max if self.goal.mode == "max" else min)(means, key=lambda at: means[at], default=None)
 
-    def worse(self, best: Row, other: Row) -> bool | None:
-        """Return whether `other` is worse than another trial that is compared with `best`.
+    def standing(self, best: Row, other: Row) -> str:
+        """Return the code of `other` among the trials that are compared with `best`.
 
-        None if this is unknown: the two were last evaluated at different epochs, one was never evaluated, or there is
-        no second replicate.
+        NOT_COMPARED if the two were last evaluated at different epochs, one was never evaluated, or there is no second
+        replicate.
         """
         first, second = (text_of(row, "trial") for row in (best, other))
         epochs = [max(self.values.get(name, {}), default=None) for name in (first, second)]
         # Values at different epochs are not comparable, because one trial has trained longer.
         if None in epochs or epochs[0] != epochs[1]:
-            return None
+            return NOT_COMPARED
         of = self.verdicts(first).of
-        return {WORSE: True, NOT_COMPARED: None}.get(of[second].code, False) if first in of and second in of else None
+        return of[second].code if first in of and second in of else NOT_COMPARED
+
+    def worse(self, best: Row, other: Row) -> bool | None:
+        """Return whether `other` is worse than another trial that is compared with `best`; None if unknown."""
+        return {WORSE: True, NOT_COMPARED: None}.get(self.standing(best, other), False)
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,8 @@ from sweeper.reporting.first_screen import (
     ALONE,
     BEST,
     DECIDED,
+    EQUAL,
+    EQUIVALENT,
     NEARLY_DECIDED,
     NOT_JUDGED,
     STOPPED,
@@ -43,7 +45,7 @@ SURE = f"{100 * LEVEL:.0f} %"
 #: Largest number of names in a sentence. If there are more, the sentence gives their number.
 MOST_NAMED = 4
 
-STANDINGS = {BEST: "best", ALIKE: "as good?", WORSE: "worse", STOPPED: "stopped", UNKNOWN: ""}
+STANDINGS = {BEST: "best", ALIKE: "as good?", EQUAL: "as good", WORSE: "worse", STOPPED: "stopped", UNKNOWN: ""}
 
 #: Code in the glossary → word that readers see.
 SHOWN = {
@@ -86,6 +88,9 @@ def recommendation(answer: Answer) -> str:
     if answer.state == DECIDED:
         sure = f"Every other finalist is worse ({SURE} sure{of_seeds(answer)})."
         return " ".join([f"Use {who}: {measured}.", sure, *left_out(answer)])
+    if answer.state == EQUIVALENT:
+        equal = f"No other finalist is better by more than the margin ({SURE} sure{of_seeds(answer)})."
+        return f"Use {who}: {measured}. {equal}"
     lost, known = cost(answer), f" {'; '.join(facts)}." if facts else ""
     if answer.state == NEARLY_DECIDED:
         risk = f"at most {lost} worse than the best finalist" if answer.most_lost else "no finalist is better"

@@ -8,7 +8,8 @@ one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from statistics import fmean
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -17,20 +18,15 @@ from rich.text import Text
 from sweeper.core.cells import Row, Rows, Value, grouped, measured_values
 from sweeper.core.display import plain_table
 from sweeper.core.labels import label, plural
-from sweeper.core.statistics import differences as statistics
-from sweeper.core.statistics.differences import (
-    SIGNIFICANT,
-    PairedDifference,
-    independent_units,
-    p_value,
-    paired_difference,
-)
+from sweeper.core.statistics.differences import independent_units
+from sweeper.judging.judge import change
+from sweeper.judging.question import BETTER, NOT_COMPARED, WORSE, Verdict
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard, selected, winners_interval
 from trainables.curvature.statistics.base import headline_columns
 
 #: (Split, column) of the compared metrics. Curvature is measured only on validation data. There are few metrics,
-#: because each additional one makes Holm's correction stricter for all.
+#: because their intervals hold together, so each additional one widens all.
 METRICS = (
     ("test", "accuracy"),
     ("test", "nll"),
@@ -62,13 +58,16 @@ class MetricComparison:
     Attributes:
         split, metric: the compared metric.
         means: mean of the first and of the second sweep over the same pairs.
-        difference: second − first; its `p` is corrected for the number of metrics (Holm).
+        units: number of pairs.
+        verdict: on the second sweep against the first, WORSE if its values are larger. The intervals of all metrics
+            hold together at 95 %.
     """
 
     split: str
     metric: str
     means: tuple[float, float]
-    difference: PairedDifference
+    units: int
+    verdict: Verdict
 
 
 @dataclass(frozen=True)
@@ -186,38 +185,36 @@ def _units(rows: Mapping[Key, Row], keys: set[Key] | None, by_seed: bool) -> dic
     """Group replicates into paired units: seeds or configurations."""
     kept = [key for key in rows if keys is None or key in keys]
     units = grouped(kept, lambda key: key[1] if by_seed else key[0])
+    if by_seed:  # a mean over six configurations and one over two of them cannot be averaged
+        most = max((len(of_one) for of_one in units.values()), default=0)
+        units = {unit: of_one for unit, of_one in units.items() if len(of_one) == most}
     return {unit: [rows[key] for key in of_one] for unit, of_one in units.items()}
 
 
 def _compare_metrics(
     first: Mapping[Unit, Rows], second: Mapping[Unit, Rows]
 ) -> tuple[list[MetricComparison], dict[str, str]]:
-    compared: list[MetricComparison] = []
+    pairs: dict[tuple[str, str], tuple[dict[Unit, float], dict[Unit, float]]] = {}
     left_out: dict[str, str] = {}
     for split, metric in METRICS:
         column = f"{split}_{metric}"
         if metric.startswith("hessian") and _sample_counts(first) != _sample_counts(second):
             left_out[metric] = "measured on different numbers of samples"
             continue
-        pairs = [
-            (a, b)
-            for unit in first
-            if unit in second
-            and (a := _mean(first[unit], column)) is not None
-            and (b := _mean(second[unit], column)) is not None
-        ]
-        if not pairs:
-            continue
-        before, after = ([pair[side] for pair in pairs] for side in (0, 1))
-        means = (sum(before) / len(pairs), sum(after) / len(pairs))
-        compared.append(MetricComparison(split, metric, means, paired_difference(before, after)))
-    # With few pairs, p cannot fall below a limit, whatever the data are. The table shows this limit next to p.
-    corrected = statistics.holm([entry.difference.p for entry in compared])
-    smallest = statistics.smallest_holm([entry.difference.smallest_p for entry in compared])
-    return [
-        replace(entry, difference=replace(entry.difference, p=p, smallest_p=smallest))
-        for entry, p in zip(compared, corrected, strict=True)
-    ], left_out
+        before, after = (
+            {unit: value for unit, of_one in side.items() if (value := _mean(of_one, column)) is not None}
+            for side in (first, second)
+        )
+        common = [unit for unit in before if unit in after]
+        if common:
+            pairs[split, metric] = {u: before[u] for u in common}, {u: after[u] for u in common}
+    compared = []
+    for (split, metric), (before, after) in pairs.items():
+        means = fmean(before.values()), fmean(after.values())
+        compared.append(
+            MetricComparison(split, metric, means, len(before), change(metric, before, after, among=len(pairs)))
+        )
+    return compared, left_out
 
 
 def _sample_counts(units: Mapping[Unit, Rows]) -> set[Value]:
@@ -245,7 +242,7 @@ def view(comparison: Comparison) -> RenderableType:
     parts += [Text(), Text(count_sentence(comparison))]
     if comparison.metrics:
         parts += [_table(comparison)]
-        clear = [entry for entry in comparison.metrics if entry.difference.p < SIGNIFICANT]
+        clear = [entry for entry in comparison.metrics if entry.verdict.code in (BETTER, WORSE)]
         parts += [Text(verdict(comparison, entry)) for entry in clear]
     best = [f"best of {name}: {text}" for name, text in zip(comparison.names, comparison.best, strict=True) if text]
     parts += [Text(), *map(Text, best)] if best else []
@@ -268,8 +265,21 @@ def count_sentence(comparison: Comparison) -> str:
 
 def verdict(comparison: Comparison, entry: MetricComparison) -> str:
     """Return which sweep has the higher value of a metric, in words."""
-    higher = comparison.names[1] if entry.difference.mean > 0 else comparison.names[0]
-    return f"{label(entry.split)} {label(entry.metric)} is higher in {higher}: {entry.difference.text()}"
+    higher = comparison.names[1] if entry.verdict.code == WORSE else comparison.names[0]
+    said = f"{label(entry.split)} {label(entry.metric)} is higher in {higher}: {difference(entry)}"
+    return f"{said} (95 % {limits(entry)}, n = {entry.units})"
+
+
+def difference(entry: MetricComparison) -> str:
+    """Return the mean of second − first, with its sign."""
+    return f"{entry.means[1] - entry.means[0]:+.3g}".replace("-", "−")
+
+
+def limits(entry: MetricComparison) -> str:
+    """Return the interval of the difference; empty if there is none."""
+    if entry.verdict.code == NOT_COMPARED:
+        return ""
+    return f"{entry.verdict.low:+.3g} … {entry.verdict.high:+.3g}".replace("-", "−")
 
 
 def _differing(title: str, values: Sequence[Difference]) -> list[RenderableType]:
@@ -288,12 +298,9 @@ def _shown(value: object) -> str:
 
 
 def _table(comparison: Comparison) -> RenderableType:
-    headings, rows = ("metric", *comparison.names, "difference", "95 %", "n", "p (Holm)"), []
+    headings, rows = ("metric", *comparison.names, "difference", "95 % together", "n"), []
     for entry in comparison.metrics:
-        difference = entry.difference
-        limits = "" if difference.interval is None else f"{difference.interval[0]:+.3g} … {difference.interval[1]:+.3g}"
-        p = p_value(difference.p, difference.smallest_p)
         means = (f"{mean:.4g}" for mean in entry.means)
         metric = f"{label(entry.split)} {label(entry.metric)}"
-        rows.append((metric, *means, f"{difference.mean:+.3g}", limits, str(difference.n), p))
+        rows.append((metric, *means, difference(entry), limits(entry), str(entry.units)))
     return plain_table(headings, rows, left=headings[:1])

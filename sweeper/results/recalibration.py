@@ -14,7 +14,9 @@ from sweeper.core.cells import Row, Rows, grouped, int_of, measured_or_none, tex
 from sweeper.core.errors import SweeperError
 from sweeper.core.labels import label, plural
 from sweeper.core.statistics.basics import spread
-from sweeper.core.statistics.differences import PairedDifference, independent_units, paired_difference
+from sweeper.core.statistics.differences import independent_units
+from sweeper.judging.judge import change
+from sweeper.judging.question import BETTER, NOT_COMPARED, WORSE, Verdict
 from sweeper.space.file import Document, apply_overrides
 from trainables.metrics import METRIC_NAMES
 from trainables.metrics.base import Metrics, further_metrics
@@ -188,7 +190,8 @@ class Change:
         metric: `ece` or `nll`.
         before: mean over units before the method.
         after: mean over units after the method.
-        difference: after − before, paired by unit. Units with the same pair of values count once.
+        verdict: on after against before, paired by unit; BETTER if the metric fell.
+        units: number of units. Those with the same pair of values count once.
         better: number of units whose metric fell.
         unit: `trial`, or `seed` if trials share their seeds.
         trials: number of trials.
@@ -197,7 +200,8 @@ class Change:
     metric: str
     before: float
     after: float
-    difference: PairedDifference
+    verdict: Verdict
+    units: int
     better: int
     unit: str = "seed"
     trials: int = 1
@@ -206,34 +210,32 @@ class Change:
         """Return e.g. `0.0350 → 0.0210`."""
         return f"{self.before:.4f} → {self.after:.4f}"
 
-    def verdict(self) -> str:
+    @property
+    def difference(self) -> float:
+        """Mean of after − before."""
+        return self.after - self.before
+
+    def word(self) -> str:
         """Return `lower` or `higher` if the 95 % interval of the difference excludes 0, else `no clear change`.
 
         With fewer than two differing units there is no interval, and the result is `cannot be judged`.
         """
-        limits = self.difference.interval
-        if limits is None:
-            return "cannot be judged"
-        if limits[0] <= 0 <= limits[1]:
-            return "no clear change"
-        return "lower" if limits[1] < 0 else "higher"
+        words = {BETTER: "lower", WORSE: "higher", NOT_COMPARED: "cannot be judged"}
+        return words.get(self.verdict.code, "no clear change")
 
     def text(self) -> str:
         """Return e.g. `ECE 0.0350 → 0.0210, −0.014 (95 % −0.02 … −0.008), better in 8 of 9 trials`."""
-        difference = self.difference
-        counted = f"better in {self.better} of {plural(difference.n, self.unit)}"
-        return f"{label(self.metric)} {self.arrow()}, {signed(difference.mean)}{self.limits()}, {counted}"
+        counted = f"better in {self.better} of {plural(self.units, self.unit)}"
+        return f"{label(self.metric)} {self.arrow()}, {signed(self.difference)}{self.limits()}, {counted}"
 
     def limits(self) -> str:
         """Return the difference's interval, e.g. ` (95 % −0.02 … −0.008)`, or an empty string if there is none."""
-        interval = self.difference.interval
-        if interval is None:
+        ends = (self.verdict.low, self.verdict.high)
+        if self.verdict.code == NOT_COMPARED:
             return ""
         # A narrow interval gets enough digits to print two different limits.
-        digits = next(
-            (digits for digits in range(2, 9) if signed(interval[0], digits) != signed(interval[1], digits)), 2
-        )
-        return f" (95 % {' … '.join(signed(end, digits) for end in interval)})"
+        digits = next((digits for digits in range(2, 9) if signed(ends[0], digits) != signed(ends[1], digits)), 2)
+        return f" (95 % {' … '.join(signed(end, digits) for end in ends)})"
 
 
 def signed(value: float, digits: int = 2) -> str:
@@ -362,7 +364,7 @@ def _with_gain(effect: Effect, before: Rows, after: Rows, dataset: Mapping[str, 
     free = fmean(count(classes, parameters) for parameters in fitted)
     # n samples show a gain that is k/(2n) too large to the fit, and k/(2n) too small to others; folds are 4/5 of them.
     bias = free / (2 * samples) if effect.split == "test" else -free / (2 * samples) * FOLDS / (FOLDS - 1)
-    return replace(effect, free=free, samples=samples, gain=-change.difference.mean - bias)
+    return replace(effect, free=free, samples=samples, gain=-change.difference - bias)
 
 
 def measured_split(rows: Rows) -> str:
@@ -392,10 +394,10 @@ def _over_units(metric: str, before: Rows, after: Rows) -> Change | None:
     for key in sorted(units, key=str):
         for held, side in zip(pair, sides, strict=True):
             held.setdefault(units[key], []).append(side[key])
-    change = changed(metric, *pair)
+    found = changed(metric, *pair)
     trials = {trial for trial, _ in units}
     unit = "trial" if set(units.values()) == trials else "seed"
-    return None if change is None else replace(change, unit=unit, trials=len(trials))
+    return None if found is None else replace(found, unit=unit, trials=len(trials))
 
 
 def changed(metric: str, before: Mapping[Any, list[float]], after: Mapping[Any, list[float]]) -> Change | None:
@@ -409,4 +411,5 @@ def changed(metric: str, before: Mapping[Any, list[float]], after: Mapping[Any, 
         return None
     first, second = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     better = sum(b < a for a, b in pairs)
-    return Change(metric, spread(first).mean, spread(second).mean, paired_difference(first, second), better)
+    verdict = change(metric, dict(enumerate(first)), dict(enumerate(second)))
+    return Change(metric, spread(first).mean, spread(second).mean, verdict, len(pairs), better)

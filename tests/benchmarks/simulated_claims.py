@@ -22,7 +22,9 @@ from numpy.typing import NDArray
 from search_spaces.papers.claims import CLAIMS
 from search_spaces.papers.claims.base import HOLDS, UNDECIDED
 from sweeper.core.statistics.basics import correlation
-from sweeper.core.statistics.differences import SIGNIFICANT, paired_difference
+from sweeper.core.statistics.differences import SIGNIFICANT
+from sweeper.judging.judge import change
+from sweeper.judging.question import BETTER, WORSE
 from sweeper.reporting.figures.loss_families import compare_families
 from sweeper.results.recalibration import UNCALIBRATED, effects
 from tests.search_spaces.papers.claims.constructed_tables import replicate_row, split_rows
@@ -551,18 +553,17 @@ def rates(quantity: str, condition: str, draws: int, judged: Judged) -> Simulate
 def _effect(kind: str, trials: int, effect: float, random: np.random.Generator) -> bool:
     rows = []
     for trial, of_one in enumerate(noise(kind, random, trials)):
-        for replicate, (before, change) in enumerate(noise(kind, random, (3, 2))):
+        for replicate, (before, gained) in enumerate(noise(kind, random, (3, 2))):
             key = {"trial": f"c{trial:05d}", "replicate": replicate, "split": "test", "options": "{}", "bins": 15}
             rows.append({**key, "method": UNCALIBRATED, "ece": 0.1 + 0.01 * before, "nll": None})
-            after = 0.1 + 0.01 * before - 0.01 * (effect + of_one + change)
+            after = 0.1 + 0.01 * before - 0.01 * (effect + of_one + gained)
             rows.append({**key, "method": "temperature", "ece": after, "nll": None})
-    interval = effects(rows)[0].changes[0].difference.interval
-    return interval is not None and not interval[0] <= 0 <= interval[1]
+    return effects(rows)[0].changes[0].verdict.code in (BETTER, WORSE)
 
 
 def _paired(kind: str, pairs: int, effect: float, random: np.random.Generator) -> bool:
-    found = paired_difference(noise(kind, random, pairs), effect * math.sqrt(2) + noise(kind, random, pairs))
-    return found.interval is not None and not found.interval[0] <= 0 <= found.interval[1]
+    before, after = noise(kind, random, pairs), effect * math.sqrt(2) + noise(kind, random, pairs)
+    return change("ece", dict(enumerate(before)), dict(enumerate(after))).code in (BETTER, WORSE)
 
 
 def _families(kind: str, sizes: tuple[int, int], wide: float, effect: float, random: np.random.Generator) -> bool:

@@ -218,7 +218,7 @@ def compare(case: Case) -> None:
     """The difference in NLL of two finished trials is the mean difference over their seeds; of a trial alone, 0."""
     if not case.others:
         comparison = case.ask(sweeper.compare, case.made.name).value
-        assert comparison.finished == 1 and all(row.difference.mean == 0 for row in comparison.metrics)
+        assert comparison.finished == 1 and all(row.means[0] == row.means[1] for row in comparison.metrics)
         return
     other = case.others[0]
     (found,) = case.ask(sweeper.compare, case.trial.name, other.name).value

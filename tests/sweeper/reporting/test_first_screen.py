@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import yaml
 
 from sweeper.core.cells import Row
 from sweeper.core.display import as_text
@@ -20,6 +21,8 @@ from sweeper.reporting.first_screen import (
     BELOW_LARGEST,
     BEST,
     DECIDED,
+    EQUAL,
+    EQUIVALENT,
     NEAR_LARGEST,
     NEARLY_DECIDED,
     NOT_DECIDED,
@@ -27,6 +30,7 @@ from sweeper.reporting.first_screen import (
     ONE_CLASS,
     STOPPED,
     UNFINISHED,
+    WORSE,
     FirstScreen,
     against_largest,
     first_screen,
@@ -338,6 +342,18 @@ def test_one_added_seed_each_takes_no_verdict_away(gamma_folder: Path, tmp_path:
     change(folder, "evaluations", added)
     (after,) = screen(Results(folder)).answers
     assert (after.state, after.seeds, after.fresh) == (before.state, before.seeds, False) and after.seeds == 3
+
+
+def test_a_margin_makes_finalists_equal_and_asks_for_no_more_seeds(small: Results, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(small.folder, tmp_path / "s", symlinks=True))
+    file = folder / "sweep.yaml"
+    space = yaml.safe_load(file.read_text())
+    space["objective"]["margin"] = 50.0  # nats: every difference is smaller
+    file.write_text(yaml.safe_dump(space))
+    (answer,) = screen(Results(folder)).answers
+    assert answer.state == EQUIVALENT and answer.command == ""
+    assert {line.standing for line in answer.lines if line.trial != answer.leader.trial} <= {EQUAL, WORSE, STOPPED}
+    assert all(question.worse or len(question.best) > 1 for question in answer.questions)
 
 
 def test_rivals_that_were_stopped_are_not_worse(small: Results, tmp_path: Path) -> None:

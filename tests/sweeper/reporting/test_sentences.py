@@ -15,6 +15,8 @@ from sweeper.reporting.first_screen import (
     ALONE,
     BEST,
     DECIDED,
+    EQUAL,
+    EQUIVALENT,
     NEARLY_DECIDED,
     NOT_DECIDED,
     NOT_JUDGED,
@@ -76,6 +78,14 @@ def test_decided() -> None:
     assert lead(replace(decided, questions=(left_out,))).endswith(
         " selective_risk was not trained to the end, so not compared."
     )
+
+
+def test_equal_within_the_margin() -> None:
+    rival = replace(RIVAL, standing=EQUAL)
+    equal = replace(ANSWER, state=EQUIVALENT, command="", lines=(LEADER, rival, MLP))
+    assert lead(equal).endswith("No other finalist is better by more than the margin (90 % sure, 3 seeds each).")
+    assert [cells(each, equal).standing for each in equal.lines] == ["best", "as good", "worse"]
+    assert "same" in words_of(FirstScreen((equal,), "", ()))
 
 
 def test_nearly_decided() -> None:

@@ -11,6 +11,7 @@ import sweeper
 from sweeper.reporting.tables import paper_table
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
+from tests.sweeper.changed_tables import change
 from tests.sweeper.held import held
 from tests.sweeper.synthetic_sweep import write_sweep
 
@@ -72,6 +73,29 @@ def test_the_table_compiles(results, tmp_path):
 def test_single_replicates_have_no_daggers(tmp_path):
     alone = Results(write_sweep(tmp_path / "alone", replicates=1))
     assert "^{" not in paper_table(alone) and "±" not in paper_table(alone, "csv")
+
+
+def with_fresh_seeds(source, folder, count, first):
+    """Copy a sweep whose best `count` configurations of a loss and network have fresh seeds from replicate `first`."""
+    copied = shutil.copytree(source, folder, symlinks=True)
+    best = {(row["loss"], row["architecture"]): row["trial"] for row in reversed(leaderboard(Results(copied)).finished)}
+    raced = [*best.values()][:count]
+
+    def stage(rows):
+        return rows.assign(stage=rows["stage"].mask(rows["trial"].isin(raced) & (rows["replicate"] >= first), "final"))
+
+    change(copied, "evaluations", stage)
+    return Results(copied), {*raced}
+
+
+def test_only_fresh_seeds_are_compared_and_counted(losses_folder, gamma_folder, tmp_path):
+    """Trials of the search have seeds that selected them: they enter no test of those with fresh seeds."""
+    results, raced = with_fresh_seeds(losses_folder, tmp_path / "losses", 3, 0)
+    rows = {row["trial"].partition(" ")[0]: row["NLL: verdict"] for row in cells(results)}
+    assert raced <= {*rows} and len(rows) > 3
+    assert {trial for trial, verdict in rows.items() if verdict in ("worse", "alike")} <= raced
+    results, _ = with_fresh_seeds(gamma_folder, tmp_path / "gamma", 1, 1)
+    assert "of 2 to 3 replicates" in paper_table(results)
 
 
 def test_another_format_is_refused(results):

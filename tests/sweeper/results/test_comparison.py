@@ -7,11 +7,13 @@ import shutil
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 import yaml
 from rich.console import Console
 
+from sweeper.judging.question import NOT_COMPARED, OPEN, SAME, WORSE
 from sweeper.results import Results
 from sweeper.results.comparison import compare, differences, view
 from sweeper.results.leaderboard import leaderboard
@@ -55,14 +57,32 @@ def test_a_known_difference_is_found_and_no_other(pair: tuple[Path, Path]) -> No
     assert (found.shared, found.only, found.finished, found.unit) == (14, (0, 0), 13, "configuration")
     assert found.equal_seeds and not found.asked
     by_name = {(entry.split, entry.metric): entry for entry in found.metrics}
-    assert by_name["test", "ece"].difference.mean == pytest.approx(0.01)
+    ece = by_name["test", "ece"]
+    assert ece.means[1] - ece.means[0] == pytest.approx(0.01) and ece.units == 13
     last = "SELECT avg(ece) AS ece FROM final WHERE split = 'test' AND status = 'completed'"
-    assert by_name["test", "ece"].means[0] == pytest.approx(Results(pair[0]).rows(last)[0]["ece"])
-    assert by_name["test", "ece"].difference.n == 13
-    assert by_name["test", "ece"].difference.p < 0.05
-    others = [entry.difference for key, entry in by_name.items() if key != ("test", "ece")]
-    assert others and all(entry.mean == 0 and entry.p == 1 for entry in others)
+    assert ece.means[0] == pytest.approx(Results(pair[0]).rows(last)[0]["ece"])
+    assert ece.verdict.code == WORSE and ece.verdict.low < 0.01 < ece.verdict.high
+    others = [entry for key, entry in by_name.items() if key != ("test", "ece")]
+    assert others and all(each.means[0] == each.means[1] and each.verdict.code in (OPEN, SAME) for each in others)
     assert "test ECE is higher in second: +0.01" in text_of(*pair)
+
+
+def test_seeds_with_fewer_configurations_are_not_averaged_with_the_others(pair: tuple[Path, Path]) -> None:
+    """Three seeds common to all; on two of them only one configuration, which is another kind of mean."""
+    for folder in pair:
+        for file in (folder / "tables" / "trials").resolve().glob("**/*.parquet"):
+            table = pq.read_table(file)
+            seeds = pa.array(table["replicate"].to_pylist(), table["seed"].type)
+            table = table.set_column(table.schema.get_field_index("seed"), "seed", seeds)
+            first = leaderboard(Results(folder)).finished[0]["trial"]
+            kept = pc.or_(pc.equal(table["replicate"], 0), pc.equal(table["trial"], first))
+            pq.write_table(table.filter(kept), file)
+    shift(pair[1], "ece", 0.01, "test")
+    found = compare(Results(pair[0]), Results(pair[1]))
+    ece = next(entry for entry in found.metrics if (entry.split, entry.metric) == ("test", "ece"))
+    own = "SELECT avg(ece) AS ece FROM final WHERE split = 'test' AND status = 'completed' AND replicate = 0"
+    assert (found.unit, ece.units, ece.verdict.code) == ("seed", 1, NOT_COMPARED)
+    assert ece.means[0] == pytest.approx(Results(pair[0]).rows(own)[0]["ece"])
 
 
 def test_what_was_asked_and_what_ran_it(pair: tuple[Path, Path]) -> None:

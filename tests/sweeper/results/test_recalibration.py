@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from sweeper.core.errors import SweeperError
+from sweeper.judging.question import NOT_COMPARED
 from sweeper.results.recalibration import effects, options_that_differ, signed
 from trainables.metrics import softmax64
 from trainables.posthoc import POSTHOC, fit
@@ -29,9 +30,9 @@ def test_each_trial_counts_once_and_is_paired_with_itself() -> None:
     (found,) = effects(rows)
     ece, nll = found.changes
     assert (ece.before, ece.after) == pytest.approx((0.10, 0.055))  # c00002 has no value after, so it is left out
-    assert ece.difference.mean == pytest.approx((-0.10 + 0.01) / 2)
-    assert (ece.better, ece.difference.n) == (1, 2)
-    assert nll.difference.mean == pytest.approx(-0.05)
+    assert ece.difference == pytest.approx((-0.10 + 0.01) / 2)
+    assert (ece.better, ece.units) == (1, 2)
+    assert nll.difference == pytest.approx(-0.05)
     assert found.sentence().startswith("temperature, 15 bins, test data: ECE 0.1000 → 0.0550, −0.045 (95 % ")
     assert "better in 1 of 2 trials; NLL" in found.sentence()
 
@@ -57,10 +58,10 @@ def test_trials_that_share_their_seeds_are_clustered_by_seed() -> None:
     (found,) = effects(shared([(f"c{k}", seed, 0.1 + 0.01 * k, 0.1 + 0.01 * k - d) for k in range(4)
                                for seed, d in ((7, 0.08), (9, 0.10))]))  # fmt: skip
     ece = found.changes[0]
-    assert (ece.difference.n, ece.trials, ece.unit) == (2, 4, "seed")
-    assert ece.difference.mean == pytest.approx(-0.09)
-    assert ece.difference.interval is not None and ece.difference.interval[1] > 0, "two seeds say little"
-    assert ece.verdict() == "no clear change" and "better in 2 of 2 seeds" in ece.text()
+    assert (ece.units, ece.trials, ece.unit) == (2, 4, "seed")
+    assert ece.difference == pytest.approx(-0.09)
+    assert ece.verdict.high > 0, "two seeds say little"
+    assert ece.word() == "no clear change" and "better in 2 of 2 seeds" in ece.text()
 
 
 @pytest.mark.parametrize("seeds", [[7] * 6, list(range(6))])
@@ -68,7 +69,7 @@ def test_duplicates_of_one_training_cannot_be_judged(seeds: list[int]) -> None:
     """A grid over something without effect: six trials, one training; it was `by −0.082 (−0.082 … −0.082), lower`."""
     (found,) = effects(shared([(f"c{k}", seed, 0.112, 0.03) for k, seed in enumerate(seeds)]))
     ece = found.changes[0]
-    assert ece.difference.interval is None and ece.difference.p == 1 and ece.verdict() == "cannot be judged"
+    assert ece.verdict.code == NOT_COMPARED and ece.word() == "cannot be judged"
     assert ece.limits() == ""
 
 
@@ -76,7 +77,7 @@ def test_a_duplicate_among_others_counts_once() -> None:
     distinct = [("c0", 0, 0.1, 0.05), ("c1", 1, 0.2, 0.12), ("c2", 2, 0.15, 0.09)]
     (once,) = effects(shared(distinct))
     (again,) = effects(shared([*distinct, *((f"d{k}", 10 + k, 0.15, 0.09) for k in range(5))]))
-    assert again.changes[0].difference == once.changes[0].difference
+    assert again.changes[0].verdict == once.changes[0].verdict
 
 
 def test_fits_that_validation_data_do_not_determine_are_counted_and_warned_of() -> None:
@@ -93,7 +94,7 @@ def test_a_narrow_interval_is_written_in_the_digits_that_its_width_needs() -> No
     rows = [row(f"c{n}", "none", 0.2 + n / 1e6, 1.0) for n in range(400)]
     rows += [row(f"c{n}", "temperature", 0.06 + n / 1e6 + 0.002 * (n % 2), 0.9) for n in range(400)]
     ece, nll = effects(rows)[0].changes
-    low, high = ece.difference.interval
+    low, high = ece.verdict.low, ece.verdict.high
     assert signed(low) == signed(high) == "−0.14", "two digits would show an interval without width"
     first, last = ece.limits().removeprefix(" (95 % ").removesuffix(")").split(" … ")
     assert first != last
