@@ -25,7 +25,8 @@ def peers() -> dict[str, tuple[float, float, float]]:
 def power() -> dict[int, dict[int, float]]:
     """Return seeds → spreads by which three quarters are worse → share of these that was found to be worse."""
     text = STATISTICS.read_text("utf-8").partition("## best set")[2].partition("\n## ")[0]
-    pattern = r"equal spreads, k = 8, n = (\d); three quarters worse by (\d) spreads \| \d+ \|[^|]*\| holds \| ([\d.]+)"
+    condition = r"equal spreads, k = 8, n = (\d); three quarters worse by (\d) spreads"
+    pattern = condition + r" \| [\d,]+ \|[^|]*\| holds \| ([\d.]+)"
     shares: dict[int, dict[int, float]] = {}
     for seeds, spreads, share in re.findall(pattern, text):
         shares.setdefault(int(seeds), {})[int(spreads)] = float(share)

@@ -28,12 +28,12 @@ Floats = NDArray[np.float64]
 #: A gap of fewer typical spreads is never an outlier.
 FAR = 8.0
 
-#: A wider gap, in typical spreads, is an outlier without further evidence: fifteen spreads times four deviations.
-OUTRIGHT = 64.0
+#: A wider gap, in typical spreads, is an outlier without further evidence: fifteen spreads times five deviations.
+OUTRIGHT = 80.0
 
 #: Largest p of an outlier, times the number of candidates with a wide gap. Healthy seeds were flagged in at most 1 % of
 #: simulated sweeps with spreads up to 15 : 1 (tests/benchmarks/STATISTICS.md).
-SURE = 0.0025
+SURE = 0.004
 
 #: If a larger share would be flagged, none is: the values then have one long tail and no typical spread.
 MOST = 0.4

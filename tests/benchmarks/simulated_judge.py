@@ -240,9 +240,8 @@ def simulate_race(law: Law, draws: int, most: int = 8) -> list[Simulated]:
             wrong += (not apart) and "0" in verdicts.named(WORSE)
             decided += apart and {*verdicts.named(WORSE)} >= {str(at) for at in range(2, law.candidates)}
             spent += apart * trained
-    text = (
-        f"{law.text().rpartition(',')[0]}, 3 to {most} seeds, {spent / draws:.0f} of {most * law.candidates} trainings"
-    )
+    held = f"n = 3 to {most}, {spent / draws:.0f} of {most * law.candidates} trainings"
+    text = law.text().replace(f"n = {law.seeds}", held)
     return [Simulated("race: the truly best is called worse", text, draws, wrong / draws, 0.1, decided / draws)]
 
 
