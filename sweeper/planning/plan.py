@@ -191,7 +191,7 @@ class Plan(PlanView):
         costs: architecture → measured cost.
         note: how the time was estimated, or why it was not.
         estimate: GPU-hours on known GPUs, estimated without training; `None` if the data's size is unknown.
-        rehearsed: changes that a rehearsal makes, one sentence each; empty for a real sweep.
+        rehearsed: changes that a rehearsal makes; empty for a real sweep.
         packing: how replicates share processes.
         takes: resources of each process, in words.
         searcher: description of how a searcher chooses configurations; empty if they are random or from grids.

@@ -33,7 +33,6 @@ from trainables.registry import Hyperparameter, Registry
 from trainables.worker.trial_reports import NON_FINITE, TrialReport
 
 #: Schedulers by their name in a search space. Each builds a `Scheduler` from (metric, mode, **settings).
-#: The name of a setting counted in epochs ends in `_epochs`, because rehearsals scale these settings with the run.
 SCHEDULERS = Registry("scheduler", leading=["metric", "mode"])
 
 #: The scheduler used when a search space names none.

@@ -367,15 +367,15 @@ def in_one_pool(values: Mapping[str, Plain]) -> dict[str, Plain]:
 
 def pool_notes(spec: SweepSpec) -> list[str]:
     """Return a sentence if trials compete in one pool because strata would have been too small."""
-    if not falls_back(spec) or spec.is_rehearsal or isinstance(spec.schedule, Stratified):
+    if not falls_back(spec) or isinstance(spec.schedule, Stratified):
         return []
     return [f"trials compete in one pool: with {spec.samples} samples, strata would be too small to compare within"]
 
 
 def size_faults(spec: SweepSpec) -> list[Fault]:
-    """Return a fault if a stratum has too few trials for its scheduler; a rehearsal's strata can have any size."""
+    """Return a fault if a stratum has too few trials for its scheduler."""
     schedule = spec.schedule
-    if not isinstance(schedule, Stratified) or spec.is_rehearsal:
+    if not isinstance(schedule, Stratified):
         return []
     sizes = stratum_sizes(spec)
     small = {name: size for name, size in sizes.items() if size < schedule.smallest_pool}

@@ -433,8 +433,8 @@ class SweepSpec(Part):
         max_concurrent: largest number of trials that run at once; `null` for as many as fit.
         tracking: how trackers show the sweep.
         which: hyperparameters of the loss. For each, the final stage trains several values.
-        rehearsal: changes that `--rehearse` makes beyond its general rules, written like the file itself.
-        rehearsed: changes that a rehearsal made, one sentence each; empty for a real sweep.
+        rehearsal: changes that `--rehearse` makes, path → value as `--set` takes them.
+        rehearsed: changes that a rehearsal made, `path = value` each; empty for a real sweep.
 
     Example:
         >>> from sweeper.space.loading import build_spec
@@ -471,7 +471,7 @@ class SweepSpec(Part):
 
     @property
     def is_rehearsal(self) -> bool:
-        """Whether this is a scaled-down run on stand-in data, whose results mean nothing."""
+        """Whether this is a scaled-down run, whose results mean nothing."""
         return bool(self.rehearsed)
 
     @property
