@@ -117,8 +117,7 @@ def missing_data(plan: Sequence[Step], *, rehearse: bool = False) -> dict[str, s
     faults: dict[str, str] = {}
     for recipe in (step.recipe for step in plan if step.state != FINISHED):
         try:
-            file = packaged_files()[recipe.space]
-            spec = load_spec(file, rehearse=True) if rehearse else recipe.spec
+            spec = load_spec(packaged_files()[recipe.space], rehearse=True) if rehearse else recipe.spec
             # A loop's own check trains it, when it is run.
             (prepare_dataset if spec.loop is None else data_of_loop)(spec)
         except SweeperError as error:
