@@ -7,7 +7,7 @@ on this.
 
 To add a scheduler, add one file to this folder; it is discovered there:
 
-    @SCHEDULERS.add("stop_worst", "…", "source", more=[WITHIN, TOO_SMALL])
+    @SCHEDULERS.add("stop_worst", "…", "source", more=[WITHIN])
     @dataclass(frozen=True)
     class StopWorst(Scheduler):
         grace_epochs: GraceEpochs = 1
@@ -52,14 +52,6 @@ GraceEpochs = Annotated[
 #: trials accepts this setting. It is not a field of `Scheduler`, which handles one pool; `Stratified` handles strata.
 WITHIN = Hyperparameter(
     "within", "texts", source="none by default: all trials compete in one pool, as in Li et al. 2020 and in Ray Tune"
-)
-
-#: Behaviour if a stratum has too few trials to compare, as in a first try with few samples.
-TOO_SMALL = Hyperparameter(
-    "if_too_small",
-    "text",
-    choices=("refuse", "one_pool"),
-    source="refuse by default: nothing can be said about a stratum of one trial",
 )
 
 

@@ -39,7 +39,7 @@ from sweeper.scheduling.base import DEFAULT, IGNORES_SETTINGS, WITHIN
 from sweeper.search.base import Searcher, written_method
 from sweeper.space.catalogue import Registries, installed_registries
 from sweeper.space.components import PART, WORD, resolve_component, resolve_plain_component, split_axes
-from sweeper.space.configurations import falls_back, in_one_pool, line_domains, size_faults, within_faults
+from sweeper.space.configurations import line_domains, size_faults, within_faults
 from sweeper.space.evaluation import check_evaluation, objective_faults, write_out_mode
 from sweeper.space.file import Document, apply_overrides, apply_rehearsal, read_document
 from sweeper.space.spec import (
@@ -128,10 +128,7 @@ def load_spec(
     # Not part of `_checked`: a sweep that began with such a setting can still be read, and resumed with another
     # setting.
     _refuse(gpu_faults(spec), document, str(path))
-    faults = size_faults(spec)
-    if faults and falls_back(spec):
-        return _checked(Document(values=in_one_pool(spec.model_dump(mode="json"))), str(path), registries)
-    _refuse(faults, document, str(path))
+    _refuse(size_faults(spec), document, str(path))
     return spec
 
 

@@ -19,7 +19,7 @@ from sweeper.core.errors import Fault, InvalidSearchSpace
 from sweeper.core.ids import ReplicateSeeds
 from sweeper.journal.best import Mode
 from sweeper.scheduling import DEFAULT, SCHEDULERS, Scheduler
-from sweeper.scheduling.base import TOO_SMALL, WITHIN
+from sweeper.scheduling.base import WITHIN
 from sweeper.scheduling.contenders import PARTS, FinalStage, Groups, TrialValues
 from sweeper.scheduling.strata import stratified
 from sweeper.search.base import SEARCHERS, SearchMethod
@@ -91,9 +91,8 @@ class SchedulerSettings(_PlugIn):
             InvalidSearchSpace: the settings are invalid. This is possible only in a file that is read without being
                 checked.
         """
-        # `SweepSpec.schedule` handles these two settings, because a scheduler itself handles only one pool.
-        of_strata = (WITHIN.name, TOO_SMALL.name)
-        settings = {key: value for key, value in self.settings.items() if key not in of_strata}
+        # `SweepSpec.schedule` handles strata, because a scheduler itself handles only one pool.
+        settings = {key: value for key, value in self.settings.items() if key != WITHIN.name}
         try:
             scheduler: Scheduler = SCHEDULERS.build(self.name, metric, mode, max_epochs=self.max_epochs, **settings)
         except (ValueError, TypeError) as error:
