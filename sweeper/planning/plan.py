@@ -153,13 +153,11 @@ class Estimate:
         operations: floating-point operations of the whole sweep (a multiply-add counts as two).
         gpu_hours: GPU → (low, high) hours. `low` assumes the speed in `hardware.yaml`; `high` is `slowest` times as
             long.
-        forward: architecture → operations of one sample's forward pass.
         assumption: a sentence on the assumptions behind the range.
     """
 
     operations: float
     gpu_hours: dict[str, tuple[float, float]]
-    forward: dict[str, float]
     assumption: str
 
     @property

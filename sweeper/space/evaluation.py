@@ -200,12 +200,11 @@ def write_out_mode(values: dict[str, Plain], registries: Registries) -> None:
 
 
 def _own_modes(evaluation: Plain, registries: Registries) -> dict[str, str]:
-    """Return objective → mode for the user's own metrics of an evaluation that declare one."""
-    metrics, known = part_of(evaluation, "metrics"), registries.further_metrics
-    given = metrics if isinstance(metrics, list) else [metrics]
-    names = {str(entry.get("name")) if isinstance(entry, dict) else str(entry) for entry in given if entry}
+    """Return objective → mode for the user's own metrics of a resolved evaluation that declare one."""
+    known = registries.further_metrics
+    names = [str(metric["name"]) for metric in mappings(part_of(evaluation, "metrics")) if metric]
     # Names that are trusted without a check must not be imported here. Their modes are already in the resolved file.
-    own = [name for name in names if known.is_own(name) and not known.trusts(name) and known.fault(name) is None]
+    own = [name for name in names if known.is_own(name) and not known.trusts(name)]
     return {
         f"{split}_{column_label(name)}": mode
         for name in own

@@ -175,8 +175,8 @@ def _checked(document: Document, source: str, registries: Registries | None) -> 
     if not faults or document.values:
         values = written_out({key: value for key, value in document.values.items() if key != "space"})
         registries = registries or installed_registries()
-        write_out_mode(values, registries)
         space, broken = _check_names(values, document.values.get("space"), registries)
+        write_out_mode(values, registries)
         faults += broken
         try:
             spec = SweepSpec.model_validate({**values, "space": space} if "space" in document.values else values)
