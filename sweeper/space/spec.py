@@ -432,7 +432,7 @@ class SweepSpec(Part):
         max_concurrent: largest number of trials that run at once; `null` for as many as fit.
         tracking: how trackers show the sweep.
         which: hyperparameters of the loss. For each, the final stage trains several values.
-        rehearsal: changes that `--rehearse` makes, path → value as `--set` takes them.
+        rehearsal: changes that `--rehearse` makes, path → value as `--set` takes them; of the file, not of its sweep.
         rehearsed: changes that a rehearsal made, `path = value` each; empty for a real sweep.
 
     Example:
@@ -465,7 +465,7 @@ class SweepSpec(Part):
     max_concurrent: int | None = Field(default=None, ge=1)
     tracking: Tracking = Tracking()
     which: list[str] = Field(default_factory=list)
-    rehearsal: Values | None = None
+    rehearsal: Values | None = Field(default=None, exclude=True)
     rehearsed: list[str] = Field(default_factory=list)
 
     @property
