@@ -45,7 +45,7 @@ check-gpu: $(DEVELOPMENT)
 	$(BIN)/python -m pytest tests/gpu -m gpu -s --timeout 300; failed=$$?; \
 	$(BIN)/python -m tests.benchmarks.bench_card || exit; exit $$failed
 
-# Every search space that ships, scaled down to minutes: file, minutes, rows of each table. NAMES="a b" for some of them.
+# Every search space that ships with a rehearsal: file, minutes, rows of each table. NAMES="a b" for some of them.
 rehearse: $(DEVELOPMENT)
 	$(BIN)/python -m tests.rehearsals $(NAMES)
 

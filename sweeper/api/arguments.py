@@ -150,7 +150,7 @@ Tracking = Annotated[
     ),
 ]  # fmt: skip
 Mlflow = Annotated[bool, Parameter(negative="--no-mlflow", help="Write MLflow runs besides Parquet tables.")]
-Rehearse = Annotated[bool, Parameter(help="Scale down to digits, small networks and a few epochs; results are marked.")]
+Rehearse = Annotated[bool, Parameter(help="Apply the file's changes under `rehearsal`; results are marked.")]
 Address = Annotated[
     str | None,
     Parameter("--ray", help="Address of a Ray cluster to run on.", show_default="start one", env_var="RAY_ADDRESS"),

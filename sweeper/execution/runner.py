@@ -27,7 +27,7 @@ from sweeper.execution.resuming import check_unchanged, refuse_lost_journal
 from sweeper.journal.segments import last_sequence
 from sweeper.planning.preparation import dataset_facts, lane_notes, prepare_dataset
 from sweeper.planning.user_code_checks import loop_entry
-from sweeper.space.configurations import pool_notes, repeat_notes
+from sweeper.space.configurations import repeat_notes
 from sweeper.space.loading import load_spec
 from sweeper.space.spec import MOST_SEEDS, Resources, SweepSpec
 from sweeper.space.user_code import code_of, keep, manifest_entry, take_up_kept
@@ -96,7 +96,7 @@ def _run_spec(server: ForkServer | None, spec: SweepSpec, stem: str, name: str |
         place.store.check()
     dataset = prepare_dataset(spec)
     looped = loop_entry(dataset)
-    own, own_notes = code_of(spec), [*pool_notes(spec), *repeat_notes(spec), *lane_notes(spec, dataset)]
+    own, own_notes = code_of(spec), [*repeat_notes(spec), *lane_notes(spec, dataset)]
     own_notes += dataset.notes
     dataset, facts = node_copy(dataset), dataset_facts(dataset)
     manifest = {

@@ -168,7 +168,7 @@ class Results:
 
     @property
     def rehearsed(self) -> list[str]:
-        """One sentence for each setting that a rehearsal changed; empty for a real sweep."""
+        """The settings that a rehearsal changed, `path = value` each; empty for a real sweep."""
         return list(self.specification.get("rehearsed") or ())
 
     @property

@@ -15,20 +15,20 @@ import functools
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast, overload
 
 import numpy as np
 
 from sweeper.core import domains
-from sweeper.core.domains import Configuration, Fields, Members, Node, Plain, every_value, join_path, part_of
+from sweeper.core.domains import Configuration, Fields, Members, Node, Plain, every_value, join_path
 from sweeper.core.errors import Fault, SweeperError
 from sweeper.core.ids import config_hash, configuration_seed, flatten_configuration, is_added, seed_from
 from sweeper.core.labels import plural
 from sweeper.journal.journal import read_kind
 from sweeper.journal.records import Added, Body, Drawn, Suggested
-from sweeper.scheduling.base import TOO_SMALL, WITHIN
+from sweeper.scheduling.base import WITHIN
 from sweeper.scheduling.strata import Stratified, stratum_name
 from trainables.registry.names import hint
 
@@ -354,28 +354,10 @@ def stratum_sizes(spec: SweepSpec) -> dict[str, float]:
     return {name: count * trials / len(examined) for name, count in counts.items()}
 
 
-def falls_back(spec: SweepSpec) -> bool:
-    """Return whether trials compete in one pool if the strata of a search space are too small."""
-    return spec.scheduler.settings.get(TOO_SMALL.name) == "one_pool"
-
-
-def in_one_pool(values: Mapping[str, Plain]) -> dict[str, Plain]:
-    """Remove the strata from a search space's values. `if_too_small` stays, because `pool_notes` reads it."""
-    kept = {key: value for key, value in part_of(values, "scheduler").items() if key != WITHIN.name}
-    return {**values, "scheduler": kept}
-
-
-def pool_notes(spec: SweepSpec) -> list[str]:
-    """Return a sentence if trials compete in one pool because strata would have been too small."""
-    if not falls_back(spec) or spec.is_rehearsal or isinstance(spec.schedule, Stratified):
-        return []
-    return [f"trials compete in one pool: with {spec.samples} samples, strata would be too small to compare within"]
-
-
 def size_faults(spec: SweepSpec) -> list[Fault]:
-    """Return a fault if a stratum has too few trials for its scheduler; a rehearsal's strata can have any size."""
+    """Return a fault if a stratum has too few trials for its scheduler."""
     schedule = spec.schedule
-    if not isinstance(schedule, Stratified) or spec.is_rehearsal:
+    if not isinstance(schedule, Stratified):
         return []
     sizes = stratum_sizes(spec)
     small = {name: size for name, size in sizes.items() if size < schedule.smallest_pool}

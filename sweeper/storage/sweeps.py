@@ -199,7 +199,7 @@ def amended(sweep: Sweep, settings: Sequence[str]) -> Sweep:
     return replace(sweep, spec=spec, configurations=configurations_of(spec, sweep.paths.journal))
 
 
-_UNMEASURED = (*AMENDABLE, "header", "rehearsal")
+_UNMEASURED = (*AMENDABLE, "header")
 
 #: Characters of a value that an error message shows.
 _LONGEST = 60

@@ -1,4 +1,4 @@
-"""Options of the data set as part of the space: columns, strata, data, rehearsals, faults."""
+"""Options of the data set as part of the space: columns, strata, data, faults."""
 
 from pathlib import Path
 
@@ -81,14 +81,11 @@ def test_trials_train_on_their_data_and_equal_those_of_a_sweep_on_it_alone(tmp_p
     assert resume_sweep("both", options, shared_server()).outcome == "finished"
 
 
-def test_strata_and_a_rehearsal_take_the_axis(tmp_path: Path) -> None:
+def test_strata_take_the_axis(tmp_path: Path) -> None:
     settings = ["scheduler={name: asha, max_epochs: 9, grace_epochs: 3, within: [dataset.label_noise]}", "samples=6"]
     spec = load_spec(write_space(tmp_path, SPACE), settings)
     stratum = spec.schedule
     assert getattr(stratum, "within", None) == ("dataset.label_noise",) or "label_noise" in str(stratum)
-    rehearsed = load_spec(write_space(tmp_path, SPACE), [], rehearse=True)
-    assert {c["dataset"]["label_noise"] for c in configurations(rehearsed)} == {0.0, 0.2}
-    assert {c["dataset"]["name"] for c in configurations(rehearsed)} == {rehearsed.dataset["name"]}
 
 
 @pytest.mark.parametrize(
