@@ -13,7 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sweeper.core.domains import DOMAINS, Values, grid_size, parse, part_of
+from sweeper.core.domains.base import DOMAINS
+from sweeper.core.domains.tree import grid_size, parse
+from sweeper.core.domains.values import Values, part_of
 from sweeper.space.components import PART, domains_of
 from trainables.datasets import digits
 from trainables.datasets.base import DATASETS
