@@ -26,7 +26,7 @@ from cyclopts import Parameter
 from pydantic import AllowInfNan, BeforeValidator, ConfigDict, ValidationError, validate_call
 
 from search_spaces import packaged_files
-from sweeper.core.domains import Values
+from sweeper.core.domains.values import Values
 from sweeper.core.errors import Fault, InvalidArgumentsError
 from sweeper.reporting.live import NotebookProgress, Progress, in_notebook
 from sweeper.space.catalogue import keys_of, values_of

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from sweeper.core.domains import Plain
+from sweeper.core.domains.values import Plain
 from sweeper.core.errors import Fault, InvalidSearchSpace, SweeperError
 from sweeper.core.ids import SweepPaths, configuration_index
 from sweeper.core.labels import rehearsal_name

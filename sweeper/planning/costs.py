@@ -20,7 +20,7 @@ import torch
 import yaml
 from torch import Tensor
 
-from sweeper.core.domains import Configuration
+from sweeper.core.domains.tree import Configuration
 from sweeper.core.errors import InvalidSearchSpace, SweeperError
 from sweeper.planning.plan import Cost, Estimate, Plan, plan
 from sweeper.planning.preparation import distinct, prepare_dataset

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Column, Table
 
-from sweeper.core.domains import Configuration
+from sweeper.core.domains.tree import Configuration
 from sweeper.core.labels import duration, plural, rehearsal_notice
 from sweeper.scheduling.base import Scheduler
 from sweeper.scheduling.contenders import PARTS, trainings

@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from sweeper.core.cells import Row
 from sweeper.core.display import as_html
-from sweeper.core.domains import Values
+from sweeper.core.domains.values import Values
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
 from sweeper.core.labels import rehearsal_notice

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from sweeper.core.domains import Plain, Values, join_path, listed, mappings, part_of
+from sweeper.core.domains.values import Plain, Values, join_path, listed, mappings, part_of
 from sweeper.core.errors import Fault, InvalidSearchSpace
 from sweeper.space.catalogue import Registries
 from sweeper.space.components import resolve_components, resolve_plain_component

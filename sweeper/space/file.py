@@ -26,7 +26,7 @@ from typing import Any
 import yaml
 
 from search_spaces import packaged_files
-from sweeper.core.domains import Plain, join_path
+from sweeper.core.domains.values import Plain, join_path
 from sweeper.core.errors import Fault
 from trainables.registry.names import nearest
 

@@ -17,22 +17,9 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from search_spaces import locate
-from sweeper.core.domains import (
-    Constant,
-    Fields,
-    Members,
-    Node,
-    Plain,
-    Values,
-    grid_size,
-    is_random,
-    join_path,
-    mappings,
-    parse,
-    part_of,
-    random_sizes,
-    resolved_faults,
-)
+from sweeper.core.domains.base import Constant, Fields, Members, Node
+from sweeper.core.domains.tree import grid_size, is_random, parse, random_sizes, resolved_faults
+from sweeper.core.domains.values import Plain, Values, join_path, mappings, part_of
 from sweeper.core.errors import Fault, InvalidSearchSpace
 from sweeper.core.labels import plural
 from sweeper.scheduling.base import DEFAULT, IGNORES_SETTINGS, WITHIN

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetPydanticSchema, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticKnownError, core_schema
 
-from sweeper.core.domains import Fields, Plain, Values, join_path, parse, part_of, plain
+from sweeper.core.domains.base import Fields
+from sweeper.core.domains.tree import parse, plain
+from sweeper.core.domains.values import Plain, Values, join_path, part_of
 from sweeper.core.errors import Fault, InvalidSearchSpace
 from sweeper.core.ids import ReplicateSeeds
 from sweeper.journal.best import Mode

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import yaml
 
-from sweeper.core.domains import Plain, join_path
+from sweeper.core.domains.values import Plain, join_path
 from sweeper.core.errors import Fault, InvalidSearchSpace, SweeperError, unwritable, writing_to
 from sweeper.core.ids import SweepPaths, configuration_index, flatten_configuration, require_sweep_name
 from sweeper.core.labels import describe, in_order
