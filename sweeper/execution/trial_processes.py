@@ -134,11 +134,16 @@ def _trial_process(connection: Connection, environment: Mapping[str, str]) -> No
     os.setpgid(0, 0)
     threading.Thread(target=_end_with_driver, daemon=True).start()
     gc.freeze()  # a trial need not look through what all processes share, nor copy its pages
-    # The server has those of the first sweep.
-    os.environ.clear()
+    os.environ.clear()  # the server has the variables of the first sweep
     os.environ.update(environment)
     sys.path[:] = environment["PYTHONPATH"].split(os.pathsep)
-    work(connection)
+    status = 1
+    try:
+        work(connection)
+        status = 0
+    finally:
+        # Otherwise this process would wait for threads and processes that a trial left, and the driver for this one.
+        os._exit(status)
 
 
 def _end_with_driver() -> None:

@@ -65,10 +65,19 @@ def test_an_exception_is_told_before_the_end(tmp_path: Path) -> None:
     assert "Traceback" in (tmp_path / "log").read_text(), "the log gets the place"
 
 
+OWN_DATA = """
+import os, threading, time
+
+def data():
+    threading.Thread(target=time.sleep, args=(3600,)).start()
+    raise ValueError(os.environ["SET_LATER"])
+"""
+
+
 def test_a_process_has_the_driver_s_session_and_environment_now_but_not_its_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "owndata.py").write_text("import os\n\n\ndef data():\n    raise ValueError(os.environ['SET_LATER'])\n")
+    (tmp_path / "owndata.py").write_text(OWN_DATA)
     monkeypatch.setenv("SET_LATER", "after the server's start")
     monkeypatch.syspath_prepend(tmp_path)
     own = "owndata:data"
@@ -77,7 +86,7 @@ def test_a_process_has_the_driver_s_session_and_environment_now_but_not_its_grou
     said = process.connection.recv()
     assert os.getpgid(process.pid) != os.getpgid(0)
     assert "after the server's start" in said.failure.message
-    process.kill()
+    assert process.exit_code() == 0, "it does not wait for the thread that it left"
 
 
 def test_a_killed_process_shows_by_the_end_of_its_connection(tmp_path: Path) -> None:
