@@ -17,7 +17,7 @@ import threading
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from multiprocessing import Pipe, forkserver
+from multiprocessing import Pipe, forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 from types import ModuleType
@@ -102,9 +102,13 @@ def _start_server() -> None:
     _CONTEXT.set_forkserver_preload([*PRELOADED])
     before = dict(os.environ)
     os.environ.update(_environment())  # the server has no argument for its environment
+    resource_tracker.ensure_running()  # else the server starts it, which unblocks the signal
+    # A terminal sends Ctrl-C to the server, too. It would end while it imports, and processes inherit what is blocked.
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         forkserver.ensure_running()
     finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         for name in os.environ.keys() - before.keys():
             del os.environ[name]
         os.environ.update(before)
@@ -128,9 +132,8 @@ def _without_main() -> Iterator[None]:
 
 def _trial_process(connection: Connection, environment: Mapping[str, str]) -> None:
     """Set up a forked process, and serve the driver."""
-    # In a separate group, because a terminal sends Ctrl-C to the driver's group; in the same session, see
-    # `set_niceness`. The driver ends its processes cleanly.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # In a separate group, because the driver ends its processes cleanly when its group receives a signal; in the same
+    # session, see `set_niceness`.
     os.setpgid(0, 0)
     threading.Thread(target=_end_with_driver, daemon=True).start()
     gc.freeze()  # a trial need not look through what all processes share, nor copy its pages

@@ -99,11 +99,14 @@ def test_a_killed_process_shows_by_the_end_of_its_connection(tmp_path: Path) -> 
 
 
 UNGUARDED = """
-import sys
-from sweeper.execution.trial_processes import fork
+import os, signal, sys
+from sweeper.execution.trial_processes import fork, start_early
 from tests.sweeper.execution.test_trial_processes import ASSIGNMENT, WorkerCommand, _opening
 from pathlib import Path
 
+start_early("local", None)
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+os.killpg(0, signal.SIGINT)  # while the server imports torch
 process = fork(_opening(Path(sys.argv[1])))
 process.send(WorkerCommand(new=(ASSIGNMENT,)))
 process.connection.poll(None)
@@ -114,18 +117,24 @@ sys.stdin.read()
 
 
 @pytest.mark.integration
-def test_a_script_without_a_guard_can_fork_and_its_processes_end_with_it(tmp_path: Path) -> None:
+def test_a_script_without_a_guard_can_fork_after_ctrl_c_and_its_processes_end_with_it(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(UNGUARDED)
     environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
     arguments = [sys.executable, str(script), str(tmp_path)]
-    with subprocess.Popen(arguments, stdout=-1, stdin=-1, text=True, env=environment) as driver:
+    with (
+        (tmp_path / "said").open("w") as said,
+        subprocess.Popen(
+            arguments, stdout=-1, stdin=-1, stderr=said, text=True, env=environment, process_group=0
+        ) as driver,
+    ):
         assert driver.stdout is not None
         pid = int(driver.stdout.readline())
         server = psutil.Process(pid).ppid()
         assert running([pid, server]) == [pid, server]
         driver.kill()
         wait_for_ends(pid, server)
+    assert not (tmp_path / "said").read_text()
 
 
 @pytest.mark.integration
