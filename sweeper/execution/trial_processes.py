@@ -22,6 +22,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 from types import ModuleType
 
+from sweeper.core.errors import SweeperError
 from sweeper.core.processes import python_environment
 from trainables.files.atomic import open_regular
 from trainables.worker.trial_reports import WorkerFailed, WorkerInit
@@ -39,7 +40,16 @@ PRELOADED = (
     "threadpoolctl",
 )
 
+#: Servers that are started for one process, if each ends before it can fork.
+ATTEMPTS = 3
+
 _CONTEXT = multiprocessing.get_context("forkserver")
+
+
+class ForkServerGone(SweeperError):  # noqa: N818 - the name says what is gone
+    """The fork server cannot be kept alive; all results so far are kept."""
+
+    exit_code = 1
 
 
 class TrialProcess:
@@ -85,16 +95,21 @@ def start_early(executor: str, address: str | None) -> None:
 
 
 def fork(opening: WorkerInit) -> TrialProcess:
-    """Fork a trial process, send it `opening`, and return it."""
-    _start_server()
-    ours, theirs = Pipe()
-    with theirs, _without_main():
+    """Fork a trial process, send it `opening`, and return it. Raises ForkServerGone."""
+    for _ in range(ATTEMPTS):
+        _start_server()
+        ours, theirs = Pipe()
         # Not a daemon, which could not start processes of its own, such as those of a data loader.
         process = _CONTEXT.Process(target=_trial_process, args=(theirs, _environment()))
-        process.start()
-    trial_process = TrialProcess(process, ours)
-    trial_process.send(opening)
-    return trial_process
+        with theirs, _without_main(), suppress(EOFError, ConnectionError):  # the server was killed meanwhile
+            process.start()
+            trial_process = TrialProcess(process, ours)
+            trial_process.send(opening)
+            return trial_process
+    raise ForkServerGone(
+        "the process that forks trial processes ends at once",
+        "check whether memory ran out; results are kept, continue with `sweeper resume`",
+    )
 
 
 def _start_server() -> None:

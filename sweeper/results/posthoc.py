@@ -154,8 +154,9 @@ def own_sql(columns: set[str], method: str, options: str, bins: int, prefix: str
     ]
     pairs = ", ".join(f"'{name}', {prefix}{name}" for name in fitted)
     parameters = f"json_object({pairs})::VARCHAR" if fitted else "'{}'"
-    values = [*measured(prefix, "temperature", "gamma"), *measured(scores, *METRICS, "unavailable")]
+    values = [f"{bins} AS bins", f"{parameters} AS parameters", *measured(prefix, "temperature", "gamma")]
+    values += measured(scores, *METRICS, "unavailable")
     return (
         f"SELECT trial, replicate, seed, split, status, {literal(method)} AS method, {literal(options)} AS options, "
-        f"{bins} AS bins, {parameters} AS parameters, {', '.join(values)}, 0 AS source\nFROM final"
+        f"{', '.join(values)}, 0 AS source\nFROM final"
     )

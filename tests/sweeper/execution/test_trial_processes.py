@@ -1,5 +1,6 @@
 """Processes of trials that the standard library's fork server forks for the driver, without Ray."""
 
+import multiprocessing.spawn
 import os
 import signal
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 import torch
 from threadpoolctl import threadpool_limits
 
-from sweeper.execution.trial_processes import fork
+from sweeper.execution.trial_processes import ForkServerGone, fork
 from tests.alive import running, wait_for_ends
 from tests.trainables.small_trials import SETTINGS, VALUES, equal, untimed
 from trainables.worker.trial import Trial
@@ -138,12 +139,16 @@ def test_a_script_without_a_guard_can_fork_after_ctrl_c_and_its_processes_end_wi
 
 
 @pytest.mark.integration
-def test_a_killed_server_is_started_again(tmp_path: Path) -> None:
+def test_a_killed_server_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = fork(_opening(tmp_path))
     psutil.Process(psutil.Process(first.pid).ppid()).kill()
     assert first.send(WorkerCommand(new=(ASSIGNMENT,))) and isinstance(first.connection.recv(), WorkerReport)
     second = fork(_opening(tmp_path))
     assert second.send(WorkerCommand(new=(ASSIGNMENT,))) and isinstance(second.connection.recv(), WorkerReport)
+    psutil.Process(psutil.Process(second.pid).ppid()).kill()
+    with monkeypatch.context() as patched, pytest.raises(ForkServerGone, match="sweeper resume"):
+        patched.setattr(multiprocessing.spawn, "_python_exe", b"/bin/false")
+        fork(_opening(tmp_path))
     for process in (first, second):
         process.kill()
-    assert [first.exit_code(), second.exit_code()] == [255, -signal.SIGKILL]
+    assert [first.exit_code(), second.exit_code()] == [255, 255], "only a server knows"
