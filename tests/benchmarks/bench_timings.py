@@ -38,7 +38,7 @@ LINE = re.compile(r"^ (?P<phase>\S.*?)\s+(?P<took>[\d.]+)\s+(?P<at>[\d.]+)\s*$")
 PHASES = ("first report", "last report")
 
 PROCESSES = {
-    "trainables.worker.fork_server": "trials",
+    "multiprocessing.forkserver": "trials",
     "sweeper.tracking.sync": "MLflow",
     "write_report": "driver",
     "sweeper run": "driver",

@@ -8,7 +8,7 @@ import sweeper
 from sweeper.api.finished import FinishedRun
 from sweeper.execution.options import RunOptions
 from sweeper.execution.runner import run_sweep
-from tests.running import in_process, shared_server, write_space
+from tests.running import in_process, write_space
 
 
 def test_commands_write_what_functions_write(quickstart_folder, tmp_path):
@@ -42,7 +42,7 @@ def test_a_trial_that_diverged_is_not_offered_a_retry(tmp_path: Path, capsys: py
     from sweeper.api.printing import display
 
     options = RunOptions(str(tmp_path / "results"), cpus=1)
-    outcome = run_sweep(write_space(tmp_path, SPACE), [], "s", options, shared_server())
+    outcome = run_sweep(write_space(tmp_path, SPACE), [], "s", options)
     done = FinishedRun(outcome, str(tmp_path / "results"), options.timings)
     assert done.counts["failed"] == 1 and done.retriable == 0
     assert display(done) == 1

@@ -3,7 +3,6 @@
 import shutil
 import socket
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -50,7 +49,6 @@ def test_a_second_interruption(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("sweeper.execution.attempt.Attempt.run", interrupted)
-    monkeypatch.setattr("sweeper.execution.runner.early_server", lambda *_: nullcontext())
     options = RunOptions(tmp_path / "out", executor="ray")
     with pytest.raises(KeyboardInterrupt):
         run_sweep(write_space(tmp_path), [], "mine", options)

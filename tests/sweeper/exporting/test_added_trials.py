@@ -21,7 +21,7 @@ from sweeper.results import load
 from sweeper.results.leaderboard import leaderboard
 from sweeper.scheduling.contenders import unit_of
 from sweeper.storage.sweeps import open_sweep
-from tests.running import shared_server, write_space
+from tests.running import write_space
 from tests.sweeper.exporting.swept import stored
 from trainables.datasets import load_dataset
 from trainables.posthoc import fit
@@ -49,7 +49,7 @@ pytestmark = pytest.mark.integration
 def line(tmp_path_factory: pytest.TempPathFactory) -> SweepPaths:
     folder = tmp_path_factory.mktemp("line")
     options = RunOptions(folder / "results", cpus=2, executor="local")
-    return run_sweep(write_space(folder, LINE), (), "line", options, shared_server()).sweep.paths
+    return run_sweep(write_space(folder, LINE), (), "line", options).sweep.paths
 
 
 @pytest.fixture(scope="module")
@@ -121,9 +121,9 @@ def test_every_command_knows_a_trial_that_a_line_added(line, best, tmp_path):
 def test_seeds_that_a_user_adds_leave_the_best_one_with_weights(tmp_path):
     options = RunOptions(tmp_path / "results", cpus=2, executor="local")
     space = write_space(tmp_path, LINE.replace("which: [gamma]\n", "").replace(", at_most: 3", ""))
-    paths = run_sweep(space, (), "grown", options, shared_server()).sweep.paths
+    paths = run_sweep(space, (), "grown", options).sweep.paths
     grown = RunOptions(tmp_path / "results", cpus=2, executor="local", settings=("replicates=3",))
-    resume_sweep("grown", grown, shared_server())
+    resume_sweep("grown", grown)
     done = export(paths, tmp_path / "model")
     assert done.trial == leaderboard(load(paths.root)).best["trial"] and done.again is None
     assert json.loads((done.folder / "model.json").read_text())["source"]["replicates"] == done.replicates

@@ -14,7 +14,7 @@ from sweeper.results.leaderboard import varying_columns
 from sweeper.space.components import variants
 from sweeper.space.configurations import column_types, configurations
 from sweeper.space.loading import build_spec, load_spec
-from tests.running import shared_server, write_space
+from tests.running import write_space
 from trainables.datasets import load_dataset
 from trainables.datasets.sharing import content_key
 from trainables.training import Replicate
@@ -65,7 +65,7 @@ def test_every_data_set_is_loaded_once_a_node_and_known_by_its_contents(tmp_path
 @pytest.mark.integration
 def test_trials_train_on_their_data_and_equal_those_of_a_sweep_on_it_alone(tmp_path: Path) -> None:
     options = RunOptions(tmp_path / "results", cpus=2)
-    both = run_sweep(write_space(tmp_path, SPACE), [], "both", options, shared_server())
+    both = run_sweep(write_space(tmp_path, SPACE), [], "both", options)
     assert both.outcome == "finished" and not both.state.count()["failed"]
     results = load(both.sweep.paths.root)
     assert varying_columns(results) == ("config_loss_name", "config_dataset_label_noise")
@@ -78,7 +78,7 @@ def test_trials_train_on_their_data_and_equal_those_of_a_sweep_on_it_alone(tmp_p
         alone = Replicate(values, seed=row["seed"], dataset=data, max_epochs=2)
         alone.train_epoch()
         assert alone.train_epoch()["train_loss"] == row["train_loss"]
-    assert resume_sweep("both", options, shared_server()).outcome == "finished"
+    assert resume_sweep("both", options).outcome == "finished"
 
 
 def test_strata_take_the_axis(tmp_path: Path) -> None:

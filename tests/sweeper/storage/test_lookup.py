@@ -7,14 +7,13 @@ import signal
 import tarfile
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from sweeper import results
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
-from sweeper.execution.fork_server import ForkServer
 from sweeper.execution.options import RunOptions
 from sweeper.execution.runner import resume_sweep
 from sweeper.journal.journal import Journal
@@ -178,7 +177,7 @@ def test_nothing_is_written_into_a_folder_whose_links_lead_elsewhere(tmp_path: P
     before = sorted((str(path), path.lstat().st_mtime_ns) for path in tmp_path.rglob("*"))
     options = RunOptions(tmp_path / "results")
     with pytest.raises(SweeperError, match=r"is a link to .*elsewhere, and sweeps have no such link"):
-        resume_sweep("received", options, cast(ForkServer, object()))
+        resume_sweep("received", options)
     with pytest.raises(SweeperError, match=r"is a link to .*elsewhere, and sweeps have no such link"):
         recalibrate_sweep("received", tmp_path / "results", ["temperature"], [], [], [], lambda name: nullcontext())
     assert sorted((str(path), path.lstat().st_mtime_ns) for path in tmp_path.rglob("*")) == before
