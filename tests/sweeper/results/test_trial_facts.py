@@ -56,12 +56,6 @@ def test_a_method_that_could_not_be_fitted_says_why_and_a_weighted_metric_is_no_
     assert reasons["temperature"] == "all of class 0" and not reasons["uncalibrated"]
 
 
-def test_a_failed_trial_says_why(quickstart_folder: Path) -> None:
-    failed = frame(quickstart_folder, "trials").query("status == 'failed'").iloc[0]
-    text = printed(quickstart_folder, failed["trial"])
-    assert " · failed after " in text and "NonFiniteLoss" in text
-
-
 def test_its_number_will_do_and_another_name_is_refused(quickstart_folder: Path) -> None:
     assert " · c00007 · " in printed(quickstart_folder, "7")
     with pytest.raises(SweeperError, match="quickstart has no trial 'c00099'") as raised:
@@ -69,9 +63,3 @@ def test_its_number_will_do_and_another_name_is_refused(quickstart_folder: Path)
     assert "c00000 … c00047" in str(raised.value)
     with pytest.raises(SweeperError, match="no trial '99'"):
         trial_facts(Results(quickstart_folder), "99")
-
-
-def test_a_trial_that_waits_can_be_looked_at(live_folder: Path) -> None:
-    waiting = frame(live_folder, "trials").query("status == 'waiting'").iloc[0]
-    text = printed(live_folder, waiting["trial"])
-    assert "waiting" in text and "no decision yet" in text and "not evaluated yet" in text

@@ -140,12 +140,6 @@ def test_names_that_no_file_system_takes_are_of_no_sweep(tmp_path: Path, name: s
         assert done.returncode == 2, (command, done.stderr)
 
 
-@pytest.mark.parametrize("output", ["ftp://host/results", "file:///results", "S3://bucket", Path("ftp://host/x")])
-def test_an_address_of_no_store_is_no_folder(output: str | Path) -> None:
-    with pytest.raises(SweeperError, match=r"not a location for results(.|\n)*s3://"):
-        place_of(output, DRIVING)
-
-
 LINKS = {
     "incoming": ("generations/incoming", True),
     "a table of incoming": ("generations/incoming/predictions", True),

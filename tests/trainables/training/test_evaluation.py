@@ -17,7 +17,6 @@ from sweeper.space.spec import Evaluation
 from tests.trainables.small_data import small_digits
 from trainables.curvature.statistics.base import statistic_words
 from trainables.datasets import load_dataset
-from trainables.datasets.base import Split
 from trainables.losses import build_loss
 from trainables.metrics import RECALIBRATED
 from trainables.metrics.base import softmax64
@@ -81,12 +80,6 @@ def test_the_whole_split_where_no_fewer_are_asked_for(dataset, samples):
     assert torch.equal(inputs, dataset.val.inputs) and torch.equal(targets, dataset.val.targets)
 
 
-def test_smaller_subsets_with_rare_classes():
-    split = Split(torch.arange(103.0).unsqueeze(1), torch.tensor([0] * 100 + [1] * 3))
-    _, targets, _ = curvature_subset(split, 52)
-    assert targets.tolist().count(1) in (1, 2)
-
-
 ABSENT = (*POSTERIOR_COLUMNS, *WEIGHTED_COLUMNS)
 
 
@@ -111,18 +104,6 @@ def test_methods_that_objectives_need_are_cross_fitted_on_validation_data(model,
     assert rows["val"]["cross_fitted_temperature_nll"] >= rows["val"]["posthoc_temperature_nll"], (
         "fitted on all samples"
     )
-
-
-def test_values_are_plain_python_values(model, dataset):
-    for row in _rows(model, dataset, _settings()).values():
-        assert all(type(value) in (float, int, str) for value in row.values()), row
-
-
-def test_curvature_is_of_the_validation_split_alone(model, dataset):
-    rows = _rows(model, dataset, _settings())
-    assert {k for k in rows["test"] if k.startswith("hessian")} == set()
-    assert rows["val"]["hessian_training_samples"] == 40
-    assert rows["val"]["hessian_training_trace"] == rows["val"]["hessian_cross_entropy_trace"], "the same loss here"
 
 
 def test_what_is_asked_for_besides_has_the_columns_of_the_tables(model, dataset):
@@ -273,16 +254,6 @@ def test_reliability_counts_every_sample(model, dataset):
     assert all(row["stage"] == "end" for row in found.rows)
 
 
-def test_settings_of_a_resolved_search_space():
-    settings = EvaluationSettings.from_mapping(
-        {"posthoc": [{"name": "temperature", "objective": "ece"}, "focal_temperature"], "curvature": False}
-    )
-    assert settings.posthoc == ({"name": "temperature", "objective": "ece"}, {"name": "focal_temperature"})
-    assert settings.curvature is None and settings.bins == 15
-    with pytest.raises(ValueError, match="lanczos"):
-        EvaluationSettings.from_mapping({"curvature": {"lanczos_stepps": 3}})
-
-
 def test_region_shares_of_a_focal_network_and_distances_from_a_known_posterior() -> None:
     known = load_dataset("known_posterior_1d", train_samples=500, validation_samples=300, test_samples=400)
     settings = EvaluationSettings(posthoc=({"name": "focal_map"}, {"name": "temperature"}), bootstrap=0)
@@ -317,11 +288,6 @@ def test_a_further_split_is_measured_where_it_is_asked_for_and_changes_no_other_
     assert rows["noisy"]["nll"] != known["test"]["nll"] and 0 < rows["noisy"]["ood_msp_auroc"] < 1
     columns = evaluation_columns(["temperature"], splits=("val", "test", "noisy"))
     assert set(OOD_COLUMNS) <= set(columns) and not set(OOD_COLUMNS) & set(evaluation_columns(["temperature"]))
-
-
-def test_an_evaluation_without_validation_data_is_refused():
-    with pytest.raises(ValueError, match=r"splits = \['test'\] must include val"):
-        EvaluationSettings.from_mapping({"splits": ["test"]})
 
 
 def test_the_defaults_are_those_of_a_search_space():
