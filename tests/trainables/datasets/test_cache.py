@@ -8,7 +8,7 @@ import zipfile
 import pytest
 import torch
 
-from trainables.datasets.cache import DataSetUnavailableError, Source, data_folder, extracted, fetch, prepared, unpack
+from trainables.datasets.cache import DataSetUnavailableError, Source, extracted, fetch, prepared, unpack
 
 CONTENT = bytes(range(256)) * 2000
 
@@ -52,12 +52,6 @@ def server():
     running.server_close()
 
 
-def test_a_missing_file_is_not_fetched_unless_asked(tmp_path, server):
-    with pytest.raises(DataSetUnavailableError, match=r"file\.bin.*missing.*download: true"):
-        fetch(source_of(server.url + "/data"), tmp_path, download=False)
-    assert server.starts == []
-
-
 def test_a_download_is_checked_and_kept(tmp_path, server):
     source = source_of(server.url + "/data")
     path = fetch(source, tmp_path / "new" / "folder", download=True)
@@ -75,11 +69,6 @@ def test_an_interrupted_download_resumes_where_it_stopped(tmp_path, server):
     server.cut_after = None
     assert fetch(source, tmp_path, download=True).read_bytes() == CONTENT
     assert server.starts == [0, 100_000]
-
-
-def test_a_server_without_ranges_starts_over(tmp_path, server):
-    (tmp_path / "file.bin.part").write_bytes(CONTENT[:5000])
-    assert fetch(source_of(server.url + "/no-ranges"), tmp_path, download=True).read_bytes() == CONTENT
 
 
 def test_a_complete_part_only_needs_its_check(tmp_path, server):
@@ -119,18 +108,6 @@ def test_many_processes_of_a_node_download_once(tmp_path, server):
     assert server.starts == [0]
 
 
-def test_the_folder_comes_from_option_then_environment(tmp_path, monkeypatch):
-    assert data_folder() == tmp_path / "data" and data_folder("/data").as_posix() == "/data"
-    monkeypatch.delenv("SWEEPER_DATA")
-    assert data_folder().parts[-2:] == (".cache", "calibration-sweeper")
-
-
-def test_a_folder_that_cannot_be_made_is_named(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(DataSetUnavailableError, match="SWEEPER_DATA"):
-        fetch(source_of("http://127.0.0.1:9/"), tmp_path / "file" / "sub", download=True)
-
-
 def archive_of(tmp_path, kind):
     (tmp_path / "content" / "member").mkdir(parents=True)
     (tmp_path / "content" / "member" / "a.txt").write_text("hello" * 1000)
@@ -165,11 +142,6 @@ def test_broken_archives_leave_nothing_behind(tmp_path, kind, damage):
     assert not (archive.parent / "member").exists() and not list(archive.parent.glob(".unpacking*"))
 
 
-def test_an_archive_of_something_else_is_named(tmp_path):
-    with pytest.raises(DataSetUnavailableError, match="does not contain other"):
-        extracted(archive_of(tmp_path, "tar"), "other")
-
-
 def test_members_that_leave_the_folder_are_refused(tmp_path):
     (tmp_path / "evil").write_text("x")
     with tarfile.open(tmp_path / "evil.tar.gz", "w:gz") as file:
@@ -196,16 +168,6 @@ def test_values_are_prepared_once_until_a_file_changes(tmp_path):
     file.write_text("22")
     prepared("demo", [file], "size=1", build)
     assert len(calls) == 3
-
-
-def test_failed_preparation_leaves_nothing(data_folder):
-
-    def build():
-        raise DataSetUnavailableError("a.png", "broken", "remove it")
-
-    with pytest.raises(DataSetUnavailableError):
-        prepared("demo", [], "", build)
-    assert not [*(data_folder / "shared").glob("[!.]*")]
 
 
 def test_the_error_travels_between_processes():

@@ -41,15 +41,6 @@ def load(tmp_path, monkeypatch):
     return loaded
 
 
-def test_images_and_classes_are_read(tmp_path, load):
-    arrays = write_files(tmp_path)
-    data = load()
-    assert (len(data.train), len(data.val), len(data.test)) == (90, 10, 20)
-    assert data.input_shape == (1, 28, 28) and data.classes == 10
-    assert torch.equal(data.test.inputs[:, 0], torch.from_numpy(arrays["test_images"]))
-    assert data.test.targets.tolist() == arrays["test_labels"].tolist()
-
-
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
@@ -105,8 +96,3 @@ def test_a_share_of_the_training_images_and_flipped_labels(tmp_path, load, monke
 def test_debians_package_is_found_by_itself():
     data = module.load_fashion_mnist(samples=6000)
     assert (len(data.train), len(data.val), len(data.test)) == (6000, 6000, 10_000)
-
-
-def test_a_missing_file_names_its_address(tmp_path):
-    with pytest.raises(DataSetUnavailableError, match=r"fashion-mnist.*download: true"):
-        module.load_fashion_mnist(folder=str(tmp_path))
