@@ -214,17 +214,6 @@ def test_bases_that_are_no_mean_over_samples_are_refused(base):
             HessianTrace(build_loss(base))
 
 
-def test_faults_of_the_base_are_reported():
-    for options, message in [
-        ({"base": "focul"}, "did you mean 'focal'"),
-        ({"base": "focal", "gamma": -1}, "outside"),
-        ({"base": "cross_entropy", "gamma": 1.0}, "cross_entropy takes no hyperparameter 'gamma'"),
-        ({"base": "inverse_focal", "gamma": 4.0}, "turns positive"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            build_loss("hessian_trace", **options)
-
-
 def test_batch_norm_and_untrainable_models():
     torch.manual_seed(0)
     inputs, targets = data()
@@ -237,17 +226,6 @@ def test_batch_norm_and_untrainable_models():
         parameter.requires_grad_(False)
     with pytest.raises(ValueError, match="trainable parameters"):
         loss(network, inputs, targets)
-
-
-def test_probes_are_drawn_as_bytes_and_are_the_signs_of_earlier_releases():
-    network = small_network()
-    loss = build_loss("hessian_trace", seed=7, probes=2)
-    reference = torch.Generator().manual_seed(7)
-    for probe in loss.draw([*network.parameters()]):
-        for signs_of_parameter, parameter in zip(probe, network.parameters(), strict=True):
-            bits = torch.randint(0, 2, parameter.shape, generator=reference)
-            assert torch.equal(signs_of_parameter, (2 * bits - 1).to(parameter))
-    assert torch.equal(loss.state_dict()["generator"], reference.get_state())
 
 
 def test_on_a_card_probes_are_drawn_there_from_the_state_that_checkpoints_keep(monkeypatch):

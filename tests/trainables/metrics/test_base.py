@@ -13,7 +13,6 @@ from trainables.metrics.base import (
     METRICS,
     Metric,
     always_measured,
-    further_metric_columns,
     further_metric_names,
     further_metrics,
     larger_is_better,
@@ -101,19 +100,6 @@ def test_one_sided_predictions_have_no_auroc_and_a_plain_augrc():
     assert math.isnan(METRICS.build("confidence_auroc", probabilities, right))
     assert METRICS.build("augrc", probabilities, right) == 0
     assert METRICS.build("augrc", probabilities, (right + 1) % 4) == 0.5
-
-
-def test_every_built_in_metric_gives_a_number_from_its_defaults():
-    probabilities, targets = _predictions(3)
-    names = [each.name for each in further_metrics().built_in() if isinstance(each, Metric) and not each.needs]
-    row = further_metric_columns(tuple((name, {}) for name in names), probabilities, targets)
-    assert set(row) == set(names) and all(math.isfinite(value) for value in row.values())
-
-
-def test_only_what_is_asked_for_is_measured():
-    probabilities, targets = _predictions(3)
-    assert set(further_metric_columns((("smooth_ece", {}),), probabilities, targets)) == {"smooth_ece"}
-    assert further_metric_columns((), probabilities, targets) == {}
 
 
 @pytest.mark.parametrize(

@@ -95,13 +95,6 @@ def test_bins_that_stay_tell_what_new_bins_of_each_resample_do(name):
     assert found[f"{name}_se"] == pytest.approx(np.std(again, ddof=1), rel=0.15)
 
 
-def test_blocks_of_classes_change_nothing(monkeypatch):
-    probabilities, targets = reference.random_case(1, samples=70, classes=4)
-    whole = bootstrap_standard_error(BOOTSTRAPPED, probabilities, targets, repetitions=25)
-    monkeypatch.setattr("trainables.metrics.evaluate._ELEMENTS", 70 * 3)
-    assert bootstrap_standard_error(BOOTSTRAPPED, probabilities, targets, repetitions=25) == pytest.approx(whole)
-
-
 @pytest.mark.parametrize("name", BOOTSTRAPPED)
 def test_an_error_is_the_same_alone_and_beside_others(name):
     probabilities, targets = reference.random_case(4, samples=70, classes=4)
@@ -109,14 +102,6 @@ def test_an_error_is_the_same_alone_and_beside_others(name):
     assert bootstrap_standard_error(name, probabilities, targets, repetitions=25) == {
         f"{name}_se": together[f"{name}_se"]
     }
-
-
-def test_other_metrics():
-    probabilities, targets = reference.random_case(2, samples=400, classes=4)
-    found = bootstrap_standard_error(("accuracy", "ece"), probabilities, targets, repetitions=300)
-    right = (probabilities.argmax(1) == targets).astype(float)
-    assert found["accuracy_se"] == pytest.approx(right.std() / 20, rel=0.15)
-    assert bootstrap_standard_error("ece", probabilities, targets, repetitions=300) == {"ece_se": found["ece_se"]}
 
 
 def test_error_is_the_spread_over_fresh_samples():

@@ -156,13 +156,6 @@ def test_what_each_test_sees():
     assert found["wiggling"]["t_cal"] < 0.02 < found["wiggling"]["cutoff"]
 
 
-def test_blocks_of_draws_change_nothing(monkeypatch):
-    probabilities, targets = random_case(3, samples=100)
-    expected = [METRICS.build(name, probabilities, targets, repetitions=99) for name in ("cutoff_p", "t_cal_p")]
-    monkeypatch.setattr("trainables.metrics.debiased.AT_ONCE", 700)
-    assert [METRICS.build(name, probabilities, targets, repetitions=99) for name in ("cutoff_p", "t_cal_p")] == expected
-
-
 def test_sure_and_right_is_no_evidence():
     probabilities = np.array([[1.0, 0.0]] * 20)
     targets = np.zeros(20, dtype=np.int64)

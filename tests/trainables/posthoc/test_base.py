@@ -86,14 +86,6 @@ def test_unusable_validation_data_name_value_and_remedy(name, spoil, sentence):
         fit(name, logits, targets, **OPTIONS.get(name, {}))
 
 
-@pytest.mark.parametrize(("name", "options"), [("temperature", {"objective": "ece"}), ("focal_temperature", {})])
-def test_fewer_samples_than_bins(name, options):
-    logits, targets = logits_and_targets(12)
-    with pytest.raises(PosthocUnavailable, match="12 samples are fewer than 15 bins: use at most 12 bins"):
-        fit(name, logits, targets, **options)
-    assert fit(name, logits, targets, bins=12, **options)
-
-
 def test_several_faults_are_named_at_once():
     logits, targets = logits_and_targets()
     with pytest.raises(PosthocUnavailable, match=r"inf.*; target 4"):
@@ -126,11 +118,6 @@ def test_each_fold_is_calibrated_by_a_fit_on_the_others(method, options):
     for each in range(FOLDS):
         expected = fit(method, logits[fold != each], targets[fold != each], **options)(logits[fold == each])
         assert (found[fold == each] == expected).all()
-
-
-def test_fewer_samples_than_folds_are_refused():
-    with pytest.raises(PosthocUnavailable, match="needs at least 5"):
-        cross_fitted("temperature", np.zeros((4, 2)), [0, 1, 0, 1], {})
 
 
 def with_zeros(logits, targets):

@@ -7,7 +7,6 @@ import pytest
 from search_spaces.papers.published_numbers import read_published
 from tests.trainables.posthoc.focal_risk import focal_risk_minimiser
 from trainables.metrics.base import softmax64
-from trainables.posthoc import PosthocUnavailable
 from trainables.posthoc.confidence_regions import (
     binary_focal_margin,
     closest_temperature,
@@ -16,7 +15,6 @@ from trainables.posthoc.confidence_regions import (
     line_through,
     measured_bounds,
     over_confident,
-    region_shares,
     region_thresholds,
     simplex_logits,
     theoretical_bounds,
@@ -58,17 +56,6 @@ def test_regions_agree_with_the_focal_risks_minimiser(gamma):
     np.testing.assert_array_equal(over_confident(minimiser, gamma), over)
 
 
-def test_shares_add_up():
-    p = np.random.default_rng(0).dirichlet(np.full(30, 0.7), size=500)
-    shares = region_shares(p, 3.0)
-    assert shares["below_tau_oc"] + shares["ambiguous"] + shares["above_tau_uc"] == pytest.approx(1.0)
-    assert shares["over_confident"] + shares["under_confident"] == pytest.approx(1.0)
-    assert shares["below_tau_oc"] <= shares["over_confident"]
-    assert shares["above_tau_uc"] <= shares["under_confident"]
-    raised = focal_map(p, 3.0).max(1) > p.max(1)
-    assert shares["under_confident"] == pytest.approx(raised.mean(), abs=1e-12)
-
-
 def sigmoid(s):
     return np.exp(-np.logaddexp(0.0, -s))
 
@@ -88,11 +75,6 @@ def test_binary_map_is_the_map_of_two_classes():
     first = np.exp(-np.logaddexp(0, -margins))
     both = np.stack([first, np.exp(-np.logaddexp(0, margins))], axis=1)
     np.testing.assert_allclose(sigmoid(binary_focal_margin(margins, 3.0)), focal_map(both, 3.0)[:, 0], rtol=1e-12)
-
-
-def test_refused_gammas():
-    with pytest.raises(PosthocUnavailable, match="gamma = 0 must be above 0"):
-        region_thresholds(0.0)
 
 
 GAMMAS = (0.0, 0.5, 1.0, 2.0, 3.0, 5.0, 7.0, 9.0)

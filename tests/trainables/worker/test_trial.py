@@ -164,19 +164,6 @@ def test_a_replicate_is_the_same_alone_and_beside_another(dataset):
             assert timeless([second]) == timeless([single[table]])
 
 
-def test_a_report(dataset):
-    report = Trial(assignment(), SETTINGS, dataset).advance().to_dict()
-    assert list(report) == [
-        "configuration", "epoch", "objective", "device", "packing", "wall_seconds", "epochs", "evaluations",
-    ]  # fmt: skip
-    assert (report["configuration"], report["epoch"]) == (7, 1)
-    assert report["objective"] == pytest.approx(sum(row["val_nll"] for row in report["epochs"]) / 2, rel=1e-15)
-    assert [(r["replicate"], r["split"], r["stage"]) for r in report["evaluations"]] == [
-        (0, "val", "rung"), (0, "test", "rung"), (1, "val", "rung"), (1, "test", "rung"),
-    ]  # fmt: skip
-    assert json.loads(json.dumps(report)).keys() == report.keys(), "plain values only"
-
-
 def test_the_objective_at_the_end_is_of_the_weights_that_are_kept(dataset):
     """The report orders trials by evaluations: had the journal judged other weights, it would name another best."""
     case = assignment(lr=1.0, schedule="constant", checkpoint="best_val_nll")
@@ -222,15 +209,6 @@ def test_a_finished_trial_repeats_its_last_report_and_trains_no_more(tmp_path, d
     resumed = Trial(assignment(), settings, dataset)
     assert not resumed.finished
     assert json.dumps(finished(resumed)) == json.dumps([last])
-
-
-def test_wall_time_continues_over_a_restore(tmp_path, dataset):
-    ticks = iter(range(0, 10_000, 5))
-    settings = replace(SETTINGS, checkpoints=tmp_path)
-    first = Trial(assignment(), settings, dataset).advance(lambda: float(next(ticks)))
-    resumed = Trial(assignment(), settings, dataset)
-    resumed.advance()
-    assert resumed.advance(lambda: float(next(ticks))).wall_seconds > first.wall_seconds > 0
 
 
 def test_one_checkpoint_is_kept_once_the_next_report_was_asked_for(tmp_path, dataset):
