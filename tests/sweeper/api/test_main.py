@@ -61,11 +61,6 @@ except MemoryError as error:
     assert done.stdout.startswith(f"{name.partition('.')[0]} needs 256 MiB of address space and "), done.stderr
 
 
-def test_an_unknown_format_is_refused_before_anything_is_done(tmp_path: Path) -> None:
-    done = typed("run", "quickstart", "--output", str(tmp_path / "results"), "--format", "xml")
-    assert done.returncode == 2 and "unknown format 'xml'" in done.stderr and not (tmp_path / "results").exists()
-
-
 def test_an_installed_package_adds_a_command(tmp_path: Path) -> None:
     """One that runs, one that cannot be imported, and one that has a name of ours, which stays ours."""
     facts = tmp_path / "audits-1.0.dist-info"

@@ -1,4 +1,4 @@
-"""Decisions, failures and stops in words: every rule and reason has its own sentence, with the numbers of its record."""
+"""Decisions, failures and stops in words: every rule and reason has a sentence of its own, with its numbers."""
 
 import re
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
-import pytest
 from rich.console import Console
 
-from sweeper.core.errors import SweeperError
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard, searched
-from sweeper.results.listing import TOP, TrialsTable, best_trials, cell, listed, usual_headings
+from sweeper.results.listing import TOP, TrialsTable, best_trials, cell, listed
 from tests.sweeper.held import held
 
 
@@ -34,18 +32,6 @@ def test_the_best_ten_fit_a_hundred_columns_with_the_summarys_columns(quickstart
     assert len(everything.rows) == len(board.rows)
 
 
-@pytest.mark.parametrize("width", [100, 80, 64])
-def test_numbers_and_headings_are_never_cut(quickstart_folder: Path, width: int) -> None:
-    board = leaderboard(held(quickstart_folder))
-    table = TrialsTable(board, board.rows[:20], usual_headings(board))
-    text = printed(table, width)
-    assert all(len(line) <= width for line in text.splitlines())
-    for heading in usual_headings(board)[:3]:
-        assert heading.words in text
-        for row in board.rows[:20]:
-            assert cell(board, row, heading) in text
-
-
 def test_columns_are_chosen_by_name_and_rows_sorted_by_one(quickstart_folder: Path) -> None:
     results = held(quickstart_folder)
     board = leaderboard(results)
@@ -58,15 +44,6 @@ def test_columns_are_chosen_by_name_and_rows_sorted_by_one(quickstart_folder: Pa
     assert known == sorted(known) and gammas[len(known) :] == [None] * (len(gammas) - len(known)) and known
     (heading,) = listed(results, ["optimizer_lr"]).headings
     assert {len(cell(board, row, heading).lstrip("0.").replace(".", "")) for row in board.rows} <= {1, 2, 3, 4}
-
-
-def test_an_unknown_column_is_refused_with_the_nearest(quickstart_folder: Path) -> None:
-    results = held(quickstart_folder)
-    with pytest.raises(SweeperError, match="there is no column 'test_eec'") as raised:
-        listed(results, ["test_eec"])
-    assert "did you mean 'test_ece'?" in str(raised.value)
-    with pytest.raises(SweeperError, match="there is no column 'nothing'"):
-        listed(results, sort="-nothing")
 
 
 def test_as_data_every_row_is_there_unrounded(quickstart_folder: Path, tmp_path: Path) -> None:

@@ -167,13 +167,6 @@ def test_a_plan_names_a_large_share_of_shifts(tmp_path: Path, monkeypatch: pytes
 POSTHOC = "evaluation={posthoc: [temperature, focal_temperature]}"
 
 
-@pytest.mark.parametrize(
-    "metric", ["val_refinement_nll", "val_refinement_brier", "val_calibration_nll", "val_calibration_brier"]
-)
-def test_refinement_and_calibration_are_measured_anyway(metric):
-    assert load_spec(SPACE, [f"objective.metric={metric}"]).cross_fitted == []
-
-
 def test_a_post_hoc_metric_is_cross_fitted_and_no_other_method_is():
     spec = load_spec(SPACE, ["objective.metric=val_posthoc_focal_temperature_ece", POSTHOC])
     assert spec.cross_fitted == ["focal_temperature"]
