@@ -1,7 +1,6 @@
 """A plan counts what the scheduler will do, and its time follows from measured costs."""
 
 import io
-import json
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from sweeper.scheduling.simulation import simulate_strata
 from sweeper.space.loading import build_spec, load_spec
 from sweeper.space.spec import Resources
 from tests.running import typed
-from tests.sweeper.searches import searched_spec
 from tests.sweeper.small_registries import MINIMAL, REGISTRIES
 
 QUICKSTART_HALVING = Halving("val_nll", "min", 27, 3, 3)
@@ -75,17 +73,6 @@ def test_max_concurrent_limits_what_runs_at_once():
     assert alone.seconds.mean - START_SECONDS == pytest.approx(2 * (free.seconds.mean - START_SECONDS))
 
 
-def test_large_sweeps_are_scaled():
-    counts = simulate_strata(QUICKSTART_HALVING, 20_000, workers=64, repetitions=5)[1][:, 0]
-    assert set(counts[:, 0]) == {20_000}
-    assert counts[:, 1].mean() == pytest.approx(20_000 / 3, rel=0.05)
-
-
-def test_the_same_plan_every_time():
-    spec = _spec(samples=12, scheduler={"max_epochs": 9, "grace_epochs": 1})
-    assert plan(spec, workers=2) == plan(spec, workers=2)
-
-
 def test_costs_are_weighted_by_the_configurations_that_will_run():
     space = {**MINIMAL["space"], "architecture": {"grid": ["mlp", "resnet8"]}}
     spec = _spec(space=space, scheduler={"name": "none", "max_epochs": 10})
@@ -98,13 +85,6 @@ def test_costs_are_weighted_by_the_configurations_that_will_run():
 def test_representatives_prefer_a_loss_with_two_hessians():
     space = {**MINIMAL["space"], "loss": {"grid": ["cross_entropy", "focal"]}}
     assert representatives(_spec(space=space))["mlp"]["loss"]["name"] == "focal"
-
-
-def test_what_a_reader_sees():
-    found = plan(_spec(samples=9, replicates=2), {"mlp": Cost(0.1, 0.5)}, workers=2, note="measured here")
-    json.dumps(found.to_dict())
-    for words in ("9 × 2 replicates, 2 at a time", "reached by 9 trials", "end, epoch 9", "estimated time", "measured"):
-        assert words in _shown(found)
 
 
 def test_costs_are_measured_on_real_training(monkeypatch):
@@ -176,14 +156,6 @@ def _shown(found):
     return console.export_text()
 
 
-def test_a_plan_says_who_chooses_and_counts_what_is_not_known_yet():
-    planned = plan(searched_spec(20, startup=5))
-    assert planned.trials == 20
-    (words,) = [said for subject, said in planned.lines() if subject == "searcher"]
-    assert words.startswith("optuna: 5 trials at random, then from what was observed")
-    assert architecture_shares(searched_spec(2)) == pytest.approx({"mlp": 0.5, "resnet8": 0.5}, abs=0.05)
-
-
 def test_unequal_classes_are_named_with_what_always_predicting_the_largest_gets():
     said = class_balance(torch.tensor([0] * 60 + [1] * 30), 2)
     assert "60 training samples of the largest, 30 of the smallest" in said and "accuracy 66.7%" in said
@@ -202,14 +174,3 @@ def test_missing_data_are_an_obstacle_and_the_commands_exit_status(monkeypatch, 
     assert "nothing" in planned.obstacle and planned.note.startswith("No estimate")
     done = typed("plan", str(file))
     assert done.returncode == 2 and "the sweep cannot start here" in done.stderr and "total epochs" in done.stdout
-
-
-def test_the_hessians_share_of_the_work_is_named(monkeypatch):
-    spec = load_spec("quickstart", ["samples=8", "space.architecture=mlp"])
-    costs = {"mlp": Cost(0.01, 1.0, curvature_seconds=0.8)}
-    planned = plan(spec, costs)
-    assert 0.5 < planned.curvature_share < 0.8
-    assert dict(planned.lines())["curvature"].startswith(
-        f"{planned.curvature_share:.0%} of the estimated time is for the Hessian"
-    )
-    assert "curvature" not in dict(plan(spec, {"mlp": Cost(0.01, 1.0)}).lines())

@@ -31,14 +31,6 @@ def test_every_component_that_exists_is_listed_with_its_ranges_as_they_are(kind)
     assert kind != "losses" or ("(0, 1]" in text and "[0, inf)" in text), "square brackets are not markup"
 
 
-def test_the_usual_template_is_a_valid_search_space(tmp_path: Path) -> None:
-    file = tmp_path / "mine.yaml"
-    file.write_text(template())
-    spec = load_spec(file)
-    assert {c["loss"]["name"] for c in configurations(spec)} == {"cross_entropy", "focal"}
-    assert "gamma: " in file.read_text() and "# " in file.read_text()
-
-
 def test_a_question_becomes_a_grid(tmp_path: Path) -> None:
     values = {"loss.gamma": ["0.5", "1", "2", "5"], "dataset.label_noise": ["0", "0.1", "0.2"]}
     asked = template(architectures=("mlp", "resnet8"), values=values, objective="val_ece", epochs=9, replicates=3)
