@@ -11,6 +11,7 @@ from sweeper.planning.preparation import prepare_dataset
 from sweeper.results.leaderboard import Goal
 from sweeper.space.loading import build_spec, load_spec, reopened_spec
 from tests.sweeper.space.test_strata import SPACE, refused
+from tests.trainables.registered import register
 from trainables.datasets import DataSet, load_dataset
 from trainables.datasets.base import DATASETS, DataSetComponent
 from trainables.datasets.splits.corrupted import KINDS
@@ -37,7 +38,7 @@ def _shifted(missing: bool = False) -> DataSet:
 @pytest.fixture
 def shifted(monkeypatch: pytest.MonkeyPatch) -> None:
     component = DataSetComponent("shifted_digits", _shifted, splits=(*SPLITS, "shifted"), stand_in={"size": 8})
-    monkeypatch.setitem(DATASETS._components, "shifted_digits", component)
+    register(monkeypatch, DATASETS, "shifted_digits", component)
 
 
 def _faults(*splits: Any, **evaluation: Any) -> str:
@@ -58,13 +59,12 @@ def test_val_is_measured_whether_it_is_named_or_not() -> None:
 
 
 @pytest.mark.usefixtures("shifted")
-def test_a_data_set_names_its_further_splits_and_must_have_them() -> None:
+def test_a_data_set_names_its_further_splits_and_must_have_them(monkeypatch: pytest.MonkeyPatch) -> None:
     values = {**VALUES, "dataset": "shifted_digits", "evaluation": {"splits": ["val", "test", "shifted"]}}
     spec = build_spec(values)
     assert list(prepare_dataset(spec).splits) == [*SPLITS, "shifted"]
-    DATASETS._components["shifted_digits"] = DataSetComponent(
-        "shifted_digits", lambda: _shifted(missing=True), splits=(*SPLITS, "shifted")
-    )
+    component = DataSetComponent("shifted_digits", lambda: _shifted(missing=True), splits=(*SPLITS, "shifted"))
+    register(monkeypatch, DATASETS, "shifted_digits", component)
     with pytest.raises(InvalidSearchSpace, match=r"evaluation\.splits\[2\]: the data set has no split 'shifted'"):
         prepare_dataset(spec)
 

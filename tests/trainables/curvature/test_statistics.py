@@ -6,6 +6,7 @@ import pytest
 
 from sweeper.core.columns import evaluation_columns
 from sweeper.core.labels import label
+from tests.trainables.registered import register
 from trainables.curvature import CURVATURE_FIELDS, CurvatureSettings
 from trainables.curvature.statistics.base import STATISTICS, Statistic, headline_columns
 
@@ -19,7 +20,7 @@ def test_every_statistic_of_both_losses_is_a_column():
 
 def test_a_new_headline_is_shown_under_its_label(monkeypatch):
     condition = Statistic("condition", lambda found: 1.0, label="κ", headline=True)
-    monkeypatch.setitem(STATISTICS._components, "condition", condition)
+    register(monkeypatch, STATISTICS, "condition", condition)
     assert headline_columns()[2::3] == ("hessian_cross_entropy_condition", "hessian_training_condition")
     assert label("hessian_training_condition") == "training κ"
 

@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional
 from torch.nn.modules.module import register_module_forward_hook
 
+from tests.trainables.registered import register
 from trainables.datasets import DataSet, Split, load_dataset
 from trainables.datasets.base import batch_fault
 from trainables.models import ARCHITECTURES, build_for, build_model, fit_fault
@@ -101,7 +102,7 @@ def test_weights_are_drawn_where_a_network_is_computed(monkeypatch):
         return torch.nn.Sequential(torch.nn.Flatten(), layer)
 
     component = replace(ARCHITECTURES["mlp"], name="normalised", build=build, hyperparameters=())
-    monkeypatch.setitem(ARCHITECTURES._components, "normalised", component)
+    register(monkeypatch, ARCHITECTURES, "normalised", component)
     assert fit_fault(digits(), {"name": "normalised"}) is None
 
 

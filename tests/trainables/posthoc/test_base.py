@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.trainables.predictions import drawn_predictions
+from tests.trainables.registered import register
 from trainables.metrics import METRIC_NAMES, evaluate_probabilities, softmax64
 from trainables.metrics.refinement import FOLDS, folds_of
 from trainables.posthoc import POSTHOC, Calibrator, PosthocMethod, PosthocUnavailable, fit
@@ -211,7 +212,7 @@ class Failing(Calibrator):
 )
 def test_what_is_not_probabilities_is_a_reason(monkeypatch, result, parameters, sentence):
     method = PosthocMethod("failing", lambda logits, targets: Failing(result, parameters))
-    monkeypatch.setitem(POSTHOC._components, "failing", method)
+    register(monkeypatch, POSTHOC, "failing", method)
     with pytest.raises(PosthocUnavailable, match=sentence):
         fit("failing", *logits_and_targets())(logits_and_targets()[0])
 
@@ -220,7 +221,7 @@ def test_a_fit_that_fails_is_a_reason(monkeypatch):
     def build(logits, targets):
         raise np.linalg.LinAlgError("singular")
 
-    monkeypatch.setitem(POSTHOC._components, "failing", PosthocMethod("failing", build))
+    register(monkeypatch, POSTHOC, "failing", PosthocMethod("failing", build))
     with pytest.raises(PosthocUnavailable, match="LinAlgError: singular"):
         fit("failing", *logits_and_targets())
 

@@ -51,18 +51,6 @@ def test_every_cell_is_what_the_calibrator_of_that_cell_gives(kind):
             assert found.nll[g, t] == pytest.approx(expected["nll"], abs=1e-10)
 
 
-def test_neither_threads_nor_blocks_change_the_grid(monkeypatch):
-    logits, targets = logits_and_targets(1, samples=90)
-    few = TEMPERATURES[::7]
-    once, again = (focal_grid(logits, targets, np.array([0.0, 2.0]), few, threads=threads) for threads in (1, 3))
-    np.testing.assert_array_equal(once.nll, again.nll)
-    np.testing.assert_array_equal(once.ada_ece, again.ada_ece)
-    monkeypatch.setattr("trainables.posthoc.focal_temperature._BLOCK_ELEMENTS", 50)
-    small = focal_grid(logits, targets, np.array([0.0, 2.0]), few)
-    np.testing.assert_allclose(once.nll, small.nll, rtol=1e-12)
-    np.testing.assert_allclose(once.ada_ece, small.ada_ece, atol=1e-12)
-
-
 @pytest.mark.parametrize("objective", ["ada_ece", "nll"])
 def test_both_searches_are_reported_and_the_chosen_one_applied(objective):
     logits, targets = logits_and_targets(4, samples=120)

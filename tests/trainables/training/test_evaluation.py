@@ -14,6 +14,7 @@ from torch import nn
 from sweeper.core.columns import evaluation_columns
 from sweeper.core.schemas import REHEARSAL, record_batch, table_schemas
 from sweeper.space.spec import Evaluation
+from tests.trainables.registered import register
 from tests.trainables.small_data import small_digits
 from trainables.curvature.statistics.base import statistic_words
 from trainables.datasets import load_dataset
@@ -177,7 +178,7 @@ def test_a_posthoc_method_that_fails_leaves_its_reason_and_the_others_are_measur
         "raises": lambda logits, targets: {}["nothing"],
     }
     for name, build in fitted.items():
-        monkeypatch.setitem(POSTHOC._components, name, PosthocMethod(name, build))
+        register(monkeypatch, POSTHOC, name, PosthocMethod(name, build))
     rows = _rows(model, dataset, _settings(curvature=False, posthoc=[*fitted, "temperature"], cross_fitted=["raises"]))
     for row in rows.values():
         assert all(row[f"posthoc_{name}_unavailable"] and f"posthoc_{name}_nll" not in row for name in fitted)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.trainables.registered import register
 from tests.trainables.small_data import small_digits
 from tests.trainables.training.fixtures import normed as build_normed
 from tests.trainables.training.lanes.comparison import SGD, configuration, timeless
@@ -148,7 +149,7 @@ def test_an_affine_free_norm_in_a_frozen_block_is_held():
 @pytest.fixture
 def normed(monkeypatch):
     """A network with a batch norm and dropout, registered for one test."""
-    monkeypatch.setitem(ARCHITECTURES._components, "normed", ArchitectureComponent("normed", build_normed))
+    register(monkeypatch, ARCHITECTURES, "normed", ArchitectureComponent("normed", build_normed))
 
 
 def _sharp_replicate(dataset, loss="cross_entropy", architecture="normed", **optimizer):

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from tests.packs import pack
+from tests.trainables.registered import register
 from tests.trainables.small_data import poisoned, small_digits
 from tests.trainables.training.fixtures import normed, one_thread  # noqa: F401  # for every test here
 from tests.trainables.training.lanes.comparison import SGD, configuration, timeless
@@ -43,7 +44,7 @@ def networks(monkeypatch):
         return nn.Sequential(nn.Flatten(), nn.Linear(features, 32), nn.ReLU(), nn.Dropout(0.4), nn.Linear(32, classes))
 
     for build in (dropout_mlp, normed):
-        monkeypatch.setitem(ARCHITECTURES._components, build.__name__, ArchitectureComponent(build.__name__, build))
+        register(monkeypatch, ARCHITECTURES, build.__name__, ArchitectureComponent(build.__name__, build))
 
 
 def _replicate(dataset, values=None, seed=3, epochs=EPOCHS):
