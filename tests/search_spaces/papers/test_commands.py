@@ -39,6 +39,14 @@ def test_the_page_shows_tables_claims_and_what_is_missing(tmp_path: Path) -> Non
     assert "posterior-fig5" in text and "Ψ" in text and "<script" not in text and "REHEARSAL" not in text
 
 
+def test_trajectories_are_drawn(tmp_path: Path) -> None:
+    ideal_sweep(tmp_path, "mukhoti_figures_7_8")
+    page = papers.paper("mukhoti", output=tmp_path, run=False, to=tmp_path / "here.html")
+    text = page.path.read_text("utf-8")
+    assert page.path == tmp_path / "here.html"
+    assert text.count("<img") >= 2 and "last_layer_weight_norm" in text and "focal γ 1" in text
+
+
 def test_missing_data_is_named_before_anything_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SWEEPER_DATA", str(tmp_path / "nothing"))
     monkeypatch.setattr("sweeper.api.commands.run", lambda *_, **__: pytest.fail("something was started"))

@@ -11,6 +11,7 @@ import torch
 
 from search_spaces.papers import computed_figures as figures
 from search_spaces.papers.computed_figures import FIGURES, ComputedFigure
+from sweeper.reporting.html import write_figure
 from tests.running import typed
 from trainables.losses import build_loss
 from trainables.posthoc.confidence_regions import region_thresholds
@@ -56,6 +57,13 @@ def test_the_optimal_prediction_minimises_the_risk(gamma: float) -> None:
     for place in (20, 90, 150):
         risk = q[place] * figures.focal_loss(fine, gamma) + (1 - q[place]) * figures.focal_loss(1 - fine, gamma)
         assert fine[risk.argmin()] == pytest.approx(p[place], abs=1e-3)
+
+
+def test_the_smoothed_distribution_comes_nearer_as_nu_falls() -> None:
+    curves = figure_of("selective-figa-5").curves
+    exact = np.array(curves["exact"][1])
+    away = [np.abs(np.array(curves[f"ν {nu:g}"][1]) - exact).max() for nu in figures.SMOOTHING]
+    assert away == sorted(away)
 
 
 @functools.cache
@@ -153,6 +161,17 @@ def test_differences_are_those_of_both_maps() -> None:
     x, y, differences = np.array(figure_of("properness-fig7").shaded["γ 0.5"])
     assert 0.02 < differences.max() < 0.022
     assert differences[np.hypot(x - 0.5, y - np.sqrt(3) / 6).argmin()] < 1e-9, "none in the centre"
+
+
+@pytest.mark.parametrize(
+    ("name", "suffix"),
+    [("properness-fig5", "png"), ("properness-fig7", "html"), ("posterior-fig1", "svg"), ("posterior-fig1", "pdf")],
+)
+def test_pictures_are_written_in_every_format(tmp_path: Path, name: str, suffix: str) -> None:
+    path = tmp_path / f"figure.{suffix}"
+    write_figure(figure_of(name).figure(name), path)
+    begins = {"html": b"<!doctype html>", "png": b"\x89PNG", "svg": b"<svg", "pdf": b"%PDF"}[suffix]
+    assert path.read_bytes().startswith(begins) and path.stat().st_size > 5000
 
 
 def test_gradients_at_three_stages_are_those_of_the_losses() -> None:

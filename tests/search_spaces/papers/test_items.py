@@ -1,6 +1,7 @@
 """Every item of every paper has a counterpart that exists, or a sentence that says why it has none."""
 
 import csv
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from search_spaces.papers.commands import PAPERS
 from search_spaces.papers.computed_figures import FIGURES
 from search_spaces.papers.page import DEVIATION, FOLDER, items
 from search_spaces.papers.published_numbers import published_tables
+from tests.running import typed
 
 ROOT = Path(__file__).parents[3]
 KNOWN = {"cells": set(published_tables()), "drawn": set(FIGURES), "claim": set(CLAIMS),
@@ -39,3 +41,14 @@ def test_every_deviation_belongs_to_an_item_and_says_what_and_why() -> None:
         told = list(csv.DictReader(file))
     assert sum(len(item.deviations) for item in items()) == len(told)
     assert all(row[key].strip() for row in told for key in DEVIATION)
+
+
+def test_the_command_prints_the_items_of_a_paper() -> None:
+    done = typed("paper", "mukhoti", "--items")
+    assert done.returncode == 0 and "Fig. 9" in done.stdout and "not identified" in done.stdout
+    assert "26.36 for" in done.stdout, "a deviation's quote"
+    listed = json.loads(typed("paper", "posterior", "--items", "--format", "json").stdout)
+    (second,) = [each for each in listed if each["item"] == "Fig. 2"]
+    assert second == {
+        "paper": "posterior", "item": "Fig. 2", "status": "1 cell by formula", "note": "", "deviations": []
+    }  # fmt: skip

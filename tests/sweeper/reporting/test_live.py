@@ -141,6 +141,21 @@ def test_what_is_counted_record_by_record_is_what_a_count_of_all_gives(seed, ran
     assert tally.snapshot(seconds=1.0, epochs_before=0) == Tally(state, schedule).snapshot(seconds=1.0, epochs_before=0)
 
 
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_live_view_names_the_three_best_and_fits(width):
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, color_system=None, width=width, height=30)
+    state = _state(*({"status": "running", "epochs": 4, "objective": 0.2 + index} for index in range(5)))
+    progress = Progress(console, state, HALVING, lambda index: f"number {index} " + "long " * 40, clock=lambda: 7.0)
+    progress.stage("running")
+    console.print(progress._render())
+    lines = stream.getvalue().splitlines()
+    assert all(len(line) <= width for line in lines)
+    named = [line for line in lines if "val_nll" in line]
+    assert [line.partition("after")[0].split()[-1] for line in named] == ["0.2000", "1.2000", "2.2000"]
+    assert named[0].startswith("best so far val_nll 0.2000 after 4 epochs: c00000")
+
+
 CELLS = [
     "import sweeper, sys\nprint('torch' in sys.modules)",
     """space = {

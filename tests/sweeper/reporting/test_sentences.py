@@ -26,7 +26,7 @@ from sweeper.reporting.first_screen import (
     Line,
     Question,
 )  # fmt: skip
-from sweeper.reporting.sentences import cells, glossaries, lead, remedy, sentences, words_of
+from sweeper.reporting.sentences import cells, glossaries, lead, remedy, sentences, settings, words_of
 from sweeper.reporting.summary import terminal
 from sweeper.results.estimators import Judgement
 from sweeper.results.leaderboard import Goal
@@ -111,6 +111,16 @@ def test_cells() -> None:
     assert cells(stopped, ANSWER).standing == "stopped at 9" and cells(stopped, ANSWER).verdict == ""
     both = judgement(0.02, 0.021, OPEN, limited_by=SEEDS, more_seeds=5, more_samples=100, both=True)
     assert cells(replace(RIVAL, change=both), ANSWER).verdict == "open: +5 seeds & 100 samples"
+
+
+def test_settings() -> None:
+    gamma = Question("γ", "focal on mlp", ("2", "3"), ("1", "5"), ())
+    one, unknown = replace(gamma, best=("2",)), replace(gamma, best=("2",), worse=(), unknown=("1",))
+    assert settings(replace(ANSWER, questions=(LOSS, gamma, one, unknown))) == [
+        "γ of focal on mlp: 2 and 3 may be the best; 1 and 5 are worse.",
+        "γ of focal on mlp: 2 is the best (90 % sure); 1 and 5 are worse.",
+        "γ of focal on mlp: 2 has the best mean; seeds cannot judge it.",
+    ]
 
 
 def test_every_standing_and_verdict_has_a_tooltip() -> None:

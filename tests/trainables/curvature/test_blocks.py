@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from trainables.curvature import CurvatureSettings
+from trainables.curvature import CurvatureSettings, CurvatureUnavailable
 from trainables.curvature.blocks import block_names
 from trainables.curvature.measure import measure_by_block, measure_curvature
 from trainables.losses import build_loss
@@ -71,6 +71,12 @@ def test_many_classes_take_probes_of_their_own(reference):
     values, rows = measured(model, data, CurvatureSettings(lanczos_steps=8, trace_probes=64))
     total, error = sum(row["trace"] for row in rows), math.hypot(*(row["trace_se"] for row in rows))
     assert values["trace_se"] > 0 and abs(total - values["trace"]) <= 4 * (error + values["trace_se"])
+
+
+def test_a_parameter_without_a_block_is_refused(reference):
+    model, data = reference.build("mlp"), reference.batch()
+    with pytest.raises(CurvatureUnavailable, match="has none"):
+        measure_by_block(model, *data, {"loss": cross_entropy}, settings=THOROUGH, seed=0, blocks={})
 
 
 def test_layers_are_called_by_what_their_parameters_share():

@@ -118,6 +118,11 @@ def test_rescaling_a_unit_leaves_only_asams_as_it_is(reference):
     assert not math.isclose(before["sam"], after["sam"], rel_tol=0.1)
 
 
+def test_no_gradient_no_rise(reference):
+    row = measured(reference.build("mlp"), reference.batch(), lambda z, y: 0 * z.sum() + 1)
+    assert row["sam"] == row["asam"] == 0
+
+
 def test_a_loss_that_is_not_finite_nearby_says_so(reference):
     with pytest.raises(CurvatureUnavailable, match="rho"):
         measured(reference.build("mlp"), reference.batch(), rho=1e308)

@@ -160,3 +160,11 @@ def test_plain_functions_are_losses_too(reference):
     together = measure_lanes(held, *data, settings=settings)
     for lane, found in zip(held, together, strict=True):
         assert_equal(found, one_by_one(lane, data, settings))
+
+
+def test_a_linear_loss_has_no_curvature(reference):
+    held = [Lane(model, {"training": lambda z, y: z.mean()}, 3) for model in networks({"depth": 0}, 2, reference)]
+    data, settings = reference.batch(), CurvatureSettings(lanczos_steps=3)
+    for lane, found in zip(held, measure_lanes(held, *data, settings=settings), strict=True):
+        assert found["training"][0]["lambda_max"] == 0
+        assert_equal(found, one_by_one(lane, data, settings))

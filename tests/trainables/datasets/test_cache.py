@@ -142,6 +142,11 @@ def test_broken_archives_leave_nothing_behind(tmp_path, kind, damage):
     assert not (archive.parent / "member").exists() and not list(archive.parent.glob(".unpacking*"))
 
 
+def test_an_archive_of_something_else_is_named(tmp_path):
+    with pytest.raises(DataSetUnavailableError, match="does not contain other"):
+        extracted(archive_of(tmp_path, "tar"), "other")
+
+
 def test_members_that_leave_the_folder_are_refused(tmp_path):
     (tmp_path / "evil").write_text("x")
     with tarfile.open(tmp_path / "evil.tar.gz", "w:gz") as file:

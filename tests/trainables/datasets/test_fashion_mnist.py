@@ -96,3 +96,8 @@ def test_a_share_of_the_training_images_and_flipped_labels(tmp_path, load, monke
 def test_debians_package_is_found_by_itself():
     data = module.load_fashion_mnist(samples=6000)
     assert (len(data.train), len(data.val), len(data.test)) == (6000, 6000, 10_000)
+
+
+def test_a_missing_file_names_its_address(tmp_path):
+    with pytest.raises(DataSetUnavailableError, match=r"fashion-mnist.*download: true"):
+        module.load_fashion_mnist(folder=str(tmp_path))

@@ -44,3 +44,8 @@ def test_the_softmax_is_applied_once():
     for name in SCORE_NAMES:
         assert confidence_score(name, logits) == score_from_log_probabilities(name, log_p)
     assert confidence_score("msp", logits).item() == pytest.approx(0.8438, abs=1e-4)
+
+
+def test_unknown_names_are_refused():
+    with pytest.raises(ValueError, match=r"unknown confidence score 'entropy'; known: msp, margin, negative_entropy"):
+        confidence_score("entropy", torch.zeros(1, 2))

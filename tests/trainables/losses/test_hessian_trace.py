@@ -214,6 +214,17 @@ def test_bases_that_are_no_mean_over_samples_are_refused(base):
             HessianTrace(build_loss(base))
 
 
+def test_faults_of_the_base_are_reported():
+    for options, message in [
+        ({"base": "focul"}, "did you mean 'focal'"),
+        ({"base": "focal", "gamma": -1}, "outside"),
+        ({"base": "cross_entropy", "gamma": 1.0}, "cross_entropy takes no hyperparameter 'gamma'"),
+        ({"base": "inverse_focal", "gamma": 4.0}, "turns positive"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            build_loss("hessian_trace", **options)
+
+
 def test_batch_norm_and_untrainable_models():
     torch.manual_seed(0)
     inputs, targets = data()

@@ -14,6 +14,7 @@ from trainables.metrics.base import (
     METRICS,
     Metric,
     always_measured,
+    further_metric_columns,
     further_metric_names,
     further_metrics,
     larger_is_better,
@@ -101,6 +102,12 @@ def test_one_sided_predictions_have_no_auroc_and_a_plain_augrc():
     assert math.isnan(METRICS.build("confidence_auroc", probabilities, right))
     assert METRICS.build("augrc", probabilities, right) == 0
     assert METRICS.build("augrc", probabilities, (right + 1) % 4) == 0.5
+
+
+def test_only_what_is_asked_for_is_measured():
+    probabilities, targets = _predictions(3)
+    assert set(further_metric_columns((("smooth_ece", {}),), probabilities, targets)) == {"smooth_ece"}
+    assert further_metric_columns((), probabilities, targets) == {}
 
 
 @pytest.mark.parametrize(

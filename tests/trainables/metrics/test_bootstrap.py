@@ -93,6 +93,14 @@ def test_an_error_is_the_same_alone_and_beside_others(name):
     }
 
 
+def test_other_metrics():
+    probabilities, targets = reference.random_case(2, samples=400, classes=4)
+    found = bootstrap_standard_error(("accuracy", "ece"), probabilities, targets, repetitions=300)
+    right = (probabilities.argmax(1) == targets).astype(float)
+    assert found["accuracy_se"] == pytest.approx(right.std() / 20, rel=0.15)
+    assert bootstrap_standard_error("ece", probabilities, targets, repetitions=300) == {"ece_se": found["ece_se"]}
+
+
 def test_error_is_the_spread_over_fresh_samples():
     """The bootstrap's error matches the spread of ECE over independent draws of the same population."""
     random = np.random.default_rng(0)

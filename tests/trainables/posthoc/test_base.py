@@ -121,6 +121,11 @@ def test_each_fold_is_calibrated_by_a_fit_on_the_others(method, options):
         assert (found[fold == each] == expected).all()
 
 
+def test_fewer_samples_than_folds_are_refused():
+    with pytest.raises(PosthocUnavailable, match="needs at least 5"):
+        cross_fitted("temperature", np.zeros((4, 2)), [0, 1, 0, 1], {})
+
+
 def with_zeros(logits, targets):
     """Return log-probabilities with zeros: a masked class, and a sample whose own class has probability 0."""
     masked = np.where(np.arange(4) == (targets[:, None] + 1) % 4, -np.inf, logits)

@@ -7,6 +7,7 @@ import pytest
 from search_spaces.papers.published_numbers import read_published
 from tests.trainables.posthoc.focal_risk import focal_risk_minimiser
 from trainables.metrics.base import softmax64
+from trainables.posthoc import PosthocUnavailable
 from trainables.posthoc.confidence_regions import (
     binary_focal_margin,
     closest_temperature,
@@ -75,6 +76,11 @@ def test_binary_map_is_the_map_of_two_classes():
     first = np.exp(-np.logaddexp(0, -margins))
     both = np.stack([first, np.exp(-np.logaddexp(0, margins))], axis=1)
     np.testing.assert_allclose(sigmoid(binary_focal_margin(margins, 3.0)), focal_map(both, 3.0)[:, 0], rtol=1e-12)
+
+
+def test_refused_gammas():
+    with pytest.raises(PosthocUnavailable, match="gamma = 0 must be above 0"):
+        region_thresholds(0.0)
 
 
 GAMMAS = (0.0, 0.5, 1.0, 2.0, 3.0, 5.0, 7.0, 9.0)

@@ -75,6 +75,11 @@ def test_gammas_outside_the_range_are_refused(gamma):
         fit("focal_map", 2 * np.eye(2), [0, 1], gamma=gamma)
 
 
+def test_without_a_gamma_the_remedy_is_named():
+    with pytest.raises(PosthocUnavailable, match="give posthoc focal_map a gamma"):
+        fit("focal_map", 2 * np.eye(2), [0, 1])
+
+
 def test_log_complement_is_exact_where_probabilities_round_to_one():
     found = log_complement(log_softmax64(np.array([[100.0, 0.0, -1.0]])))
     assert found[0, 0] == pytest.approx(-100 + np.log(1 + np.exp(-1.0)), rel=1e-12)

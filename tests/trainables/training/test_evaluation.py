@@ -291,6 +291,11 @@ def test_a_further_split_is_measured_where_it_is_asked_for_and_changes_no_other_
     assert set(OOD_COLUMNS) <= set(columns) and not set(OOD_COLUMNS) & set(evaluation_columns(["temperature"]))
 
 
+def test_an_evaluation_without_validation_data_is_refused():
+    with pytest.raises(ValueError, match=r"splits = \['test'\] must include val"):
+        EvaluationSettings.from_mapping({"splits": ["test"]})
+
+
 def test_the_defaults_are_those_of_a_search_space():
     assert EvaluationSettings.from_mapping({}) == replace(Evaluation().settings, curvature=None)
 

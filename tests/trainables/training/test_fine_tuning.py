@@ -128,6 +128,11 @@ def test_layers_decay_as_separate_optimisers_would(dataset):
         torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-7)
 
 
+def test_a_network_without_enough_layers_is_refused(dataset):
+    with pytest.raises(ValueError, match="freeze = 40 leaves none of"):
+        _replicate(dataset, freeze=40)
+
+
 @pytest.mark.parametrize(
     "option", [{"freeze": 1}, {"layer_decay": 0.5}, {"ema": 0.9}, {"sharpness": "sam"}, {"mixup": 0.2}]
 )

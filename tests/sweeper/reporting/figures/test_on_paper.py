@@ -9,7 +9,7 @@ import pytest
 import sweeper
 from sweeper.reporting.figures import FIGURES
 from sweeper.reporting.figures.base import Figure, Panel, colour, points, quantity
-from sweeper.reporting.figures.drawing import write_report_figure
+from sweeper.reporting.figures.drawing import on_paper, write_report_figure
 from sweeper.results import Results
 from tests.sweeper.held import held
 
@@ -56,6 +56,11 @@ def test_a_rehearsals_figure_says_so(results, tmp_path, monkeypatch):
     monkeypatch.setattr(Results, "rehearsed", property(lambda self: ["10 trials instead of 1,000"]))
     write_report_figure(results, "importance", tmp_path / "figure.svg")
     assert "Rehearsal, no results." in (tmp_path / "figure.svg").read_text("utf-8")
+
+
+def test_legends_and_parameters_of_the_page_are_not_those_of_paper():
+    whole = str(on_paper(figure()))
+    assert "'brush'" not in whole and "tooltip" not in whole
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,14 @@ def test_files_that_do_not_fit_are_named(digits: DataSet, tmp_path: Path) -> Non
     assert "cannot be read as .npy" in str(fog.fault(digits))
 
 
+def test_what_is_no_image_is_not_corrupted(tmp_path: Path) -> None:
+    shift = build_split({"name": "corrupted", "kinds": ["fog"], "severities": [1]})
+    assert "digits cannot be corrupted: inputs are not stored as images" in str(shift.fault(load_dataset("digits")))
+    frost = build_split({"name": "corrupted", "kinds": ["frost"], "severities": [1]})
+    if frost.fault(load_dataset("digits_stand_in", test_samples=8)) is not None:  # imagecorruptions is not installed
+        assert "leave out frost" in str(frost.fault(load_dataset("digits_stand_in", test_samples=8)))
+
+
 def test_other_images_become_those_of_the_data_set(digits: DataSet) -> None:
     grey = {"name": "digits_stand_in", "channels": 1, "size": 32, "test_samples": 5}
     shift = build_split({"name": "other", "dataset": grey, "label": "grey"})
