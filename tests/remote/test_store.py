@@ -204,28 +204,6 @@ def _append(journal: StoredJournal, *numbers: int) -> None:
         journal.append(made_body("started", {"configuration": number, "attempt": 1}))
 
 
-def test_records_are_in_the_store_before_they_count(store: Store, tmp_path: Path) -> None:
-    drivers = _Drivers(store, tmp_path)
-    _, journal = drivers.take()
-    _append(journal, *range(69))
-    assert not store.entries("journal")
-    journal.settle()
-    assert drivers.read() == [*range(69)] and len(store.entries("journal")) == 1
-
-
-def test_many_objects_become_one(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sweeper.journal.segments.SEALED", 10)
-    drivers = _Drivers(store, tmp_path)
-    _, journal = drivers.take()
-    for number in range(25):
-        _append(journal, number)
-        journal.settle()
-        if number % 7 == 0:
-            assert drivers.read() == [*range(number + 1)]
-        journal.seal()
-    assert drivers.read() == [*range(25)] and len(store.entries("journal")) < 10
-
-
 def test_a_driver_that_was_paused_changes_nothing_any_more(store: Store, tmp_path: Path) -> None:
     drivers = _Drivers(store, tmp_path)
     first, journal = drivers.take()
