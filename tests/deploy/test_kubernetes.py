@@ -1,4 +1,4 @@
-"""The Kubernetes files, checked without a cluster; every field name matters, which misspelling them shows."""
+"""The Kubernetes files, checked without a cluster."""
 
 import shutil
 import subprocess
