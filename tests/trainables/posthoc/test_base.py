@@ -87,12 +87,6 @@ def test_unusable_validation_data_name_value_and_remedy(name, spoil, sentence):
         fit(name, logits, targets, **OPTIONS.get(name, {}))
 
 
-def test_several_faults_are_named_at_once():
-    logits, targets = logits_and_targets()
-    with pytest.raises(PosthocUnavailable, match=r"inf.*; target 4"):
-        fit("temperature", logits + np.inf, targets * 0 + 4)
-
-
 def test_application_checks_its_logits(fitted):
     with pytest.raises(PosthocUnavailable, match="nan"):
         fitted(np.full((2, 4), np.nan))

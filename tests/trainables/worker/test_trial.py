@@ -240,22 +240,6 @@ def test_a_checkpoint_of_other_seeds_is_not_continued(tmp_path, dataset):
         assert Trial(assignment(seeds=seeds), settings, dataset).epoch == 0
 
 
-def test_a_state_is_loaded_on_the_cpu_so_that_an_optimiser_counts_its_steps_there(tmp_path, dataset, monkeypatch):
-    asked, load = [], torch.load
-
-    def noted(path, **options):
-        asked.append(options["map_location"])
-        return load(path, **{**options, "map_location": "cpu"})
-
-    monkeypatch.setattr(torch, "load", noted)
-    settings = replace(SETTINGS, checkpoints=tmp_path)
-    Trial(assignment(), settings, dataset).advance()
-    trial = Trial(assignment(), settings, dataset)
-    trial.settings = replace(settings, device="cuda")  # as on a card, which this test does not need
-    trial._restore()
-    assert asked and set(asked) == {"cpu"}
-
-
 def test_a_checkpoint_holds_tensors_and_plain_values(tmp_path, dataset):
     Trial(assignment(), replace(SETTINGS, checkpoints=tmp_path), dataset).advance()
     state = load_newest_checkpoint(tmp_path / "c00007")
