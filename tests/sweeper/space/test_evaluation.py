@@ -11,7 +11,6 @@ from sweeper.planning.preparation import prepare_dataset
 from sweeper.results.leaderboard import Goal
 from sweeper.space.loading import build_spec, load_spec, reopened_spec
 from tests.sweeper.space.test_strata import SPACE, refused
-from tests.trainables.registered import register
 from trainables.datasets import DataSet, load_dataset
 from trainables.datasets.base import DATASETS, DataSetComponent
 from trainables.datasets.splits.corrupted import KINDS
@@ -38,7 +37,7 @@ def _shifted(missing: bool = False) -> DataSet:
 @pytest.fixture
 def shifted(monkeypatch: pytest.MonkeyPatch) -> None:
     component = DataSetComponent("shifted_digits", _shifted, splits=(*SPLITS, "shifted"), stand_in={"size": 8})
-    register(monkeypatch, DATASETS, "shifted_digits", component)
+    monkeypatch.setitem(DATASETS._components, "shifted_digits", component)
 
 
 def _faults(*splits: Any, **evaluation: Any) -> str:
@@ -59,12 +58,13 @@ def test_val_is_measured_whether_it_is_named_or_not() -> None:
 
 
 @pytest.mark.usefixtures("shifted")
-def test_a_data_set_names_its_further_splits_and_must_have_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_data_set_names_its_further_splits_and_must_have_them() -> None:
     values = {**VALUES, "dataset": "shifted_digits", "evaluation": {"splits": ["val", "test", "shifted"]}}
     spec = build_spec(values)
     assert list(prepare_dataset(spec).splits) == [*SPLITS, "shifted"]
-    component = DataSetComponent("shifted_digits", lambda: _shifted(missing=True), splits=(*SPLITS, "shifted"))
-    register(monkeypatch, DATASETS, "shifted_digits", component)
+    DATASETS._components["shifted_digits"] = DataSetComponent(
+        "shifted_digits", lambda: _shifted(missing=True), splits=(*SPLITS, "shifted")
+    )
     with pytest.raises(InvalidSearchSpace, match=r"evaluation\.splits\[2\]: the data set has no split 'shifted'"):
         prepare_dataset(spec)
 
@@ -165,6 +165,13 @@ def test_a_plan_names_a_large_share_of_shifts(tmp_path: Path, monkeypatch: pytes
 
 
 POSTHOC = "evaluation={posthoc: [temperature, focal_temperature]}"
+
+
+@pytest.mark.parametrize(
+    "metric", ["val_refinement_nll", "val_refinement_brier", "val_calibration_nll", "val_calibration_brier"]
+)
+def test_refinement_and_calibration_are_measured_anyway(metric):
+    assert load_spec(SPACE, [f"objective.metric={metric}"]).cross_fitted == []
 
 
 def test_a_post_hoc_metric_is_cross_fitted_and_no_other_method_is():

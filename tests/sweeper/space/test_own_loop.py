@@ -1,14 +1,21 @@
 """Search spaces with a training loop of the user's own: free hyperparameters, signatures, and what is declined."""
 
+from pathlib import Path
+
 import pytest
 
+import search_spaces
 from sweeper.core.errors import InvalidSearchSpace
 from sweeper.core.labels import describe, in_order, short
+from sweeper.planning.preparation import prepare_dataset
+from sweeper.planning.user_code_checks import LoopData
 from sweeper.space.configurations import column_types, configurations, varying_columns
 from sweeper.space.loading import load_spec, reopened_spec
 from sweeper.space.spec import spec_of
 from sweeper.space.user_code import code_of, own_names, set_code_root
 from tests.trainables.training.test_own_loop import LOOPED
+
+EXAMPLES = Path(search_spaces.__file__).parent / "examples"
 
 SPACE = {
     "loop": "looped:Loop",
@@ -93,3 +100,15 @@ def test_a_file_that_says_what_is_smaller_is_rehearsed():
     assert (smaller.scheduler.max_epochs, smaller.dataset) == (4, {"name": "own"}) and smaller.is_rehearsal
     assert {tuple(each["sizes"]) for each in configurations(smaller)} == {(8,)}
     assert "needs the built-in training loop" not in faults({**SPACE, "rehearsal": {"samples": 0}})
+
+
+def test_wrong_names_are_faults():
+    assert "'Learning-Rate' cannot be part of a column's name" in faults({**SPACE, "space": {"Learning-Rate": 0.1}})
+    assert "unknown loss 'focall'" in faults({**SPACE, "space": {"loss": "focall", "lr": 0.1}})
+    assert "there is no module 'missing'" in faults({**SPACE, "loop": "missing:Loop"})
+
+
+def test_the_example_is_short_and_passes():
+    assert len((EXAMPLES / "own_loop.py").read_text().splitlines()) <= 40
+    found = prepare_dataset(load_spec("examples/own_loop"))
+    assert isinstance(found, LoopData) and found.classes == 2 and found.columns == ("weight_norm",)
