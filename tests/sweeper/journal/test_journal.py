@@ -145,6 +145,12 @@ def test_two_records_with_one_number_are_found(tmp_path):
     _message(tmp_path)
 
 
+def test_a_folder_that_cannot_be_made_is_a_clear_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SweeperError, match="cannot be written to"):
+        Journal(tmp_path / "file" / "journal")
+
+
 @pytest.mark.integration
 def test_killing_the_writer_leaves_whole_records_and_a_sequence_that_continues(tmp_path):
     """Kill moments are drawn by progress: after a random number of further records, plus random microseconds."""

@@ -1,10 +1,12 @@
 """A plan says which trials train together."""
 
+import dataclasses
 import os
 from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 
 from sweeper.planning.costs import (
     PRODUCT_PASSES,
@@ -16,8 +18,9 @@ from sweeper.planning.costs import (
     lanes_here,
     measure_costs,
     measured_plan,
+    with_estimate,
 )
-from sweeper.planning.plan import lane_lines
+from sweeper.planning.plan import lane_lines, plan
 from sweeper.planning.preparation import prepare_dataset
 from sweeper.space.configurations import configurations
 from sweeper.space.loading import load_spec
@@ -158,6 +161,23 @@ def test_options_change_a_size_and_unknown_data_have_none() -> None:
     tenth = dataset_size({"name": "cifar10", "class_fraction": 0.1, "image_size": 224})
     assert tenth.train == 4500 and tenth.input_shape == (3, 224, 224)
     assert dataset_size({"name": "image_folder", "folder": "x"}) is None
+
+
+def test_a_plan_shows_hours_where_a_card_is_worth_it(tmp_path: Path) -> None:
+    large = with_estimate(spec_of(tmp_path), plan(spec_of(tmp_path)))
+    spec = spec_of(tmp_path, "focal", "dataset={name: digits}", "space.architecture=mlp")
+    small = with_estimate(spec, plan(spec))
+    shown = []
+    priced = dataclasses.replace(large, price_per_gpu_hour=2.0)
+    for planned in (large, dataclasses.replace(small, rehearsed=("everything smaller",)), priced):
+        console = Console(width=100)
+        with console.capture() as captured:
+            console.print(planned)
+        shown.append(captured.get())
+    assert "GPU-hours, A100" in shown[0] and "REHEARSAL" not in shown[0]
+    assert "GPU-hours" not in shown[1] and "REHEARSAL" in shown[1]
+    low, high = large.estimate.gpu_hours["A100"]
+    assert " at 2 per hour" not in shown[0] and f", {2 * low:,.2f} to {2 * high:,.2f} at 2 per hour" in shown[2]
 
 
 def test_a_small_networks_buffers_have_their_values_and_no_random_number_is_taken(monkeypatch):

@@ -15,6 +15,7 @@ from sweeper.scheduling.simulation import simulate_strata
 from sweeper.space.loading import build_spec, load_spec
 from sweeper.space.spec import Resources
 from tests.running import typed
+from tests.sweeper.searches import searched_spec
 from tests.sweeper.small_registries import MINIMAL, REGISTRIES
 
 QUICKSTART_HALVING = Halving("val_nll", "min", 27, 3, 3)
@@ -156,6 +157,14 @@ def _shown(found):
     return console.export_text()
 
 
+def test_a_plan_says_who_chooses_and_counts_what_is_not_known_yet():
+    planned = plan(searched_spec(20, startup=5))
+    assert planned.trials == 20
+    (words,) = [said for subject, said in planned.lines() if subject == "searcher"]
+    assert words.startswith("optuna: 5 trials at random, then from what was observed")
+    assert architecture_shares(searched_spec(2)) == pytest.approx({"mlp": 0.5, "resnet8": 0.5}, abs=0.05)
+
+
 def test_unequal_classes_are_named_with_what_always_predicting_the_largest_gets():
     said = class_balance(torch.tensor([0] * 60 + [1] * 30), 2)
     assert "60 training samples of the largest, 30 of the smallest" in said and "accuracy 66.7%" in said
@@ -174,3 +183,14 @@ def test_missing_data_are_an_obstacle_and_the_commands_exit_status(monkeypatch, 
     assert "nothing" in planned.obstacle and planned.note.startswith("No estimate")
     done = typed("plan", str(file))
     assert done.returncode == 2 and "the sweep cannot start here" in done.stderr and "total epochs" in done.stdout
+
+
+def test_the_hessians_share_of_the_work_is_named(monkeypatch):
+    spec = load_spec("quickstart", ["samples=8", "space.architecture=mlp"])
+    costs = {"mlp": Cost(0.01, 1.0, curvature_seconds=0.8)}
+    planned = plan(spec, costs)
+    assert 0.5 < planned.curvature_share < 0.8
+    assert dict(planned.lines())["curvature"].startswith(
+        f"{planned.curvature_share:.0%} of the estimated time is for the Hessian"
+    )
+    assert "curvature" not in dict(plan(spec, {"mlp": Cost(0.01, 1.0)}).lines())
