@@ -153,6 +153,15 @@ def test_trials_leave_a_node_that_is_to_be_taken_away(site: Site) -> None:
     site.nodes.kill(SECOND)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_without_the_right_token_the_cluster_is_refused_and_no_token_is_shown(site: Site) -> None:
+    nobody = {"RAY_AUTH_TOKEN_PATH": "", "HOME": str(site.folder)}
+    for environment in (nobody, {"RAY_AUTH_TOKEN": "0" * 64}, {"RAY_AUTH_TOKEN_PATH": "/none"}):
+        said = site.sweeper("status", "--dashboard", site.nodes.dashboard, status=2, **environment)
+        assert "token" in said and "Traceback" not in said and not {site.token, "0" * 64} & {*said.split()}, said
+
+
 def _records(store: Store) -> list[Record]:
     """What a reader finds of the journal by now."""
     with tempfile.TemporaryDirectory() as folder:

@@ -13,7 +13,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from sweeper.core.display import SafeConsole, as_html, as_text, printable, redact, redact_arguments
+from sweeper.core.display import SafeConsole, as_html, as_text, printable, redact, redact_arguments, text_table
 from tests.running import typed
 
 EVIL = "[/x] [red]a[/] :bomb: \x1b[31m\x1b]0;title\x07\x9b1m\u202eabc\r"
@@ -58,6 +58,11 @@ def test_a_console_prints_texts_as_they_are(styled):
         assert steering not in written
     assert ("\x1b[1m" in written) == styled, "the console's own styles stay"
     assert "\x1b" not in as_text(table) + as_html(table) and "[/x]" in as_text(table)
+
+
+def test_a_cell_of_a_text_table_is_one_line_without_control_characters():
+    shown = text_table(["a"], [{"a": "x\n\x1b[2Jy"}])
+    assert "\x1b" not in shown and len(shown.splitlines()) == 3
 
 
 def test_names_of_a_strangers_folder_end_no_command(quickstart_folder: Path, tmp_path: Path) -> None:

@@ -129,6 +129,13 @@ def test_a_file_that_is_missing_or_no_file_is_named(
         sweeper.load_model(folder)
 
 
+def test_another_format_is_not_read(folder: Path) -> None:
+    (folder / PROGRAM).write_bytes(b"no program")
+    alter(folder, lambda description: description.update(format=99))
+    with pytest.raises(sweeper.SweeperError, match="99"):
+        sweeper.load_model(folder)
+
+
 class Touches:
     """Its pickle creates a file when it is loaded."""
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from hypothesis import given, strategies as st
 
 from sweeper.core.errors import SweeperError
 from sweeper.journal.journal import Journal, JournalTail, read_journal, read_kind
@@ -26,6 +27,12 @@ def test_an_unknown_kind_and_a_missing_field_are_errors() -> None:
         body_from_json("moved", {})
     with pytest.raises(ValueError, match="its field 'outcome' is missing"):
         body_from_json("ended", {"attempt": 1})
+
+
+@given(st.integers(0, 10**10 - 1), st.sampled_from([kind.kind for kind in get_args(Body)]), st.floats(0, 4e9))
+def test_records_read_back_as_they_were(sequence: int, kind: str, time: float) -> None:
+    record = made_record(sequence, kind, time)
+    assert Record.from_bytes(record.to_bytes()) == record
 
 
 def test_not_a_number_reads_back() -> None:

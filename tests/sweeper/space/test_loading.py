@@ -397,5 +397,12 @@ def test_options_belong_to_optuna_and_have_defaults():
     assert remedy.startswith("did you mean 'startup'")
 
 
+def test_searchers_come_back():
+    assert _spec(None, samples=3) == _spec("random", samples=3)
+    spec = searched_spec()
+    assert spec.resolved()["searcher"] == {"name": "optuna", "startup": 4}
+    assert build_spec(spec.resolved(), REGISTRIES) == spec
+
+
 def test_replicates_may_have_seeds_of_ones_own():
     assert build_spec(_with(replicates={"count": 2, "seeds": [11, 7]}), REGISTRIES).replicate_seeds.of(3) == [11, 7]

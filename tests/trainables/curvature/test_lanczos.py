@@ -82,6 +82,21 @@ def test_a_second_start_finds_the_end_that_the_first_one_cannot_see():
     assert len(twice.values) < 40
 
 
+def test_copies_no_eigenvalue():
+    symmetric, _ = matrix([100.0, *torch.linspace(0, 1, 49).tolist()])
+    found = run(symmetric, torch.ones(50, dtype=torch.float64), steps=50, tolerance=0.0)
+    assert int((found.values > 50).sum()) == 1
+    torch.testing.assert_close(found.basis @ found.basis.T, torch.eye(len(found.values), dtype=torch.float64))
+
+
+@pytest.mark.parametrize("value", [0.0, 2.0, -2.0])
+def test_multiples_of_the_identity(value):
+    found = run(value * torch.eye(6, dtype=torch.float64), torch.ones(6, dtype=torch.float64))
+    assert found.lambda_max == pytest.approx(value)
+    assert found.lambda_min == pytest.approx(value)
+    assert found.relative_residual < 1e-9
+
+
 def test_stops_once_both_ends_have_converged():
     symmetric, _ = matrix([50.0, -20.0, *torch.linspace(-1, 1, 98).tolist()])
     products = []

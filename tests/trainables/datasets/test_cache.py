@@ -52,6 +52,12 @@ def server():
     running.server_close()
 
 
+def test_a_missing_file_is_not_fetched_unless_asked(tmp_path, server):
+    with pytest.raises(DataSetUnavailableError, match=r"file\.bin.*missing.*download: true"):
+        fetch(source_of(server.url + "/data"), tmp_path, download=False)
+    assert server.starts == []
+
+
 def test_a_download_is_checked_and_kept(tmp_path, server):
     source = source_of(server.url + "/data")
     path = fetch(source, tmp_path / "new" / "folder", download=True)
@@ -69,6 +75,11 @@ def test_an_interrupted_download_resumes_where_it_stopped(tmp_path, server):
     server.cut_after = None
     assert fetch(source, tmp_path, download=True).read_bytes() == CONTENT
     assert server.starts == [0, 100_000]
+
+
+def test_a_server_without_ranges_starts_over(tmp_path, server):
+    (tmp_path / "file.bin.part").write_bytes(CONTENT[:5000])
+    assert fetch(source_of(server.url + "/no-ranges"), tmp_path, download=True).read_bytes() == CONTENT
 
 
 def test_a_complete_part_only_needs_its_check(tmp_path, server):
@@ -173,6 +184,16 @@ def test_values_are_prepared_once_until_a_file_changes(tmp_path):
     file.write_text("22")
     prepared("demo", [file], "size=1", build)
     assert len(calls) == 3
+
+
+def test_failed_preparation_leaves_nothing(data_folder):
+
+    def build():
+        raise DataSetUnavailableError("a.png", "broken", "remove it")
+
+    with pytest.raises(DataSetUnavailableError):
+        prepared("demo", [], "", build)
+    assert not [*(data_folder / "shared").glob("[!.]*")]
 
 
 def test_the_error_travels_between_processes():

@@ -46,12 +46,27 @@ def held_elsewhere(path: Path) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
+def test_without_patience_a_held_lock_raises(tmp_path: Path) -> None:
+    with (
+        held_elsewhere(tmp_path / "lock"),
+        pytest.raises(LockHeldError, match="lock"),
+        file_lock(tmp_path / "lock", patience=0),
+    ):
+        pytest.fail("two have the lock")
+
+
 def test_it_falls_with_its_process(tmp_path: Path) -> None:
     with held_elsewhere(tmp_path / "lock") as process:
         process.kill()
         process.wait()
         with file_lock(tmp_path / "lock", patience=0):
             pass
+
+
+def test_it_is_given_back_after_an_error(tmp_path: Path) -> None:
+    for _ in range(2):
+        with pytest.raises(ValueError, match="inside"), file_lock(tmp_path / "lock", patience=0):
+            raise ValueError("inside")
 
 
 def test_who_waits_comes_after(tmp_path: Path) -> None:

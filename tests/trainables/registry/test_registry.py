@@ -6,6 +6,7 @@ import importlib
 import math
 
 import pytest
+from hypothesis import given, strategies as st
 
 from trainables.datasets.base import DATASETS
 from trainables.losses import LOSSES
@@ -74,6 +75,13 @@ def test_values_in_and_out_of_range(hyperparameter, good, bad):
         assert fault and fault.startswith(f"{hyperparameter.name} = "), value
 
 
+@given(st.one_of(st.floats(), st.integers(), st.text(max_size=3), st.none(), st.booleans(), st.lists(st.floats())))
+def test_no_value_makes_the_check_itself_fail(value):
+    for kind in ("number", "integer", "text", "boolean", "numbers"):
+        fault = Hyperparameter("x", kind, 1, minimum=0, choices=("a",)).fault(value)
+        assert fault is None or isinstance(fault, str)
+
+
 def test_all_faults_of_a_component_at_once():
     faults = _registry()["focal"].faults({"gama": 1, "gamma": 11})
     assert len(faults) == 3
@@ -94,6 +102,11 @@ def test_building():
         registry.build("fokal")
     with pytest.raises(ValueError, match=r"outside.*; focal needs rate"):
         registry.build("focal", gamma=11)
+
+
+def test_a_name_is_taken_once():
+    with pytest.raises(ValueError, match="'plain' is registered already"):
+        _registry().register(Component("plain", lambda: None))
 
 
 def test_a_default_is_declared_once_in_the_signature():

@@ -211,6 +211,15 @@ def test_a_finished_trial_repeats_its_last_report_and_trains_no_more(tmp_path, d
     assert json.dumps(finished(resumed)) == json.dumps([last])
 
 
+def test_wall_time_continues_over_a_restore(tmp_path, dataset):
+    ticks = iter(range(0, 10_000, 5))
+    settings = replace(SETTINGS, checkpoints=tmp_path)
+    first = Trial(assignment(), settings, dataset).advance(lambda: float(next(ticks)))
+    resumed = Trial(assignment(), settings, dataset)
+    resumed.advance()
+    assert resumed.advance(lambda: float(next(ticks))).wall_seconds > first.wall_seconds > 0
+
+
 def test_one_checkpoint_is_kept_once_the_next_report_was_asked_for(tmp_path, dataset):
     trial = Trial(assignment(), replace(SETTINGS, checkpoints=tmp_path), dataset)
     kept = [trial.advance() and checkpoint_epochs(tmp_path / "c00007") for _ in range(3)]

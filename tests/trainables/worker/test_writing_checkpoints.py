@@ -96,6 +96,14 @@ def test_the_newest_stay(tmp_path, keep):
     assert checkpoint_epochs(tmp_path / "c00007") == [5, 4, 3][:keep]
 
 
+def test_what_kept_one_from_being_written_is_raised_at_the_next(tmp_path):
+    (tmp_path / "c00007").write_text("a file in the way")
+    writer, _ = _writer(tmp_path)
+    writer.write(1, {})
+    with pytest.raises(OSError, match="c00007"):
+        writer.write(2, {})
+
+
 def test_shared_and_sliced_tensors_are_copied_as_they_are():
     whole = torch.arange(10.0)
     copy = HostCopy()({"slice": whole[2:4], "pair": (whole, 3), "none": None})

@@ -58,6 +58,13 @@ def test_one_allocation_is_one_script_that_starts_a_worker_on_each_node(tmp_path
     assert "--nodes=4" in started and "sweeper.execution.slurm.worker" in started and started.endswith("&")
 
 
+def test_an_image_runs_python_with_its_cards(tmp_path: Path) -> None:
+    asked = SlurmSettings.model_validate({"workers": 1, "gpus": 1, "image": "/shared/sweeper.sif"})
+    for text in scripts(asked, "a", tmp_path / "results" / ".slurm" / "a", COMMAND).values():
+        bound = f"--bind {tmp_path}/results"
+        assert f"exec apptainer exec --nv {bound} /shared/sweeper.sif python -m sweeper.execution.slurm." in text
+
+
 @pytest.mark.parametrize(("name", "written"), [("50%j", "{}/50%%j/%j.log"), ("my results", "'{}/my results/%j.log'")])
 def test_a_folder_s_name_is_no_pattern_of_sbatch_and_no_two_words(tmp_path: Path, name: str, written: str) -> None:
     found = scripts(SlurmSettings.model_validate({"workers": 1}), "a", tmp_path / name, COMMAND)
