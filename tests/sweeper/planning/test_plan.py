@@ -4,16 +4,14 @@ import io
 
 import numpy as np
 import pytest
-import torch
 from rich.console import Console
 
-from sweeper.planning.costs import class_balance, measure_costs, measured_plan, representatives
-from sweeper.planning.plan import START_SECONDS, Cost, Range, architecture_shares, describe_resources, plan
+from sweeper.planning.costs import measure_costs, measured_plan, representatives
+from sweeper.planning.plan import START_SECONDS, Cost, Range, architecture_shares, plan
 from sweeper.planning.preparation import prepare_dataset
 from sweeper.scheduling.asha import Halving
 from sweeper.scheduling.simulation import simulate_strata
 from sweeper.space.loading import build_spec, load_spec
-from sweeper.space.spec import Resources
 from tests.running import typed
 from tests.sweeper.searches import searched_spec
 from tests.sweeper.small_registries import MINIMAL, REGISTRIES
@@ -126,21 +124,6 @@ def test_an_unavailable_data_set_leaves_the_time_open(monkeypatch, tmp_path):
     assert "download: true" in found.note
 
 
-@pytest.mark.parametrize(
-    ("resources", "said"),
-    [
-        ({"cpu": 1, "gpu": 0}, "1 core, no GPU"),
-        ({"cpu": 2, "gpu": 1}, "2 cores and 1 GPU"),
-        ({"gpu": 0.25}, "1 core and 0.25 of a GPU (4 processes per GPU); doubled after running out of GPU memory"),
-        ({"gpu": 1 / 3}, "1 core and 0.333333 of a GPU (3 processes per GPU); doubled after running out of GPU memory"),
-        ({}, "1 core; on a GPU, the share measured before the first trial"),
-    ],
-)
-def test_the_plan_says_what_a_process_takes(resources, said):
-    assert describe_resources(Resources(**resources)) == said
-    assert plan(_spec(resources=resources), workers=1).takes == said
-
-
 def test_replicates_apart_take_places_of_their_own():
     together = _spec(samples=4, replicates={"count": 5, "packing": "sequential"})
     apart = _spec(samples=4, replicates={"count": 5, "packing": "trials"})
@@ -163,13 +146,6 @@ def test_a_plan_says_who_chooses_and_counts_what_is_not_known_yet():
     (words,) = [said for subject, said in planned.lines() if subject == "searcher"]
     assert words.startswith("optuna: 5 trials at random, then from what was observed")
     assert architecture_shares(searched_spec(2)) == pytest.approx({"mlp": 0.5, "resnet8": 0.5}, abs=0.05)
-
-
-def test_unequal_classes_are_named_with_what_always_predicting_the_largest_gets():
-    said = class_balance(torch.tensor([0] * 60 + [1] * 30), 2)
-    assert "60 training samples of the largest, 30 of the smallest" in said and "accuracy 66.7%" in said
-    assert class_balance(torch.tensor([0, 1, 2] * 20), 3) == ""
-    assert "0 of the smallest" in class_balance(torch.tensor([0, 1] * 20), 3)
 
 
 def test_missing_data_are_an_obstacle_and_the_commands_exit_status(monkeypatch, tmp_path):

@@ -232,19 +232,6 @@ def output(quickstart_folder: Path, tmp_path: Path) -> Path:
     return tmp_path / "results"
 
 
-def test_entries_have_name_time_data_and_size(output: Path) -> None:
-    (entry,) = lookup.entries(output)
-    files = [path for path in (output / "quickstart").rglob("*") if path.is_file() and not path.is_symlink()]
-    assert (entry.name, entry.began, entry.dataset, entry.running) == (
-        "quickstart",
-        "2025-06-01 12:00",
-        "digits",
-        False,
-    )
-    assert entry.size >= sum(path.stat().st_size for path in files)
-    assert lookup.entries(output / "nothing") == []
-
-
 def test_a_deleted_sweep_is_gone_and_its_neighbours_stay(output: Path) -> None:
     shutil.copytree(output / "quickstart", output / "other", symlinks=True)
     assert lookup.delete("quickstart", output) > 0
