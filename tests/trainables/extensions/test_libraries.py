@@ -34,6 +34,18 @@ def test_the_cuda_version_is_read_from_the_file(tmp_path, monkeypatch, text, exp
     assert libraries.torchvision_cuda_version() == expected
 
 
+def test_matching_pairs_are_left_alone(monkeypatch):
+    monkeypatch.setattr(libraries, "_library", None)
+    monkeypatch.setattr(libraries, "torchvision_cuda_version", lambda: None)
+    assert libraries.register_missing_operators() is False
+
+
+def test_a_missing_torchvision_is_named(monkeypatch):
+    monkeypatch.setattr(libraries.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ModuleNotFoundError, match="pip install torchvision"):
+        libraries.torchvision_cuda_version()
+
+
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
