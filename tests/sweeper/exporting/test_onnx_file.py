@@ -5,7 +5,9 @@ import onnxruntime
 import pytest
 import torch
 
+import sweeper
 from sweeper.core.errors import SweeperError
+from sweeper.exporting import program
 from sweeper.exporting.program import CalibratedNetworks, exported_program, write_onnx
 from tests.sweeper.exporting.test_program import LAYERS, LOGITS, TARGETS
 from trainables.models import build_model
@@ -78,3 +80,9 @@ def test_another_result_is_refused(tmp_path):
     program = exported_program(CalibratedNetworks([torch.nn.Identity()], None).eval(), torch.zeros(3, 5))
     with pytest.raises(SweeperError, match=r"differ from the program's by 0\.1"):
         write_onnx(program, tmp_path / "m.onnx", [torch.zeros(4, 5)], np.full((4, 5), 0.3))
+
+
+def test_missing_packages_are_named_before_anything_is_done(tmp_path, monkeypatch):
+    monkeypatch.setattr(program, "PACKAGES", ("onnx", "no_such_package"))
+    with pytest.raises(SweeperError, match="not installed: no_such_package"):
+        sweeper.export("no-such-sweep", tmp_path / "model", onnx=True, output=tmp_path)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard, searched
-from sweeper.results.listing import TOP, TrialsTable, best_trials, cell, listed
+from sweeper.results.listing import TOP, TrialsTable, best_trials, cell, listed, usual_headings
 from tests.sweeper.held import held
 
 
@@ -30,6 +31,18 @@ def test_the_best_ten_fit_a_hundred_columns_with_the_summarys_columns(quickstart
     assert "ECE after T" in printed(listed(results), 140) and "ECE after T" not in lines[0]
     everything = listed(results, everything=True)
     assert len(everything.rows) == len(board.rows)
+
+
+@pytest.mark.parametrize("width", [100, 80, 64])
+def test_numbers_and_headings_are_never_cut(quickstart_folder: Path, width: int) -> None:
+    board = leaderboard(held(quickstart_folder))
+    table = TrialsTable(board, board.rows[:20], usual_headings(board))
+    text = printed(table, width)
+    assert all(len(line) <= width for line in text.splitlines())
+    for heading in usual_headings(board)[:3]:
+        assert heading.words in text
+        for row in board.rows[:20]:
+            assert cell(board, row, heading) in text
 
 
 def test_columns_are_chosen_by_name_and_rows_sorted_by_one(quickstart_folder: Path) -> None:

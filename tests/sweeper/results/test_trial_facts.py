@@ -56,6 +56,12 @@ def test_a_method_that_could_not_be_fitted_says_why_and_a_weighted_metric_is_no_
     assert reasons["temperature"] == "all of class 0" and not reasons["uncalibrated"]
 
 
+def test_a_failed_trial_says_why(quickstart_folder: Path) -> None:
+    failed = frame(quickstart_folder, "trials").query("status == 'failed'").iloc[0]
+    text = printed(quickstart_folder, failed["trial"])
+    assert " · failed after " in text and "NonFiniteLoss" in text
+
+
 def test_its_number_will_do_and_another_name_is_refused(quickstart_folder: Path) -> None:
     assert " · c00007 · " in printed(quickstart_folder, "7")
     with pytest.raises(SweeperError, match="quickstart has no trial 'c00099'") as raised:
