@@ -15,7 +15,7 @@ from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
 from sweeper.journal.segments import sweep_id
 from sweeper.tracking import sync as projection
-from sweeper.tracking.mlflow.pages import delete_runs, ended_with_this_process, experiments
+from sweeper.tracking.mlflow.pages import delete_runs, ended_with_this_process, experiments, serve
 from tests.alive import running, wait_for_ends
 from tests.faults.processes import below
 from tests.mlflow_stores import free_port
@@ -88,6 +88,16 @@ def test_a_group_that_was_ended_in_time_is_left_alone() -> None:
             pass
         assert other.poll() is None
         other.kill()
+
+
+def test_a_server_is_not_started_for_a_server_or_on_a_port_that_is_taken(uri: str) -> None:
+    with pytest.raises(SweeperError, match="is already a server"):
+        serve("http://127.0.0.1:5000", 5001)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(SweeperError, match="is taken"):
+            serve(uri, taken.getsockname()[1])
 
 
 def answers(port: int) -> bool:
