@@ -94,12 +94,6 @@ def test_cores_take_the_time_measured_here() -> None:
     assert there.hours == pytest.approx((1 + NODE_START_HOURS[0], 3 + NODE_START_HOURS[1]))
 
 
-def test_what_is_not_known_is_said() -> None:
-    there = plan_on_cluster(_planned(4, None), GPU_TRIAL, _cluster(NodeGroup("gpu", 8, 1, 2, "mine")))
-    assert there.hours is None
-    assert there.notes == ("No estimate of hours: the data set's size is unknown without its files",)
-
-
 @pytest.mark.parametrize(
     ("text", "nodes", "said"),
     [

@@ -44,12 +44,6 @@ def test_the_axis_is_a_hyperparameter_and_the_first_value_the_sweeps_own(tmp_pat
     assert again == spec and again.resolved() == spec.resolved()
 
 
-def test_without_axes_nothing_changes(tmp_path: Path) -> None:
-    spec = load_spec(write_space(tmp_path, SPACE), ["dataset.label_noise=0.2"])
-    assert "dataset" not in spec.space.nodes and "dataset" not in configurations(spec)[0]
-    assert variants(spec.space) == [] and data_keys(spec) is None
-
-
 def test_every_data_set_is_loaded_once_a_node_and_known_by_its_contents(tmp_path: Path) -> None:
     spec = load_spec(write_space(tmp_path, SPACE))
     named = variants(spec.space)

@@ -139,12 +139,6 @@ def test_names_that_no_file_system_takes_are_of_no_sweep(tmp_path: Path, name: s
         assert done.returncode == 2, (command, done.stderr)
 
 
-@pytest.mark.parametrize("output", ["ftp://host/results", "file:///results", "S3://bucket", Path("ftp://host/x")])
-def test_an_address_of_no_store_is_no_folder(output: str | Path) -> None:
-    with pytest.raises(SweeperError, match=r"not a location for results(.|\n)*s3://"):
-        place_of(output, DRIVING)
-
-
 LINKS = {
     "incoming": ("generations/incoming", True),
     "a table of incoming": ("generations/incoming/predictions", True),
@@ -235,19 +229,6 @@ def output(quickstart_folder: Path, tmp_path: Path) -> Path:
     """A folder with one finished sweep."""
     shutil.copytree(quickstart_folder, tmp_path / "results" / "quickstart", symlinks=True)
     return tmp_path / "results"
-
-
-def test_entries_have_name_time_data_and_size(output: Path) -> None:
-    (entry,) = lookup.entries(output)
-    files = [path for path in (output / "quickstart").rglob("*") if path.is_file() and not path.is_symlink()]
-    assert (entry.name, entry.began, entry.dataset, entry.running) == (
-        "quickstart",
-        "2025-06-01 12:00",
-        "digits",
-        False,
-    )
-    assert entry.size >= sum(path.stat().st_size for path in files)
-    assert lookup.entries(output / "nothing") == []
 
 
 def test_a_deleted_sweep_is_gone_and_its_neighbours_stay(output: Path) -> None:
