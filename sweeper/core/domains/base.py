@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import ClassVar, Protocol, Self, TypeAlias, TypeGuard
+from typing import ClassVar, Protocol, Self, TypeAlias, TypeGuard, TypeVar
 
 from sweeper.core.domains.values import Plain
 from sweeper.core.errors import Fault
@@ -21,8 +21,21 @@ Number: TypeAlias = int | float
 #: A plain value from which a domain's value follows: a member's index, or what an interval's `number` takes.
 Choice: TypeAlias = int | float
 
-#: Every kind of domain by its key in the file; a subclass adds itself.
+#: Every kind of domain by its key in the file.
 DOMAINS: dict[str, type[Members] | type[Interval]] = {}
+
+AnyDomain = TypeVar("AnyDomain", bound="type[Members] | type[Interval]")
+
+
+def domain(kind: str) -> Callable[[AnyDomain], AnyDomain]:
+    """Add a class to `DOMAINS` under its key in the file."""
+
+    def add(cls: AnyDomain) -> AnyDomain:
+        cls.kind = kind
+        DOMAINS[kind] = cls
+        return cls
+
+    return add
 
 
 class Suggesting(Protocol):
@@ -62,10 +75,6 @@ class Members:
     kind: ClassVar[str]
     in_turn: ClassVar[bool] = False
 
-    def __init_subclass__(cls, *, kind: str) -> None:
-        cls.kind = kind
-        DOMAINS[kind] = cls
-
     @classmethod
     def member_fault(cls, member: Plain) -> tuple[str, str] | None:
         """Return the rule that a member breaks, and its remedy, before the member is parsed; `None` if it is sound."""
@@ -96,11 +105,6 @@ class Interval:
     form: ClassVar[str] = "[low, high]"
     logarithmic: ClassVar[bool] = False
     written_as: ClassVar[type[int] | type[float]] = float
-
-    def __init_subclass__(cls, *, kind: str = "") -> None:
-        if kind:
-            cls.kind = kind
-            DOMAINS[kind] = cls
 
     @classmethod
     def parsed(cls, value: Plain) -> Self | str:

@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-from sweeper.core.domains.base import Members
+from sweeper.core.domains.base import Members, domain
 from sweeper.core.domains.values import Plain, repeats
 from sweeper.core.errors import Fault
 
 
-class Grid(Members, kind="grid"):
+@domain("grid")
+class Grid(Members):
     """Every member in turn."""
 
     in_turn: ClassVar[bool] = True

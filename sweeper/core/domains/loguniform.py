@@ -4,11 +4,12 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sweeper.core.domains.base import Choice, Interval
+from sweeper.core.domains.base import Choice, Interval, domain
 
 
+@domain("loguniform")
 @dataclass(frozen=True)
-class LogUniform(Interval, kind="loguniform"):
+class LogUniform(Interval):
     """A real number, its logarithm evenly; 0 < low.
 
     Example:

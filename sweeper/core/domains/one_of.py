@@ -1,10 +1,11 @@
 """The domain `one_of`."""
 
-from sweeper.core.domains.base import Members
+from sweeper.core.domains.base import Members, domain
 from sweeper.core.domains.values import Plain
 
 
-class Branch(Members, kind="one_of"):
+@domain("one_of")
+class Branch(Members):
     """One of the branches, each a mapping with its own domains, all equally likely."""
 
     @classmethod

@@ -4,14 +4,15 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import ClassVar, Self
 
-from sweeper.core.domains.base import Choice, Number, Stepped, Suggesting
+from sweeper.core.domains.base import Choice, Number, Stepped, Suggesting, domain
 
 #: More values than this are an interval of real numbers in all but name (our choice).
 MOST_STEPS = 1_000_000
 
 
+@domain("quniform")
 @dataclass(frozen=True)
-class QUniform(Stepped, kind="quniform"):
+class QUniform(Stepped):
     """`low`, `low + step`, … `high`, each equally likely; real numbers. Its choice is the number of steps.
 
     Example:

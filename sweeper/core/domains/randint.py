@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sweeper.core.domains.base import Choice, Number, Stepped, Suggesting
+from sweeper.core.domains.base import Choice, Number, Stepped, Suggesting, domain
 
 
+@domain("randint")
 @dataclass(frozen=True)
-class RandInt(Stepped, kind="randint"):
+class RandInt(Stepped):
     """A whole number, both ends included.
 
     Example:

@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 
-from sweeper.core.domains.base import Choice, Interval
+from sweeper.core.domains.base import Choice, Interval, domain
 
 
+@domain("uniform")
 @dataclass(frozen=True)
-class Uniform(Interval, kind="uniform"):
+class Uniform(Interval):
     """A real number, evenly.
 
     Example:

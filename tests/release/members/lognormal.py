@@ -5,14 +5,15 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import ClassVar
 
-from sweeper.core.domains.base import Choice, Interval, Number, Suggesting
+from sweeper.core.domains.base import Choice, Interval, Number, Suggesting, domain
 
 #: Standard deviations between the middle and an end; beyond the ends, nothing is drawn.
 REACH = 2
 
 
+@domain("lognormal")
 @dataclass(frozen=True)
-class LogNormal(Interval, kind="lognormal"):
+class LogNormal(Interval):
     """A real number whose logarithm is normal about the middle of the ends' logarithms. Its choice is a quantile."""
 
     logarithmic: ClassVar[bool] = True
