@@ -28,7 +28,7 @@ GPU_TRIAL = {"cpu": 1.0, "gpu": 0.25}
 
 
 def _planned(trials: int, hours: tuple[float, float] | None = (8.0, 32.0)) -> Plan:
-    found = Estimate(1e18, {"L4": hours}, {}, "by a test") if hours else None
+    found = Estimate(1e18, {"L4": hours}, "by a test") if hours else None
     return Plan(trials, 1, {1: ONE}, ONE, ONE, 1, None, {}, "", found)
 
 

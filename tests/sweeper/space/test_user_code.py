@@ -153,9 +153,9 @@ def test_a_metric_may_not_fill_anothers_column_and_may_be_the_objective(folder):
 
 def test_a_users_metric_says_which_end_is_good(folder):
     (folder / "fine.py").write_text(
-        "def f1(p, t): return 0.5\nf1.MODE = 'max'\ndef up(p, t): return 0.5\nup.MODE = 'up'\n"
+        "def own_f1(p, t): return 0.5\nown_f1.MODE = 'max'\ndef up(p, t): return 0.5\nup.MODE = 'up'\n"
     )
-    changes = {"evaluation": {"metrics": ["fine:f1"]}, "objective": {"metric": "val_f1"}}
+    changes = {"evaluation": {"metrics": ["fine:own_f1"]}, "objective": {"metric": "val_own_f1"}}
     spec = load_spec(_space(folder, **changes))
     assert spec.objective.mode == "max"
     (folder / "fine.py").unlink()
