@@ -45,7 +45,7 @@ check-gpu: $(DEVELOPMENT)
 	$(BIN)/python -m pytest tests/gpu -m gpu -s --timeout 300; failed=$$?; \
 	$(BIN)/python -m tests.benchmarks.bench_card || exit; exit $$failed
 
-# Every search space that ships, scaled down to minutes: file, minutes, rows of each table. NAMES="a b" for some of them.
+# Every search space that ships with a rehearsal: file, minutes, rows of each table. NAMES="a b" for some of them.
 rehearse: $(DEVELOPMENT)
 	$(BIN)/python -m tests.rehearsals $(NAMES)
 
@@ -60,7 +60,6 @@ test-kills: $(DEVELOPMENT)
 	TEST_SEED=random KILLS=$(KILLS) $(BIN)/python -m pytest tests/faults/test_many_kills.py -s -m slow
 
 # On a real Slurm of two nodes: both shapes, a time limit, a full quota, and twenty random requeues, cancellations and deaths.
-# Accounts need Debian's slurmdbd and mariadb-server, too, which continuous integration, without this target, does not install.
 test-slurm: $(DEVELOPMENT)
 	TEST_SEED=random $(BIN)/python -m pytest tests/slurm -s -m "slow or not slow" --timeout 7200
 

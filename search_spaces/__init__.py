@@ -14,13 +14,11 @@ A file's `header` gives `question`, `source`, `expected`, `cost` and `command` i
     tables: [mukhoti-1, mukhoti-4]      # the published tables and figures whose cells this sweep can fill
     claims: [focal_temperature_beats_temperature]   # `sweeper claims NAME` judges them
 
-`rehearsal` holds the changes that `--rehearse` makes beyond its general rules (`sweeper.space.rehearsal`). It is a
-mapping written like the file itself, and its values replace the scaled-down ones, e.g.
+`rehearsal` holds the changes that `--rehearse` makes, path: value as `--set` takes them:
 
-    rehearsal: {samples: 6, scheduler: {max_epochs: 6, grace_epochs: 2}, evaluation: {curvature: {samples: 64}}}
+    rehearsal: {dataset: digits_stand_in, scheduler.max_epochs: 4, space.loss.grid[1].gamma: {grid: [1, 3]}}
 
-Mappings are joined key by key; lists, domains and components with another name replace the old value. It is checked
-with the file, also when the sweep is not rehearsed.
+Each value replaces what the file has at its path. Options `--set` of the command line are applied afterwards.
 
 Published numbers are in `published/<paper>_table_<number>.csv` or `published/<paper>_figure_<number>.csv`, one row per
 printed number, read by `search_spaces.papers.published_numbers`:

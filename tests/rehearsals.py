@@ -27,8 +27,12 @@ from sweeper.execution.options import RunOptions
 from sweeper.execution.runner import run_sweep
 from sweeper.planning.user_code_checks import measured_columns
 from sweeper.results import Results
+from sweeper.space.file import read_document
 from trainables.curvature.statistics.base import TEMPERED, further_columns
 from trainables.registry import entry_label
+
+REHEARSED = tuple(name for name, path in packaged_files().items() if "rehearsal" in read_document(path).values)
+"""The search spaces that ship with a rehearsal."""
 
 MARKED = ("trials", "epochs", "evaluations", "decisions", "final")
 
@@ -115,15 +119,15 @@ def line(done: Rehearsed) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Rehearse the files that are named, or all."""
+    """Rehearse the files that are named, or all that have a rehearsal."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", help="search spaces; all that ship if none is named")
+    parser.add_argument("names", nargs="*", help="search spaces; all with a rehearsal if none is named")
     parser.add_argument("--output", type=Path, help="folder of results; a temporary one if unset")
     parser.add_argument("--cpus", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--executor", choices=("local", "ray"), default="ray")
     parser.add_argument("--json", action="store_true", help="machine-readable")
     chosen: Any = parser.parse_args(arguments)
-    names = chosen.names or sorted(packaged_files())
+    names = chosen.names or REHEARSED
     prepare(None)
     from sweeper.execution.ray.session import ray_session
 

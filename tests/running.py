@@ -1,8 +1,6 @@
 """Running real sweeps from tests: the command line in a process of its own, watched through its journal."""
 
-import atexit
 import contextlib
-import functools
 import io
 import os
 import signal
@@ -18,7 +16,6 @@ from cyclopts.argument import Argument
 
 from sweeper.api.main import app, main
 from sweeper.core.ids import SweepPaths
-from sweeper.execution.fork_server import ForkServer
 from sweeper.journal.journal import read_journal
 from sweeper.journal.records import Record
 from sweeper.journal.segments import last_sequence
@@ -76,20 +73,6 @@ def sweeper(*arguments: str | Path, cwd: Path, timeout: float = 240) -> subproce
     return subprocess.run(command(*arguments), cwd=cwd, capture_output=True, text=True, timeout=patient(timeout))
 
 
-@functools.cache
-def shared_server() -> ForkServer:
-    """Return the fork server of all sweeps in this process; it costs three seconds of processor time."""
-    server = ForkServer()
-    atexit.register(server.__exit__, None, None, None)
-    return server
-
-
-@contextmanager
-def _shared_server(executor: str, address: str | None) -> Iterator[ForkServer | None]:
-    """Stand for `early_server`: give the server that all sweeps of this process use."""
-    yield None if executor == "ray" or address is not None else shared_server()
-
-
 def typed(*arguments: str | Path, answers: str = "") -> subprocess.CompletedProcess[str]:
     """Run a command in this process, which saves the imports; for tests of what it does and not of how it starts.
 
@@ -127,16 +110,9 @@ def completions(*words: str) -> list[str]:
     return [line.partition("\t")[0] for line in offered.splitlines() if line.startswith(words[-1])]
 
 
-@contextmanager
-def sharing_server() -> Iterator[None]:
-    """Let commands that the block calls fork trials from the server that all sweeps of this process use."""
-    with mock.patch("sweeper.api.commands.early_server", _shared_server):
-        yield
-
-
 def in_process(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run a command as `typed` does, in a folder, and on the fork server that all sweeps of this process share."""
-    with sharing_server(), contextlib.chdir(cwd):
+    """Run a command as `typed` does, in a folder."""
+    with contextlib.chdir(cwd):
         return typed(*arguments)
 
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from search_spaces import packaged_files
 from search_spaces.papers.judging import judge_claims, verdict_lines
 from sweeper.results import load
 from tests.patience import patient
+from tests.rehearsals import REHEARSED
 from tests.running import in_process
 
 pytestmark = pytest.mark.integration
@@ -72,6 +72,6 @@ def test_its_verdicts_its_status_and_its_summary_say_what_they_are(finished: Fin
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("name", sorted(packaged_files()))
+@pytest.mark.parametrize("name", REHEARSED)
 def test_every_rehearsal(tmp_path: Path, name: str) -> None:
     assert rehearsed(tmp_path, (name,), "ray", 3500).summaries[0]["faults"] == []

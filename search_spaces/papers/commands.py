@@ -117,8 +117,7 @@ def missing_data(plan: Sequence[Step], *, rehearse: bool = False) -> dict[str, s
     faults: dict[str, str] = {}
     for recipe in (step.recipe for step in plan if step.state != FINISHED):
         try:
-            file = packaged_files()[recipe.space]
-            spec = load_spec(file, recipe.overrides, rehearse=True) if rehearse else recipe.spec
+            spec = load_spec(packaged_files()[recipe.space], rehearse=True) if rehearse else recipe.spec
             # A loop's own check trains it, when it is run.
             (prepare_dataset if spec.loop is None else data_of_loop)(spec)
         except SweeperError as error:
@@ -270,7 +269,9 @@ def _run(step: Step, rehearse: bool, say: arguments.Say, options: Mapping[str, A
     if step.state == UNFINISHED:
         done = commands.resume(step.sweep, failed=True, **options)
     else:
-        done = commands.run(step.recipe.space, set=step.recipe.overrides, rehearse=rehearse, **options)
+        # A recipe's overrides name files of its data, which a rehearsal replaces.
+        overrides = () if rehearse else step.recipe.overrides
+        done = commands.run(step.recipe.space, set=overrides, rehearse=rehearse, **options)
     if not isinstance(done, FinishedRun):
         raise SweeperError("a paper's sweeps need a Ray cluster", "give the cluster's address, not its dashboard's")
     if done.outcome != FINISHED:

@@ -26,7 +26,7 @@ from cyclopts import Parameter
 from pydantic import AllowInfNan, BeforeValidator, ConfigDict, ValidationError, validate_call
 
 from search_spaces import packaged_files
-from sweeper.core.domains import Values
+from sweeper.core.domains.values import Values
 from sweeper.core.errors import Fault, InvalidArgumentsError
 from sweeper.reporting.live import NotebookProgress, Progress, in_notebook
 from sweeper.space.catalogue import keys_of, values_of
@@ -150,7 +150,7 @@ Tracking = Annotated[
     ),
 ]  # fmt: skip
 Mlflow = Annotated[bool, Parameter(negative="--no-mlflow", help="Write MLflow runs besides Parquet tables.")]
-Rehearse = Annotated[bool, Parameter(help="Scale down to digits, small networks and a few epochs; results are marked.")]
+Rehearse = Annotated[bool, Parameter(help="Apply the file's changes under `rehearsal`; results are marked.")]
 Address = Annotated[
     str | None,
     Parameter("--ray", help="Address of a Ray cluster to run on.", show_default="start one", env_var="RAY_ADDRESS"),

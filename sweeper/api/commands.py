@@ -24,8 +24,8 @@ from sweeper.api.clusters import resume_remotely
 from sweeper.api.finished import FinishedRun
 from sweeper.core.display import CommandResult, SafeConsole, printable
 from sweeper.core.errors import SweeperError
-from sweeper.execution.fork_server import early_server
 from sweeper.execution.options import RunOptions
+from sweeper.execution.trial_processes import start_early
 from sweeper.reporting.status import (
     FAR_LOOK_SECONDS,
     LOOK_SECONDS,
@@ -104,22 +104,22 @@ def run(
             return resumed
     address = address or os.environ.get("RAY_ADDRESS")
     # The fork server imports torch in a process of its own while this one imports the driver.
-    with early_server(executor, address) as server:
-        from sweeper.execution.runner import run_sweep
+    start_early(executor, address)
+    from sweeper.execution.runner import run_sweep
 
-        place = output_folder(output)
-        options = RunOptions(
-            place,
-            address,
-            cpus,
-            choice.tracker_for(place, tracking_uri) if mlflow else None,
-            rehearse=rehearse,
-            wait_for_nodes=60 * wait_for_nodes,
-            progress=arguments.progress_view(),
-            executor=executor,
-        )
-        done = run_sweep(space, overrides(set), name, options, server)
-        return FinishedRun(done, place, options.timings, show_timings=timings)
+    place = output_folder(output)
+    options = RunOptions(
+        place,
+        address,
+        cpus,
+        choice.tracker_for(place, tracking_uri) if mlflow else None,
+        rehearse=rehearse,
+        wait_for_nodes=60 * wait_for_nodes,
+        progress=arguments.progress_view(),
+        executor=executor,
+    )
+    done = run_sweep(space, overrides(set), name, options)
+    return FinishedRun(done, place, options.timings, show_timings=timings)
 
 
 def resume(
@@ -174,24 +174,24 @@ def resume(
 
     name, place = split_name(name, output_folder(output))
     uri = choice.KEPT if tracking_uri is None else choice.tracker_for(place, tracking_uri)
-    with early_server(executor, address) as server:
-        from sweeper.execution.runner import resume_sweep
+    start_early(executor, address)
+    from sweeper.execution.runner import resume_sweep
 
-        options = RunOptions(
-            place,
-            address,
-            cpus,
-            uri if mlflow else None,
-            failed_too=failed,
-            discard_damaged=discard_damaged,
-            settings=settings,
-            wait_for_nodes=60 * wait_for_nodes,
-            trust=trust,
-            progress=arguments.progress_view(),
-            executor=executor,
-        )
-        done = resume_sweep(name, options, server)
-        return FinishedRun(done, place, options.timings, show_timings=timings)
+    options = RunOptions(
+        place,
+        address,
+        cpus,
+        uri if mlflow else None,
+        failed_too=failed,
+        discard_damaged=discard_damaged,
+        settings=settings,
+        wait_for_nodes=60 * wait_for_nodes,
+        trust=trust,
+        progress=arguments.progress_view(),
+        executor=executor,
+    )
+    done = resume_sweep(name, options)
+    return FinishedRun(done, place, options.timings, show_timings=timings)
 
 
 def import_(

@@ -29,7 +29,7 @@ from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.executor import Dispatcher, Executor, Job, Session, WorkerSlot
 from sweeper.execution.driver.judging import memory_failure
 from sweeper.execution.driver.steering import Interrupts
-from sweeper.execution.fork_server import ForkServer, TrialProcess
+from sweeper.execution.trial_processes import TrialProcess, fork
 from sweeper.space.spec import Resources
 from trainables.files.container import fullest_memory, usable_cores
 from trainables.worker.hang_watchdog import ended_by
@@ -84,15 +84,14 @@ class LocalExecutor(Executor):
     @contextmanager
     def session(self, job: Job) -> Iterator[Session]:
         """Yield a session with this machine's cores."""
-        spec, server = job.sweep.spec, self.server
-        assert server is not None, "it was started before the search space was read"
+        spec = job.sweep.spec
         resources, slots = fit_resources(spec.resources, this_machine(self.options.cpus))
         prepare(None)  # a searcher imports Ray
         settings = replace(job.settings(resources), most_lanes=job.most_lanes(slots))
         opening = WorkerInit(settings, str(job.sweep.paths.log), spec.replicates.together)
 
         def execute(driver: Driver) -> None:
-            Loop(driver, server, opening, slots).run(job.interrupts)
+            Loop(driver, opening, slots).run(job.interrupts)
 
         yield Session(resources, slots, execute)
 
@@ -113,18 +112,18 @@ class Loop:
 
     Attributes:
         driver: Driver that assigns trials.
-        server: Server that forks the processes.
         opening: First message to each process.
         slots: Most processes at a time.
+        fork: Function that starts a process.
         busy: Workers with trials, by the connection to their process.
         idle: Workers without trials, some of which still write the last checkpoint of their previous trial.
         dispatcher: Translator between workers and driver.
     """
 
     driver: Driver
-    server: ForkServer
     opening: WorkerInit
     slots: int
+    fork: Callable[[WorkerInit], TrialProcess] = fork
 
     def __post_init__(self) -> None:
         """Begin without processes."""
@@ -177,7 +176,7 @@ class Loop:
     def end(self) -> None:
         """Kill all processes; a resume continues their trials from checkpoints."""
         for worker in (*self.busy.values(), *self.idle):
-            self._kill(worker)
+            worker.process.kill()
         self.busy.clear()
         self.idle.clear()
 
@@ -187,7 +186,7 @@ class Loop:
             assignment = self.dispatcher.offer(self.idle[-1].kind if self.idle else None)
             if assignment is None:
                 return
-            worker = self._waiting_worker() or ForkedWorker(process=self.server.fork(self.opening))
+            worker = self._waiting_worker() or ForkedWorker(process=self.fork(self.opening))
             self.busy[worker.process.connection] = worker
             worker.process.send(self.dispatcher.begin(worker, assignment))
 
@@ -199,10 +198,10 @@ class Loop:
         try:
             message: Any = worker.process.connection.recv()
         except (EOFError, ConnectionResetError):
-            self.on_exit(worker, ended_by(self.server.exit_code(worker.process)))
+            self.on_exit(worker, ended_by(worker.process.exit_code()))
             return
         if isinstance(message, WorkerFailed):
-            self.server.exit_code(worker.process)
+            worker.process.exit_code()
             self.on_exit(worker, message.failure)
         elif worker.process.send(self.dispatcher.on_report(worker, message)) and not worker.assignments:
             del self.busy[worker.process.connection]
@@ -226,12 +225,8 @@ class Loop:
             # to lose.
             if not worker.process.connection.poll():
                 return worker
-            self._kill(worker)
+            worker.process.kill()
         return None
-
-    def _kill(self, worker: ForkedWorker) -> None:
-        worker.process.kill()
-        self.server.exit_code(worker.process)
 
     def _spare_memory(self) -> None:
         """Kill the largest process if memory is about to run out; check at most once per turn's time."""
@@ -243,7 +238,7 @@ class Loop:
             return
         largest = max(self.busy.values(), key=_resident)
         size = _resident(largest)
-        self._kill(largest)
+        largest.process.kill()
         failure = memory_failure(size / used, gib=size / 2**30, taken=used / total, total=total / 2**30)
         self.on_exit(largest, failure)
 

@@ -25,7 +25,7 @@ class RunOptions:
         tracker: Address of the tracker, see `sweeper.tracking.base`; `None` for none; on resume, `choice.KEPT` for the
             sweep's own.
         failed_too: On resume, run failed trials again.
-        rehearse: Scale the sweep down to minutes, see `sweeper.space.rehearsal`.
+        rehearse: Apply the file's changes under `rehearsal`, and mark the results.
         discard_damaged: On resume, quarantine the first damaged journal record and all later ones.
         settings: On resume, overrides that do not affect measurements, see `sweeper.storage.sweeps.amended`.
         replicates: On resume, the total number of seeds per configuration; `None` adds none.

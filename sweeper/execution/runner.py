@@ -12,13 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from sweeper.core.domains import Plain
+from sweeper.core.domains.values import Plain
 from sweeper.core.errors import Fault, InvalidSearchSpace, SweeperError
 from sweeper.core.ids import SweepPaths, configuration_index
 from sweeper.core.labels import rehearsal_name
 from sweeper.execution.attempt import drive
 from sweeper.execution.driver.executor import Executor, executor_named
-from sweeper.execution.fork_server import ForkServer, early_server
 from sweeper.execution.local import takes_cards
 from sweeper.execution.options import Outcome, RunOptions
 from sweeper.execution.ray import joined
@@ -27,7 +26,7 @@ from sweeper.execution.resuming import check_unchanged, refuse_lost_journal
 from sweeper.journal.segments import last_sequence
 from sweeper.planning.preparation import dataset_facts, lane_notes, prepare_dataset
 from sweeper.planning.user_code_checks import loop_entry
-from sweeper.space.configurations import pool_notes, repeat_notes
+from sweeper.space.configurations import repeat_notes
 from sweeper.space.loading import load_spec
 from sweeper.space.spec import MOST_SEEDS, Resources, SweepSpec
 from sweeper.space.user_code import code_of, keep, manifest_entry, take_up_kept
@@ -44,7 +43,7 @@ from trainables.files.stores.base import StoreError
 from trainables.registry import IMPORTED
 
 
-def chosen_executor(options: RunOptions, resources: Resources, server: ForkServer | None = None) -> Executor:
+def chosen_executor(options: RunOptions, resources: Resources) -> Executor:
     """Return the executor of a run: the requested one, or for `auto` usually forked processes on this machine.
 
     Forked processes save Ray's start and its work per report. `auto` chooses Ray if a cluster is named, if this process
@@ -54,17 +53,13 @@ def chosen_executor(options: RunOptions, resources: Resources, server: ForkServe
     name = options.executor
     if name == "auto":
         name = "ray" if options.address is not None or takes_cards(resources) or joined() else "local"
-    executor = executor_named(name)(options, server)
+    executor = executor_named(name)(options)
     executor.require(resources)
     return executor
 
 
 def run_sweep(
-    space: Path | str | Mapping[str, Plain],
-    overrides: Sequence[str],
-    name: str | None,
-    options: RunOptions,
-    server: ForkServer | None = None,
+    space: Path | str | Mapping[str, Plain], overrides: Sequence[str], name: str | None, options: RunOptions
 ) -> Outcome:
     """Read a search space, claim a name for it and run it to its end.
 
@@ -73,30 +68,28 @@ def run_sweep(
         overrides: Overrides `key=value`.
         name: Name of the sweep; the file's name, numbered, by default.
         options: Options of the run.
-        server: Fork server for trials on this machine; started if not given.
 
     Raises InvalidSearchSpace or SweeperError before anything was started.
     """
-    with early_server(options.executor, options.address, server) as running:
-        spec = load_spec(space, overrides, rehearse=options.rehearse)
-        stem = "sweep"
-        if not isinstance(space, Mapping):
-            stem = Path(space).stem
-        if spec.is_rehearsal:
-            stem, name = rehearsal_name(stem), name if name is None else rehearsal_name(name)
-        return _run_spec(running, spec, stem, name, options)
+    spec = load_spec(space, overrides, rehearse=options.rehearse)
+    stem = "sweep"
+    if not isinstance(space, Mapping):
+        stem = Path(space).stem
+    if spec.is_rehearsal:
+        stem, name = rehearsal_name(stem), name if name is None else rehearsal_name(name)
+    return _run_spec(spec, stem, name, options)
 
 
-def _run_spec(server: ForkServer | None, spec: SweepSpec, stem: str, name: str | None, options: RunOptions) -> Outcome:
+def _run_spec(spec: SweepSpec, stem: str, name: str | None, options: RunOptions) -> Outcome:
     """Claim a name for a checked search space and run it to its end."""
-    executor = chosen_executor(options, spec.resources, server)
+    executor = chosen_executor(options, spec.resources)
     executor.check(spec.resources)
     place = place_of(options.output, DRIVING)
     if place.store is not None:
         place.store.check()
     dataset = prepare_dataset(spec)
     looped = loop_entry(dataset)
-    own, own_notes = code_of(spec), [*pool_notes(spec), *repeat_notes(spec), *lane_notes(spec, dataset)]
+    own, own_notes = code_of(spec), [*repeat_notes(spec), *lane_notes(spec, dataset)]
     own_notes += dataset.notes
     dataset, facts = node_copy(dataset), dataset_facts(dataset)
     manifest = {
@@ -145,19 +138,14 @@ def _gives_name_back(sweep: Sweep, place: Place, *, held: bool) -> bool:
     return True
 
 
-def resume_sweep(name: str, options: RunOptions, server: ForkServer | None = None) -> Outcome:
+def resume_sweep(name: str, options: RunOptions) -> Outcome:
     """Fold a sweep's journal and run its unfinished trials; copy it to this machine first if it is in a store.
-
-    `server` is as for `run_sweep`.
 
     Raises SweeperError if there is no such sweep, or another driver holds it.
     """
     name, output = split_name(name, options.output)
     place = place_of(output, DRIVING)
-    with (
-        early_server(options.executor, options.address, server) as running,
-        mirror_of(place.find(name), place) as mirror,
-    ):
+    with mirror_of(place.find(name), place) as mirror:
         sweep = open_sweep(name, place.folder)
         refuse_odd_files(sweep.paths)
         manifest = read_manifest(sweep.paths.manifest)  # the report needs it: find damage before training, not after
@@ -170,7 +158,7 @@ def resume_sweep(name: str, options: RunOptions, server: ForkServer | None = Non
         if sweep.spec.loop == IMPORTED:
             sweep, executor = resumed(sweep, manifest.get(SOURCE, {}), options)
         else:
-            executor = chosen_executor(options, sweep.spec.resources, running)
+            executor = chosen_executor(options, sweep.spec.resources)
         take_up_kept(sweep.paths, sweep.spec, manifest, trust=options.trust)
         dataset = node_copy(prepare_dataset(sweep.spec, manifest))
         return drive(sweep, dataset, options, mirror, executor)

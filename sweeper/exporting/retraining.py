@@ -17,7 +17,7 @@ from torch import Tensor
 
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import configuration_index, trial_name
-from sweeper.execution.fork_server import ForkServer, TrialProcess
+from sweeper.execution.trial_processes import TrialProcess, fork
 from sweeper.exporting.weights import Replicates, kept_weights
 from sweeper.journal.reasons import reason_text
 from sweeper.journal.state import TrialState
@@ -50,10 +50,10 @@ def retrain(
         SweeperError: training failed, or needs a GPU that this machine lacks.
     """
     epoch = next(iter(stored.values())).epoch
-    with tempfile.TemporaryDirectory(prefix="sweeper-again-") as made, ForkServer() as server:
+    with tempfile.TemporaryDirectory(prefix="sweeper-again-") as made:
         folder = Path(made)
         for unit, numbers in _units(trained):
-            process = server.fork(WorkerInit(_settings(sweep, trial, unit, epoch, folder), str(folder / "log")))
+            process = fork(WorkerInit(_settings(sweep, trial, unit, epoch, folder), str(folder / "log")))
             try:
                 for assignment in _assignments(sweep, trial, unit, numbers):
                     _train(process, assignment, epoch, say)

@@ -20,7 +20,7 @@ import torch
 import yaml
 from torch import Tensor
 
-from sweeper.core.domains import Configuration
+from sweeper.core.domains.tree import Configuration
 from sweeper.core.errors import InvalidSearchSpace, SweeperError
 from sweeper.planning.plan import Cost, Estimate, Plan, plan
 from sweeper.planning.preparation import distinct, prepare_dataset
@@ -325,7 +325,6 @@ def estimate(spec: SweepSpec, epochs: float, evaluations: float, finished: float
     drawn = first_examples(spec)
     networks = [configuration["architecture"] for configuration in drawn]
     counted = [(network, forward_operations(network, size)) for network in distinct(networks)]
-    forward = {_label(network, [n for n, _ in counted]): count for network, count in counted}
     per_network = [next(count for other, count in counted if other == network) for network in networks]
     # Sharpness-aware optimisers take two passes a step.
     passes = [training_passes(values["loss"]) * (2 if radius_of(values["optimizer"]) else 1) for values in drawn]
@@ -343,7 +342,7 @@ def estimate(spec: SweepSpec, epochs: float, evaluations: float, finished: float
         f"{gpus[0].name}'s anchor ({gpus[0].anchor}), the high end {slowest:g} times that, for small images in "
         "float32; see sweeper/planning/hardware.yaml"
     )
-    return Estimate(operations, {name: (h, h * slowest) for name, h in hours.items()}, forward, assumption)
+    return Estimate(operations, {name: (h, h * slowest) for name, h in hours.items()}, assumption)
 
 
 def dataset_size(dataset: Options) -> DataSetSize | None:
@@ -441,10 +440,3 @@ def _example_tree(size: DataSetSize) -> torch.Tensor:
         rows[2 * word - 1] = torch.tensor([2, 0, 0, 0])
         rows[2 * word] = torch.tensor([0, 2 * word - 2, 2 * word - 1, word])
     return rows[None]
-
-
-def _label(network: Mapping[str, object], networks: list[dict[str, object]]) -> str:
-    """Return a network's name, with the hyperparameters that distinguish it from others of that name."""
-    same = [other for other in networks if other["name"] == network["name"]]
-    differ = [key for key in network if any(other.get(key) != network[key] for other in same)]
-    return " ".join([str(network["name"]), *(f"{key}={network[key]}" for key in differ)])

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Column, Table
 
-from sweeper.core.domains import Configuration
+from sweeper.core.domains.tree import Configuration
 from sweeper.core.labels import duration, plural, rehearsal_notice
 from sweeper.scheduling.base import Scheduler
 from sweeper.scheduling.contenders import PARTS, trainings
@@ -153,13 +153,11 @@ class Estimate:
         operations: floating-point operations of the whole sweep (a multiply-add counts as two).
         gpu_hours: GPU → (low, high) hours. `low` assumes the speed in `hardware.yaml`; `high` is `slowest` times as
             long.
-        forward: architecture → operations of one sample's forward pass.
         assumption: a sentence on the assumptions behind the range.
     """
 
     operations: float
     gpu_hours: dict[str, tuple[float, float]]
-    forward: dict[str, float]
     assumption: str
 
     @property
@@ -191,7 +189,7 @@ class Plan(PlanView):
         costs: architecture → measured cost.
         note: how the time was estimated, or why it was not.
         estimate: GPU-hours on known GPUs, estimated without training; `None` if the data's size is unknown.
-        rehearsed: changes that a rehearsal makes, one sentence each; empty for a real sweep.
+        rehearsed: changes that a rehearsal makes; empty for a real sweep.
         packing: how replicates share processes.
         takes: resources of each process, in words.
         searcher: description of how a searcher chooses configurations; empty if they are random or from grids.

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sweeper.core.domains import Configuration, join_path
+from sweeper.core.domains.tree import Configuration
+from sweeper.core.domains.values import join_path
 from sweeper.core.errors import Fault, InvalidSearchSpace, SweeperError
 from sweeper.planning.user_code_checks import data_stand_in, own_faults, try_loop
 from sweeper.space.components import variants

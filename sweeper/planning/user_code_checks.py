@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from sweeper.core.columns import evaluation_columns
-from sweeper.core.domains import join_path
+from sweeper.core.domains.values import join_path
 from sweeper.core.errors import Fault, InvalidSearchSpace
 from sweeper.core.schemas import EPOCHS_SCHEMA, EVALUATION_KEYS
 from sweeper.space.components import WORD

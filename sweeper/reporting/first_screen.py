@@ -24,9 +24,8 @@ from sweeper.results.deployed import Deployed
 from sweeper.results.estimators import Judgement
 from sweeper.results.leaderboard import FINISHED, Goal, Leaderboard, leaderboard
 from sweeper.results.listing import Overview, overview
-from sweeper.results.posthoc import posthoc_sql
+from sweeper.results.posthoc import posthoc_effects
 from sweeper.results.queries import literal
-from sweeper.results.recalibration import Effect, effects
 from sweeper.results.verdicts import Calibration, calibration
 from trainables.registry import IMPORTED
 
@@ -207,7 +206,9 @@ def first_screen(results: Results, board: Leaderboard, counts: Overview) -> Firs
             (), "Every evaluated trial has failed." if board.rows else "No trial has been evaluated yet.", ()
         )
     warnings = [*majority_warning(results, board), *outlier_warning(cells)]
-    warnings += [f"{effect.warning}." for effect in posthoc_effects(results, board) if effect.warning]
+    bins = int(results.specification.get("evaluation", {}).get("bins", 15))
+    measured = [effect for effect in posthoc_effects(results)[1] if effect.request.bins == bins]
+    warnings += [f"{effect.warning}." for effect in measured if effect.warning]
     running = counts.count("waiting", "running", "interrupted") > 0
     answers = tuple(answer_of(results, board, cells, place, running=running) for place in cells.slices)
     return FirstScreen(answers, "", tuple(warnings), compare_command(results, answers))
@@ -344,7 +345,7 @@ def use_of(deployed: Deployed | None, trial: str) -> Use | None:
     if deployed is None or trial not in deployed.nll:
         return None
     code = deployed.after.of[trial].code if trial in deployed.after.of else codes.NOT_COMPARED
-    standing = {codes.WORSE: WORSE, codes.NOT_COMPARED: UNKNOWN}.get(code, ALIKE)
+    standing = {codes.WORSE: WORSE, codes.SAME: EQUAL, codes.NOT_COMPARED: UNKNOWN}.get(code, ALIKE)
     leads = trial == deployed.after.leader
     return Use(deployed.nll[trial], deployed.accuracy[trial], BEST if leads else standing)
 
@@ -544,13 +545,3 @@ def outlier_warning(grid: Matrix) -> list[str]:
     named = ", ".join(f"{trial} seed {seed}" for trial, seed in flagged[:3]) + (", …" if len(flagged) > 3 else "")
     ended = f"{len(flagged)} of {grid.outliers.trainings} trainings ended far from the others ({named})"
     return [f"{ended}: the verdicts hold for seeds that train."]
-
-
-def posthoc_effects(results: Results, board: Leaderboard) -> list[Effect]:
-    """Return the effects of post-hoc methods on the finished trials, or on all evaluated ones if none finished."""
-    if not board.rows:
-        return []
-    kept = {row["trial"] for row in (board.finished or board.rows)}
-    bins = int(results.specification.get("evaluation", {}).get("bins", 15))
-    rows = [row for row in results.rows(posthoc_sql(results)) if row["trial"] in kept and row["bins"] == bins]
-    return effects(rows, results.manifest.get("dataset"))

@@ -46,11 +46,12 @@ class Deployed:
 Stages = Mapping[str, tuple[Networks, Networks]]
 
 
-def deployed(stages: Stages, *, alone: bool = False, first: int = 0) -> Deployed | None:
+def deployed(stages: Stages, *, margin: float = 0.0, alone: bool = False, first: int = 0) -> Deployed | None:
     """Judge finalists by their test NLL without and with temperature scaling; None if no finalist has both.
 
     Args:
         stages: the finalists' predictions.
+        margin: largest difference in NLL that counts as none.
         alone: judge single networks over test samples: for these networks, not for other seeds.
         first: seeds at which the sweep judged first, if it judged again after each further one; else 0.
     """
@@ -59,7 +60,9 @@ def deployed(stages: Stages, *, alone: bool = False, first: int = 0) -> Deployed
     finite = [trial for trial in known if all(math.isfinite(_mean(data, trial)) for data in measured)]
     if not finite:
         return None
-    asked = Question(finite, "test_nll", relative=True, level=LEVEL, among=2, samples_only=alone, first=first)
+    asked = Question(
+        finite, "test_nll", margin=margin, relative=True, level=LEVEL, among=2, samples_only=alone, first=first
+    )
     before, after = (judge(asked, data) for data in measured)
     nll = {trial: (_mean(measured[0], trial), _mean(measured[1], trial)) for trial in finite}
     hits = Question(finite, "test_accuracy", "max", level=INTERVAL, samples_only=alone)

@@ -13,7 +13,7 @@ from sweeper.core.cells import Rows, text_of
 from sweeper.core.labels import describe
 from sweeper.results.leaderboard import FINISHED, leaderboard
 from sweeper.results.queries import literal
-from sweeper.results.recalibration import UNCALIBRATED, measured_split, options_that_differ
+from sweeper.results.recalibration import UNCALIBRATED, Effect, effects, measured_split, options_that_differ
 from sweeper.results.results import Results
 from trainables.registry import FITTED_ON, LABEL, entry_label
 from trainables.registry.names import CROSS_FITTED
@@ -47,8 +47,8 @@ class Posthoc:
 
     Attributes:
         sql: the query.
-        rows: one per replicate, split, method, options and bins: `trial replicate split method options bins
-            temperature gamma unavailable parameters` and METRICS, for the configurations in `names` only.
+        rows: one per replicate, split, method, options and bins, for the configurations in `names`: the columns of
+            `recalibrations`, `seed` and `status`. The sweep's own evaluations have METRICS, but no further metrics.
         names: trial → configuration in words, in the order of the trials.
         left_out: number of finished or evaluated configurations that are not shown.
     """
@@ -98,6 +98,13 @@ def posthoc_measurements(results: Results) -> Posthoc | None:
     return Posthoc(sql, [row for row in rows if row["trial"] in names], names, len(shown) - len(chosen))
 
 
+def posthoc_effects(results: Results) -> tuple[Rows, list[Effect]]:
+    """Return the rows of the finished replicates, or of all if none has finished, and the methods' effects on them."""
+    rows = results.rows(posthoc_sql(results))
+    finished = [row for row in rows if row["status"] == FINISHED] or rows
+    return finished, effects(finished, results.manifest.get("dataset"))
+
+
 def posthoc_sql(results: Results) -> str:
     """Return the query of all methods: the sweep's own, the uncalibrated metrics, and recalibrations."""
     columns = set(results.columns("evaluations"))
@@ -105,13 +112,11 @@ def posthoc_sql(results: Results) -> str:
     own = [method for method in own_methods(results) if f"{method[2]}{METRICS[0]}" in columns]
     splits = results.specification.get("evaluation", {}).get("splits", ("test",))
     parts = [own_sql(columns, *method[:2], bins, method[2], splits) for method in [(UNCALIBRATED, "{}", ""), *own]]
-    measured = ", ".join(f"recalibrations.{name}" for name in METRICS)
     parts.append(
-        "SELECT trial, replicate, seed, split, method, recalibrations.options, recalibrations.bins, "
-        f"recalibrations.temperature, recalibrations.gamma, unavailable, parameters, {measured}, 1 AS source\n"
+        "SELECT recalibrations.*, seed, status, 1 AS source\n"
         "FROM recalibrations JOIN final USING (trial, replicate, epoch, split)"
     )
-    union = "\nUNION ALL\n".join(parts)
+    union = "\nUNION ALL BY NAME\n".join(parts)  # a column that a part lacks is NULL in its rows
     return (
         f"SELECT * EXCLUDE source FROM (\n{union}\n)\n"
         "QUALIFY row_number() OVER (PARTITION BY trial, replicate, split, method, options, bins "
@@ -140,8 +145,8 @@ def own_sql(columns: set[str], method: str, options: str, bins: int, prefix: str
     held_out = f"{CROSS_FITTED}{prefix.removeprefix('posthoc_')}"
     scores = held_out if prefix and held_out + METRICS[0] in columns and "test" not in splits else prefix
 
-    def column(name: str, missing: str = "NULL::DOUBLE", prefix: str = prefix) -> str:
-        return f"{prefix + name if prefix + name in columns else missing} AS {name}"
+    def measured(prefix: str, *names: str) -> list[str]:
+        return [f"{prefix}{name} AS {name}" for name in names if prefix + name in columns]
 
     fitted = [name.removeprefix(prefix) for name in sorted(columns) if prefix and name.startswith(prefix)]
     fitted = [
@@ -149,10 +154,9 @@ def own_sql(columns: set[str], method: str, options: str, bins: int, prefix: str
     ]
     pairs = ", ".join(f"'{name}', {prefix}{name}" for name in fitted)
     parameters = f"json_object({pairs})::VARCHAR" if fitted else "'{}'"
-    unavailable = column("unavailable", "NULL::VARCHAR", scores) if prefix else "NULL::VARCHAR AS unavailable"
-    fits = f"{column('temperature')}, {column('gamma')}" if prefix else "NULL AS temperature, NULL AS gamma"
+    values = [f"{bins} AS bins", f"{parameters} AS parameters", *measured(prefix, "temperature", "gamma")]
+    values += measured(scores, *METRICS, "unavailable")
     return (
-        f"SELECT trial, replicate, seed, split, {literal(method)} AS method, {literal(options)} AS options, "
-        f"{bins} AS bins, {fits}, {unavailable}, {parameters} AS parameters, "
-        f"{', '.join(column(name, prefix=scores) for name in METRICS)}, 0 AS source\nFROM final"
+        f"SELECT trial, replicate, seed, split, status, {literal(method)} AS method, {literal(options)} AS options, "
+        f"{', '.join(values)}, 0 AS source\nFROM final"
     )

@@ -26,19 +26,11 @@ from sweeper.core.errors import SweeperError, writing_to
 from sweeper.core.ids import RECALIBRATIONS, SweepPaths
 from sweeper.core.labels import label
 from sweeper.core.schemas import record_batch
-from sweeper.journal.state import COMPLETED
 from sweeper.results import Results
+from sweeper.results.posthoc import posthoc_effects
 from sweeper.results.predictions import FITTED_ON, MEASURED_ON, PredictionFiles, StoredPredictions
 from sweeper.results.queries import current_generation
-from sweeper.results.recalibration import (
-    UNCALIBRATED,
-    Effect,
-    Request,
-    effects,
-    measured_split,
-    read_metrics,
-    read_requests,
-)
+from sweeper.results.recalibration import UNCALIBRATED, Effect, Request, measured_split, read_metrics, read_requests
 from sweeper.space.user_code import take_up_kept
 from sweeper.storage.lookup import refuse_odd_files
 from sweeper.storage.metadata import read_manifest
@@ -192,20 +184,14 @@ def _kept_metrics(row: Mapping[str, Value], known: Mapping[tuple[object, ...], s
 
 
 def effects_of(paths: SweepPaths, requests: Sequence[Request]) -> tuple[list[Effect], list[dict[str, float]]]:
-    """Return the effects of the requested methods on the finished trials, or on all trials if none finished.
+    """Return the effects of the requested methods, as the report shows them.
 
     Also return, for each request, the means of its further metrics.
     """
     with Results(paths.root).snapshot() as results:
-        # `final` keeps only each replicate's last evaluation, because earlier ones measured half-trained networks.
-        rows = results.rows(
-            "SELECT recalibrations.*, seed, status FROM recalibrations "
-            "JOIN final USING (trial, replicate, epoch, split) ORDER BY trial, replicate"
-        )
-        finished = [row for row in rows if row["status"] == COMPLETED] or rows
-        measured = effects(finished, results.manifest.get("dataset"))
+        rows, measured = posthoc_effects(results)
     requested = [effect for effect in measured if effect.request in requests]
-    return sorted(requested, key=lambda effect: requests.index(effect.request)), further_means(finished, requests)
+    return sorted(requested, key=lambda effect: requests.index(effect.request)), further_means(rows, requests)
 
 
 def further_means(rows: Rows, requests: Sequence[Request]) -> list[dict[str, float]]:
@@ -217,7 +203,7 @@ def further_means(rows: Rows, requests: Sequence[Request]) -> list[dict[str, flo
     means = []
     for request in requests:
         own = of_one.get((request.method, request.options_text, request.bins), [])
-        values = [json.loads(str(row["metrics"] or "{}")) for row in own]
+        values = [json.loads(str(row["metrics"])) for row in own if row["metrics"]]
         known = {name: [v[name] for v in values if isinstance(v.get(name), float)] for name in (values or [{}])[0]}
         means.append({name: fmean(numbers) for name, numbers in known.items() if numbers})
     return means

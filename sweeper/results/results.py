@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from sweeper.core.cells import Row
 from sweeper.core.display import as_html
-from sweeper.core.domains import Values
+from sweeper.core.domains.values import Values
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
 from sweeper.core.labels import rehearsal_notice
@@ -168,7 +168,7 @@ class Results:
 
     @property
     def rehearsed(self) -> list[str]:
-        """One sentence for each setting that a rehearsal changed; empty for a real sweep."""
+        """The settings that a rehearsal changed, `path = value` each; empty for a real sweep."""
         return list(self.specification.get("rehearsed") or ())
 
     @property

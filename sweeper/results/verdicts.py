@@ -153,7 +153,8 @@ def calibration(results: Results, rows: Sequence[Row], *, between: bool = False,
     first_two = zip(*[*stages.values()][:2], strict=True) if between else ()
     pair = [judged(SHOWN, {"": (first, second)}, margin).get("") for first, second in first_two]
     both = (pair[0], pair[1]) if len(pair) == 2 and pair[0] and pair[1] else None
-    return Calibration(changes, both, deployed(stages, alone=alone, first=first))
+    of_nll = objective_margin(results) if objective(results).column.endswith("nll") else 0.0
+    return Calibration(changes, both, deployed(stages, margin=of_nll, alone=alone, first=first))
 
 
 @dataclass(frozen=True)

@@ -269,7 +269,7 @@ VARIANT = Hyperparameter(
 @SCHEDULERS.add(
     "asha",
     apart=["variant"],
-    more=[*hyperparameters_of(Halving, "asha", ["metric", "mode"], ()), VARIANT, base.WITHIN, base.TOO_SMALL],
+    more=[*hyperparameters_of(Halving, "asha", ["metric", "mode"], ()), VARIANT, base.WITHIN],
     check=base.grace_before_the_end,
 )
 def build(metric: str, mode: Literal["min", "max"], *, variant: str | None = None, **settings: Any) -> Halving:

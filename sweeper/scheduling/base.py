@@ -7,7 +7,7 @@ on this.
 
 To add a scheduler, add one file to this folder; it is discovered there:
 
-    @SCHEDULERS.add("stop_worst", "…", "source", more=[WITHIN, TOO_SMALL])
+    @SCHEDULERS.add("stop_worst", "…", "source", more=[WITHIN])
     @dataclass(frozen=True)
     class StopWorst(Scheduler):
         grace_epochs: GraceEpochs = 1
@@ -33,7 +33,6 @@ from trainables.registry import Hyperparameter, Registry
 from trainables.worker.trial_reports import NON_FINITE, TrialReport
 
 #: Schedulers by their name in a search space. Each builds a `Scheduler` from (metric, mode, **settings).
-#: The name of a setting counted in epochs ends in `_epochs`, because rehearsals scale these settings with the run.
 SCHEDULERS = Registry("scheduler", leading=["metric", "mode"])
 
 #: The scheduler used when a search space names none.
@@ -53,14 +52,6 @@ GraceEpochs = Annotated[
 #: trials accepts this setting. It is not a field of `Scheduler`, which handles one pool; `Stratified` handles strata.
 WITHIN = Hyperparameter(
     "within", "texts", source="none by default: all trials compete in one pool, as in Li et al. 2020 and in Ray Tune"
-)
-
-#: Behaviour if a stratum has too few trials to compare, as in a first try with few samples.
-TOO_SMALL = Hyperparameter(
-    "if_too_small",
-    "text",
-    choices=("refuse", "one_pool"),
-    source="refuse by default: nothing can be said about a stratum of one trial",
 )
 
 

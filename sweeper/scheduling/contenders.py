@@ -26,7 +26,8 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from sweeper.core.cells import grouped
-from sweeper.core.domains import Interval, Node, Uniforms, draw, extremes
+from sweeper.core.domains.base import Interval, Node
+from sweeper.core.domains.tree import Uniforms, draw, extremes
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import FIRST_ADDED, ReplicateSeeds, config_hash, trial_name
 from sweeper.journal.best import Mode, rank_of
@@ -312,10 +313,11 @@ def spread(domain: Node, taken: Sequence[float], count: int) -> list[float]:
     scale.
 
     Example:
-        >>> spread(Interval("loguniform", 0.01, 1.0), taken=[0.5], count=2)
+        >>> from sweeper.core.domains.loguniform import LogUniform
+        >>> spread(LogUniform(0.01, 1.0), taken=[0.5], count=2)
         [0.0215, 0.1]
     """
-    logarithmic = isinstance(domain, Interval) and domain.kind == "loguniform"
+    logarithmic = isinstance(domain, Interval) and domain.logarithmic
     if isinstance(domain, Interval):
         # The 1st, 3rd and 5th sextile are the centres of three equal parts, so none lies on the edge of the domain.
         known = [_sextile(domain, place) for place in (1, 3, 5)]
@@ -330,7 +332,8 @@ def spread(domain: Node, taken: Sequence[float], count: int) -> list[float]:
     for _ in range(count):
         left = [value for value in known if value not in (*taken, *chosen)]
         if left:
-            chosen.append(max(left, key=lambda value: min(abs(place(value) - other) for other in near)))
+            apart = {value: min((abs(place(value) - other) for other in near), default=math.inf) for value in left}
+            chosen.append(max(left, key=apart.__getitem__))
             near.append(place(chosen[-1]))
     return chosen
 

@@ -31,7 +31,7 @@ from sweeper.scheduling import base
 from sweeper.scheduling.base import SCHEDULERS, RungState, Scheduler
 
 
-@SCHEDULERS.add("median_stopping", more=[base.WITHIN, base.TOO_SMALL], check=base.grace_before_the_end)
+@SCHEDULERS.add("median_stopping", more=[base.WITHIN], check=base.grace_before_the_end)
 @dataclass(frozen=True)
 class MedianStopping(Scheduler):
     """A trial stops when its best value is worse than the median of the others' running averages.

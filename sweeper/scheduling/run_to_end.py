@@ -36,7 +36,7 @@ class RunToEnd(Scheduler):
     @property
     def rungs(self) -> tuple[int, ...]:
         """The epochs at which trials are evaluated; only the last one if none are named."""
-        # Later epochs are dropped instead of refused, because a rehearsal shortens the run.
+        # Later epochs are dropped instead of refused, because `--set` or a rehearsal can shorten the run.
         before = {int(epoch) for epoch in self.evaluate_epochs or () if epoch < self.max_epochs}
         return (*sorted(before), self.max_epochs)
 

@@ -24,7 +24,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
-from sweeper.core.domains import Choice, Configuration, Fields, Node
+from sweeper.core.domains.base import Choice, Fields, Node
+from sweeper.core.domains.tree import Configuration
 from sweeper.core.errors import Fault
 from sweeper.core.ids import config_hash, trial_name
 from sweeper.journal.records import Failed, Judged, Record, Reported, Suggested

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from sweeper.core.domains import INVALID, Constant, Fields, Interval, Members, Node, join_path, plain, refused, repeats
+import math
+
+from sweeper.core.domains.base import INVALID, Constant, Fields, Interval, Members, Node
+from sweeper.core.domains.grid import Grid
+from sweeper.core.domains.tree import plain, refused
+from sweeper.core.domains.values import join_path, repeats
 from sweeper.core.errors import Fault
 from sweeper.search.base import SEARCHERS, SearchMethod
 
@@ -18,10 +23,12 @@ class GridSearch(SearchMethod):
     Takes the members of every domain in turn, as if each were a `grid`.
 
     Example:
+        >>> from sweeper.core.domains.randint import RandInt
+        >>> from sweeper.core.domains.uniform import Uniform
         >>> faults = []
-        >>> GridSearch().adapt({"depth": Interval("randint", 1, 3)}, faults)["depth"].kind, faults
+        >>> GridSearch().adapt({"depth": RandInt(1, 3)}, faults)["depth"].kind, faults
         ('grid', [])
-        >>> space = GridSearch().adapt({"lr": Interval("uniform", 0.0, 1.0)}, faults)
+        >>> space = GridSearch().adapt({"lr": Uniform(0.0, 1.0)}, faults)
         >>> faults[0].rule
         'uniform has no finite list of members for the searcher grid'
     """
@@ -44,16 +51,16 @@ def _enumerated(node: Node, path: str, faults: list[Fault]) -> Node:
         if not any(member is INVALID for member in node.nodes):
             faults += repeats([plain(member) for member in node.nodes], inner)
         nodes = (_enumerated(member, join_path(inner, index), faults) for index, member in enumerate(node.nodes))
-        return Members("grid", tuple(nodes))
+        return Grid(tuple(nodes))
     return node
 
 
 def _members_of(node: Interval, path: str, faults: list[Fault]) -> Node:
     remedy = "write grid or choice with the values to try, or searcher: random"
     # The other intervals are continuous. Choosing a spacing here would be invisible to the user.
-    if node.kind not in ("randint", "quniform"):
+    if node.size == math.inf:
         return refused(faults, path, f"{node.kind} has no finite list of members for the searcher grid", remedy)
-    count = node.steps + 1  # both ends belong to the domain
-    if count > MOST_MEMBERS:
-        return refused(faults, path, f"{node.kind} has {count:,} members, more than a grid's {MOST_MEMBERS:,}", remedy)
-    return Members("grid", tuple(Constant(node.on_step(k)) for k in range(count)))
+    if node.size > MOST_MEMBERS:
+        rule = f"{node.kind} has {int(node.size):,} members, more than a grid's {MOST_MEMBERS:,}"
+        return refused(faults, path, rule, remedy)
+    return Grid(tuple(map(Constant, node.every())))

@@ -19,7 +19,9 @@ import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from sweeper.core.domains import Choice, Fields, Interval, Members, Node, draw_configuration, is_random, join_path, walk
+from sweeper.core.domains.base import Choice, Fields, Interval, Members, Node
+from sweeper.core.domains.tree import draw_configuration, is_random, walk
+from sweeper.core.domains.values import join_path
 from sweeper.core.errors import Fault
 from sweeper.core.ids import seed_from
 from sweeper.journal.records import Record, configuration_of
@@ -48,8 +50,8 @@ class TpeSearch(SearchMethod):
             [Optuna's TPESampler, n_startup_trials].
 
     Example:
-        >>> from sweeper.core.domains import Interval
-        >>> space = Fields({"lr": Interval("loguniform", 0.01, 0.3)})
+        >>> from sweeper.core.domains.loguniform import LogUniform
+        >>> space = Fields({"lr": LogUniform(0.01, 0.3)})
         >>> searcher = TpeSearch(startup=2).begin(space, mode="min", seed=0)
         >>> suggestion = searcher.suggest(0)
         >>> 0.01 <= suggestion.values["lr"] <= 0.3
@@ -68,7 +70,7 @@ class TpeSearch(SearchMethod):
         """Append a fault for every `grid`, and for a space without any choice."""
         space = Fields(nodes)
         members = ((path, node) for path, node in walk(space, "space") if isinstance(node, Members))
-        grids = [join_path(path, node.kind) for path, node in members if node.kind == "grid"]
+        grids = [join_path(path, node.kind) for path, node in members if node.in_turn]
         rule = "grid tries every member, but the searcher optuna chooses among them"
         faults += [Fault(path, rule, "write choice instead of grid, or searcher: grid") for path in grids]
         if not grids and not is_random(space):
@@ -174,15 +176,8 @@ class _TrialChoices:
         return place
 
     def number(self, path: str, interval: Interval) -> Choice:
-        """Return a number in the interval; the index of a step for `quniform`."""
-        # Optuna chooses a number of steps, so that `Interval` converts suggested and drawn steps to the same floats.
-        if interval.kind == "quniform":
-            chosen: Choice = self._trial.suggest_int(path, 0, interval.steps)
-        elif interval.kind == "randint":
-            chosen = self._trial.suggest_int(path, int(interval.low), int(interval.high))
-        else:
-            log = interval.kind == "loguniform"
-            chosen = self._trial.suggest_float(path, float(interval.low), float(interval.high), log=log)
+        """Return the choice that Optuna makes in the interval."""
+        chosen = interval.suggested(self._trial, path)
         self.choices[path] = chosen
         return chosen
 

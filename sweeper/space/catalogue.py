@@ -18,7 +18,8 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from search_spaces import locate, packaged_files
-from sweeper.core.domains import DOMAINS, Plain, Values, part_of
+from sweeper.core.domains.base import DOMAINS
+from sweeper.core.domains.values import Plain, Values, part_of
 from sweeper.core.errors import SweeperError
 from sweeper.core.labels import PARTS
 from sweeper.scheduling import SCHEDULERS

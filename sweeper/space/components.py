@@ -17,8 +17,9 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 
-from sweeper.core import domains
-from sweeper.core.domains import DOMAINS, INVALID, Constant, Fields, Interval, Members, Node, Plain, join_path, plain
+from sweeper.core.domains.base import DOMAINS, INVALID, Constant, Fields, Interval, Members, Node
+from sweeper.core.domains.tree import extremes, parse, plain, refused, walk
+from sweeper.core.domains.values import Plain, join_path
 from sweeper.core.errors import Fault
 from trainables.registry import LABEL, Component, Hyperparameter, Registry, entry_label
 from trainables.registry.names import hint, nearest
@@ -41,7 +42,7 @@ def resolve_component(value: Plain, registry: Registry, path: str, faults: list[
         >>> faults[0].path, faults[0].rule, faults[0].remedy
         ('space.loss.gama', "focal takes no hyperparameter 'gama'", "did you mean 'gamma'?")
     """
-    return _resolve(domains.parse(value, path, faults), registry, path, faults)
+    return _resolve(parse(value, path, faults), registry, path, faults)
 
 
 def _resolve(node: Node, registry: Registry, path: str, faults: list[Fault]) -> Node:
@@ -50,14 +51,14 @@ def _resolve(node: Node, registry: Registry, path: str, faults: list[Fault]) -> 
     if isinstance(node, Members):
         inner = join_path(path, node.kind)
         nodes = (_resolve(member, registry, join_path(inner, index), faults) for index, member in enumerate(node.nodes))
-        return Members(node.kind, tuple(nodes))
+        return type(node)(tuple(nodes))
     if isinstance(node, Constant) and isinstance(node.value, str):
         node = Fields({"name": node})
     if isinstance(node, Fields):
         return _resolve_named(node, registry, path, faults)
     shown = f"the domain {node.kind}" if isinstance(node, Interval) else repr(node.value)
     rule = f"{shown} does not name a{_n(registry.kind)} {registry.kind}"
-    return domains.refused(faults, path, rule, f"known: {', '.join(registry)}")
+    return refused(faults, path, rule, f"known: {', '.join(registry)}")
 
 
 def _resolve_named(node: Fields, registry: Registry, path: str, faults: list[Fault]) -> Node:
@@ -65,18 +66,18 @@ def _resolve_named(node: Fields, registry: Registry, path: str, faults: list[Fau
     name = given.pop("name", None)
     if name is None:
         remedy = _misspelled_domain(node) or f"write {{name: …}}; known: {', '.join(registry)}"
-        return domains.refused(faults, path, f"the {registry.kind} has no name", remedy)
+        return refused(faults, path, f"the {registry.kind} has no name", remedy)
     if name is INVALID:
         return INVALID
     if not isinstance(name, Constant) or not isinstance(name.value, str):
         rule = f"{plain(name)!r} is not the name of a{_n(registry.kind)} {registry.kind}"
         remedy = "a name is plain text; to try several, wrap it in choice, grid or one_of"
-        return domains.refused(faults, join_path(path, "name"), rule, remedy)
+        return refused(faults, join_path(path, "name"), rule, remedy)
     # User code that may not be imported here was checked when the sweep began.
     if registry.trusts(name.value):
         return Fields({"name": name, **given})
     if (refusal := registry.refusal(name.value)) is not None:
-        return domains.refused(faults, join_path(path, "name") if len(given) else path, *refusal)
+        return refused(faults, join_path(path, "name") if len(given) else path, *refusal)
     return _resolve_hyperparameters(registry[name.value], given, path, faults)
 
 
@@ -117,23 +118,18 @@ def _value_faults(node: Node, description: Hyperparameter, path: str) -> list[Fa
         return [Fault(path, f"{description.name} is a mapping but not a domain", remedy)]
     faults: list[Fault] = []
     # Valid values are intervals or lists, so a domain whose ends or members are valid draws only valid values.
-    for place, value in domains.extremes(node):
+    for place, value in extremes(node):
         rule = "an empty mapping" if isinstance(value, dict) else description.fault(value)
         if rule is not None and not any(f.path == path + place and f.rule == rule for f in faults):
             remedy = "" if description.choices else f"valid: {description.range_text}"  # the rule lists choices itself
             faults.append(Fault(path + place, rule, "" if description.range_text in rule else remedy))
-    for place, inner in domains.walk(node, path):
+    for place, inner in walk(node, path):
         if isinstance(inner, Fields):
             faults.append(Fault(place, f"{description.name} is a mapping but not a domain", _misspelled_domain(inner)))
-        elif isinstance(inner, Interval) and description.kind == "integer" and not _draws_integers(inner):
+        elif isinstance(inner, Interval) and description.kind == "integer" and not inner.whole:
             rule = f"{description.name} must be a whole number, but {inner.kind} draws real numbers"
             faults.append(Fault(place, rule, "use randint: [low, high]"))
     return faults
-
-
-def _draws_integers(node: Interval) -> bool:
-    whole = all(float(end).is_integer() for end in (node.low, node.high, node.step or 0))
-    return whole and node.kind in ("randint", "quniform")
 
 
 def _joint_faults(component: Component, nodes: Mapping[str, Node], path: str) -> list[Fault]:
@@ -141,7 +137,7 @@ def _joint_faults(component: Component, nodes: Mapping[str, Node], path: str) ->
     if component.check is None:
         return []
     names = [name for name in nodes if name != "name"]
-    values: list[list[tuple[str, Plain]]] = [domains.extremes(nodes[name]) for name in names]
+    values: list[list[tuple[str, Plain]]] = [extremes(nodes[name]) for name in names]
     # If there are too many combinations, only first and last members are checked: most joint rules are inequalities,
     # which these break first.
     if math.prod(map(len, values)) > _MAXIMUM_COMBINATIONS:
@@ -162,10 +158,9 @@ def _typed(node: Node, description: Hyperparameter) -> Node:
         return node
     number: type[int] | type[float] = int if description.kind == "integer" else float
     if isinstance(node, Members):
-        return Members(node.kind, tuple(_typed(member, description) for member in node.nodes))
+        return type(node)(tuple(_typed(member, description) for member in node.nodes))
     if isinstance(node, Interval):
-        step = None if node.step is None else number(node.step)
-        return Interval(node.kind, number(node.low), number(node.high), step)
+        return node.typed(number)
     value = node.value if isinstance(node, Constant) else None
     if isinstance(value, list):
         return Constant([number(v) for v in value if isinstance(v, (int, float))])
@@ -248,7 +243,7 @@ def _n(noun: str) -> str:
 #: The part of a space that holds varying options of the data set.
 PART = "dataset"
 #: Domains that an option of a data set can have.
-LISTED = ("choice", "grid")
+LISTED = [kind for kind, domain in DOMAINS.items() if issubclass(domain, Members) and domain.member_fault(0) is None]
 
 
 def split_axes(dataset: Plain, space: Mapping[str, Plain], faults: list[Fault]) -> tuple[Plain, Mapping[str, Plain]]:
@@ -272,7 +267,7 @@ def split_axes(dataset: Plain, space: Mapping[str, Plain], faults: list[Fault]) 
         if key == "name":
             faults.append(Fault(place, "the name of the data set is the same for the whole sweep", "vary its options"))
         elif kind not in LISTED:
-            rule = f"{key} takes choice or grid: with a {kind}, each trial would draw and load a different data set"
+            rule = f"{key} takes {' or '.join(LISTED)}: with {kind}, each trial would load a data set of its own"
             faults.append(Fault(place, rule, f"write e.g. {key}: {{choice: [0, 0.1, 0.2]}}"))
         if not isinstance(members, list) or not members:
             members = [None]  # the domain's own check reports it
@@ -294,7 +289,5 @@ def variants(space: Fields) -> list[dict[str, Plain]]:
     part = space.nodes.get(PART)
     if not isinstance(part, Fields):
         return []
-    values = [
-        [(key, value) for _, value in domains.extremes(node) or [("", plain(node))]] for key, node in part.nodes.items()
-    ]
+    values = [[(key, value) for _, value in extremes(node) or [("", plain(node))]] for key, node in part.nodes.items()]
     return [dict(combination) for combination in itertools.product(*values)]

@@ -15,20 +15,32 @@ import functools
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast, overload
 
 import numpy as np
 
-from sweeper.core import domains
-from sweeper.core.domains import Configuration, Fields, Members, Node, Plain, every_value, join_path, part_of
+from sweeper.core.domains.base import Fields, Interval, Members, Node
+from sweeper.core.domains.tree import (
+    Configuration,
+    Uniforms,
+    at_grid_point,
+    draw_configuration,
+    every_value,
+    extremes,
+    grid_size,
+    plain,
+    random_sizes,
+    walk,
+)
+from sweeper.core.domains.values import Plain, join_path, repeats
 from sweeper.core.errors import Fault, SweeperError
 from sweeper.core.ids import config_hash, configuration_seed, flatten_configuration, is_added, seed_from
 from sweeper.core.labels import plural
 from sweeper.journal.journal import read_kind
 from sweeper.journal.records import Added, Body, Drawn, Suggested
-from sweeper.scheduling.base import TOO_SMALL, WITHIN
+from sweeper.scheduling.base import WITHIN
 from sweeper.scheduling.strata import Stratified, stratum_name
 from trainables.registry.names import hint
 
@@ -157,18 +169,18 @@ def configurations(spec: SweepSpec, samples: int | None = None) -> Configuration
         >>> sorted(drawn[0])
         ['architecture', 'loss', 'optimizer']
     """
-    points, repeating = domains.grid_size(spec.space), samples is not None
+    points, repeating = grid_size(spec.space), samples is not None
     distinct: dict[int, DistinctDraws | None] = {}
 
     def random(point: int, seed: int) -> Configuration:
-        return domains.draw_configuration(spec.space, point, domains.Uniforms(lambda path: _uniform(seed, path)))
+        return draw_configuration(spec.space, point, Uniforms(lambda path: _uniform(seed, path)))
 
     def draw(index: int) -> Configuration:
         point = index % points
         if index >= points and not repeating and point not in distinct:
-            space = domains.at_grid_point(spec.space, point)
+            space = at_grid_point(spec.space, point)
             # A space with one configuration has nothing else to draw; an infinite one practically never repeats.
-            finite = 1 < domains.random_sizes(space)[1] < math.inf
+            finite = 1 < random_sizes(space)[1] < math.inf
             distinct[point] = DistinctDraws(functools.partial(random, point), space, spec.seed) if finite else None
         draws = distinct.get(point)
         if index < points or draws is None:
@@ -247,7 +259,7 @@ def named_components(part: Node) -> list[str]:
         >>> named_components(load_spec("quickstart").space.nodes["architecture"])
         ['mlp', 'resnet8']
     """
-    return [*dict.fromkeys(str(domains.plain(component.nodes["name"])) for component in components_of(part))]
+    return [*dict.fromkeys(str(plain(component.nodes["name"])) for component in components_of(part))]
 
 
 def line_domains(space: Fields) -> dict[str, dict[str, Node]]:
@@ -255,12 +267,12 @@ def line_domains(space: Fields) -> dict[str, dict[str, Node]]:
     lines: dict[str, dict[str, Node]] = {}
     for component in components_of(space.nodes["loss"]):
         own = {key: node for key, node in component.nodes.items() if _draws_numbers(node)}
-        lines.setdefault(str(domains.plain(component.nodes["name"])), {}).update(own)
+        lines.setdefault(str(plain(component.nodes["name"])), {}).update(own)
     return lines
 
 
 def _draws_numbers(node: Node) -> bool:
-    values = [value for _, value in domains.extremes(node)]
+    values = [value for _, value in extremes(node)]
     numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
     return len(values) > 1 and numbers
 
@@ -277,7 +289,7 @@ def _column_values(node: Node, column: str = "config", component: str = "") -> I
     The component is the name to which the hyperparameter belongs; it is empty for the names themselves.
     """
     if isinstance(node, Fields):
-        name = str(domains.plain(node.nodes["name"])) if "name" in node.nodes else component
+        name = str(plain(node.nodes["name"])) if "name" in node.nodes else component
         for key, member in node.nodes.items():
             yield from _column_values(member, f"{column}_{key}", "" if key == "name" else name)
     elif isinstance(node, Members):
@@ -285,7 +297,7 @@ def _column_values(node: Node, column: str = "config", component: str = "") -> I
             yield from _column_values(member, column, component)
     else:
         prefix, _, key = column.rpartition("_")
-        for _, value in domains.extremes(node):
+        for _, value in extremes(node):
             flat = flatten_configuration({key: value}, prefix)
             yield from ((component, column_name, leaf) for column_name, leaf in flat.items())
 
@@ -316,7 +328,7 @@ def within_faults(paths: Plain, space: Fields, place: str = PLACE) -> list[Fault
         key = place.rpartition(".")[2]
         return [Fault(place, f"{key} names no path", "name e.g. [architecture, loss], or leave it out for one pool")]
     named = [str(path) for path in paths]
-    faults = domains.repeats(named, place, "{!r} is named twice", "name each path once")
+    faults = repeats(named, place, "{!r} is named twice", "name each path once")
     return faults + [f for index, path in enumerate(named) for f in _path_faults(path, join_path(place, index), space)]
 
 
@@ -328,8 +340,8 @@ def _path_faults(path: str, place: str, space: Fields) -> list[Fault]:
     keys = [*dict.fromkeys(name for component in components for name in component.nodes)]
     if key and key not in keys:
         return [Fault(place, f"no {part} of the space has {key!r}", hint(key, keys))]
-    drawn = [node for c in components if key in c.nodes for _, node in domains.walk(c.nodes[key])]
-    if any(isinstance(node, domains.Interval) and node.kind in ("uniform", "loguniform") for node in drawn):
+    drawn = [node for c in components if key in c.nodes for _, node in walk(c.nodes[key])]
+    if any(isinstance(node, Interval) and node.size == math.inf for node in drawn):
         rule = f"{path} is drawn from a range, so every trial would be its own stratum"
         return [Fault(place, rule, "divide trials by names, choices or grids")]
     return []
@@ -354,28 +366,10 @@ def stratum_sizes(spec: SweepSpec) -> dict[str, float]:
     return {name: count * trials / len(examined) for name, count in counts.items()}
 
 
-def falls_back(spec: SweepSpec) -> bool:
-    """Return whether trials compete in one pool if the strata of a search space are too small."""
-    return spec.scheduler.settings.get(TOO_SMALL.name) == "one_pool"
-
-
-def in_one_pool(values: Mapping[str, Plain]) -> dict[str, Plain]:
-    """Remove the strata from a search space's values. `if_too_small` stays, because `pool_notes` reads it."""
-    kept = {key: value for key, value in part_of(values, "scheduler").items() if key != WITHIN.name}
-    return {**values, "scheduler": kept}
-
-
-def pool_notes(spec: SweepSpec) -> list[str]:
-    """Return a sentence if trials compete in one pool because strata would have been too small."""
-    if not falls_back(spec) or spec.is_rehearsal or isinstance(spec.schedule, Stratified):
-        return []
-    return [f"trials compete in one pool: with {spec.samples} samples, strata would be too small to compare within"]
-
-
 def size_faults(spec: SweepSpec) -> list[Fault]:
-    """Return a fault if a stratum has too few trials for its scheduler; a rehearsal's strata can have any size."""
+    """Return a fault if a stratum has too few trials for its scheduler."""
     schedule = spec.schedule
-    if not isinstance(schedule, Stratified) or spec.is_rehearsal:
+    if not isinstance(schedule, Stratified):
         return []
     sizes = stratum_sizes(spec)
     small = {name: size for name, size in sizes.items() if size < schedule.smallest_pool}
@@ -437,8 +431,9 @@ class DistinctDraws:
     is chosen.
 
     Example:
-        >>> from sweeper.core.domains import Constant, Fields, Members
-        >>> space = Fields({"loss": Members("choice", (Constant("focal"), Constant("mmce")))})
+        >>> from sweeper.core.domains.base import Constant, Fields
+        >>> from sweeper.core.domains.choice import OneMember
+        >>> space = Fields({"loss": OneMember((Constant("focal"), Constant("mmce")))})
         >>> draws = DistinctDraws(lambda seed: {"loss": "focal"}, space, seed=0)  # a draw that always repeats
         >>> draws.upto([0]), draws.upto([0, 1])
         ({'loss': 'focal'}, {'loss': 'mmce'})

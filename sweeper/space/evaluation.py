@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from sweeper.core.domains import Plain, Values, join_path, listed, mappings, part_of
+from sweeper.core.domains.values import Plain, Values, join_path, listed, mappings, part_of
 from sweeper.core.errors import Fault, InvalidSearchSpace
 from sweeper.space.catalogue import Registries
 from sweeper.space.components import resolve_components, resolve_plain_component
@@ -200,12 +200,11 @@ def write_out_mode(values: dict[str, Plain], registries: Registries) -> None:
 
 
 def _own_modes(evaluation: Plain, registries: Registries) -> dict[str, str]:
-    """Return objective → mode for the user's own metrics of an evaluation that declare one."""
-    metrics, known = part_of(evaluation, "metrics"), registries.further_metrics
-    given = metrics if isinstance(metrics, list) else [metrics]
-    names = {str(entry.get("name")) if isinstance(entry, dict) else str(entry) for entry in given if entry}
+    """Return objective → mode for the user's own metrics of a resolved evaluation that declare one."""
+    known = registries.further_metrics
+    names = [str(metric["name"]) for metric in mappings(part_of(evaluation, "metrics")) if metric]
     # Names that are trusted without a check must not be imported here. Their modes are already in the resolved file.
-    own = [name for name in names if known.is_own(name) and not known.trusts(name) and known.fault(name) is None]
+    own = [name for name in names if known.is_own(name) and not known.trusts(name)]
     return {
         f"{split}_{column_label(name)}": mode
         for name in own
@@ -223,23 +222,15 @@ def objective_faults(values: Mapping[str, Plain], registries: Registries) -> lis
 
 def _scheduler_faults(values: Mapping[str, Plain]) -> list[Fault]:
     """Return a fault if trials would pause where replicates are stopped and started one by one."""
-    scheduler, packing = values.get("scheduler"), part_of(values.get("replicates"), "packing")
-    if not isinstance(scheduler, dict) or packing != "trials" or not _pauses(scheduler):
+    if part_of(values.get("replicates"), "packing") != "trials":
+        return []
+    try:
+        pauses = SchedulerSettings.model_validate(values.get("scheduler")).built("", "min").pauses
+    except (ValueError, InvalidSearchSpace):  # invalid settings have faults of their own
         return []
     rule = "packing: trials stops and starts replicates at every rung itself, so no trial can pause there"
-    # Settings are removed one by one, because a scheduler's abilities depend on its settings, such as ASHA's variant.
-    optional = (key for key in scheduler if key not in ("name", "max_epochs"))
-    settings = (k for k in optional if _pauses({key: v for key, v in scheduler.items() if key != k}) is False)
-    setting = next(settings, "name")
-    return [Fault(join_path("scheduler", setting), rule, f"remove {setting}, or choose another packing")]
-
-
-def _pauses(settings: Mapping[str, Plain]) -> bool | None:
-    """Return whether the scheduler with these settings pauses trials, `None` if they are invalid."""
-    try:
-        return SchedulerSettings.model_validate(settings).built("", "min").pauses
-    except (ValueError, InvalidSearchSpace):
-        return None
+    remedy = "choose another packing, or settings with which no trial pauses, e.g. variant: stopping"
+    return [Fault("scheduler", rule, remedy)] if pauses else []
 
 
 def metric_faults(metric: str, place: str, evaluation: object, registries: Registries) -> list[Fault]:

@@ -8,15 +8,17 @@ values after aliases are expanded, and `MAXIMUM_DEPTH` levels, so a file cannot 
 `--set path=value` changes one value of a file before the file is checked. Paths are written as in faults, e.g.
 `space.loss.one_of[2].coverage`; the value is YAML. Short forms on the path are expanded. For example,
 `--set replicates.packing=lanes` turns `replicates: 2` into `{count: 2, packing: lanes}`. Later checks report unknown
-keys, with the nearest valid key.
+keys, with the nearest valid key. The key `rehearsal` of a file holds such changes too, path → value; `--rehearse`
+applies them.
 """
 
 from __future__ import annotations
 
 import errno
+import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,7 @@ from typing import Any
 import yaml
 
 from search_spaces import packaged_files
-from sweeper.core.domains import Plain, join_path
+from sweeper.core.domains.values import Plain, join_path
 from sweeper.core.errors import Fault
 from trainables.registry.names import nearest
 
@@ -300,18 +302,50 @@ def apply_overrides(document: Document, overrides: Sequence[str]) -> None:
     """
     for override in overrides:
         path, equals, text = override.partition("=")
-        keys = _split_path(path.strip())
-        if not equals or keys is None:
+        path, read = path.strip(), Document()
+        if not equals or _split_path(path) is None:
             rule = f"--set {override!r} is not of the form key=value"
             document.faults.append(Fault("", rule, "write e.g. --set scheduler.max_epochs=9"))
             continue
-        read = Document()
-        value = _parse_yaml(text, path.strip(), read)
-        faults = [Fault(path.strip(), f"--set: {fault.rule}", fault.remedy) for fault in read.faults]
-        faults = faults or _set(document.values, keys, "", value)
-        document.faults += faults
-        if not faults:
-            document.overridden.add(path.strip())
+        value = _parse_yaml(text, path, read)
+        faults = [Fault(path, fault.rule, fault.remedy) for fault in read.faults] or _change(document, path, value)
+        document.faults += [replace(fault, rule=f"--set: {fault.rule}") for fault in faults]
+        document.overridden.add(path)
+
+
+def apply_rehearsal(document: Document) -> None:
+    """Apply the changes of the key `rehearsal`, and list them under `rehearsed`. Each invalid change becomes a fault.
+
+    Example:
+        >>> document = parse_document(b"{samples: 9, rehearsal: {samples: 2}}")
+        >>> apply_rehearsal(document)
+        >>> document.values
+        {'samples': 2, 'rehearsed': ['samples = 2']}
+    """
+    changes = document.values.pop("rehearsal", None)
+    if not isinstance(changes, dict) or not changes:
+        example = "rehearsal: {scheduler.max_epochs: 2, dataset: digits_stand_in}"
+        remedy = f"write smaller settings, path: value, e.g. {example}; or run without --rehearse and with --set"
+        document.faults.append(Fault("rehearsal", "the file does not say what its rehearsal changes", remedy))
+        return
+    document.values["rehearsed"] = [f"{path} = {json.dumps(value)}" for path, value in changes.items()]
+    for path, value in changes.items():
+        faults = _change(document, path, value)
+        document.faults += [replace(fault, path=join_path("rehearsal", path)) for fault in faults]
+    # A later fault of a changed value is on the line of the change.
+    document.lines |= {place.removeprefix("rehearsal."): line for place, line in document.lines.items()}
+
+
+#: Keys of a file that are no settings of its sweep.
+_NO_SETTINGS = ("rehearsal", "rehearsed")
+
+
+def _change(document: Document, path: str, value: Plain) -> list[Fault]:
+    """Set the value at `path`; returns faults."""
+    keys = _split_path(path)
+    if keys is None or keys[0] in _NO_SETTINGS:
+        return [Fault(path, f"{path!r} is not the path of a setting", "write e.g. scheduler.max_epochs")]
+    return _set(document.values, keys, "", value)
 
 
 def _split_path(path: str) -> list[str | int] | None:
@@ -330,10 +364,10 @@ def _set(node: Plain, keys: Sequence[str | int], path: str, value: Plain) -> lis
     place = join_path(path, key)
     if isinstance(key, int) and (not isinstance(node, list) or key >= len(node)):
         size = f"a list of {len(node)}" if isinstance(node, list) else "not a list"
-        return [Fault(place, f"--set: {path} is {size}", "indices count from 0")]
+        return [Fault(place, f"{path} is {size}", "indices count from 0")]
     if isinstance(key, str) and not isinstance(node, dict):
         known = "a list; use [index]" if isinstance(node, list) else f"{node!r}, not a mapping"
-        return [Fault(place, f"--set: {path} is {known}")]
+        return [Fault(place, f"{path} is {known}")]
     level: Any = node
     if not below:
         level[key] = value

@@ -17,31 +17,18 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from search_spaces import locate
-from sweeper.core.domains import (
-    Constant,
-    Fields,
-    Members,
-    Node,
-    Plain,
-    Values,
-    grid_size,
-    is_random,
-    join_path,
-    mappings,
-    parse,
-    part_of,
-    random_sizes,
-    resolved_faults,
-)
+from sweeper.core.domains.base import Constant, Fields, Members, Node
+from sweeper.core.domains.tree import grid_size, is_random, parse, random_sizes, resolved_faults
+from sweeper.core.domains.values import Plain, Values, join_path, mappings, part_of
 from sweeper.core.errors import Fault, InvalidSearchSpace
 from sweeper.core.labels import plural
 from sweeper.scheduling.base import DEFAULT, IGNORES_SETTINGS, WITHIN
 from sweeper.search.base import Searcher, written_method
 from sweeper.space.catalogue import Registries, installed_registries
 from sweeper.space.components import PART, WORD, resolve_component, resolve_plain_component, split_axes
-from sweeper.space.configurations import falls_back, in_one_pool, line_domains, size_faults, within_faults
+from sweeper.space.configurations import line_domains, size_faults, within_faults
 from sweeper.space.evaluation import check_evaluation, objective_faults, write_out_mode
-from sweeper.space.file import Document, apply_overrides, read_document
+from sweeper.space.file import Document, apply_overrides, apply_rehearsal, read_document
 from sweeper.space.spec import (
     MAXIMUM_CONFIGURATIONS,
     SearcherSettings,
@@ -93,13 +80,13 @@ def load_spec(
     *,
     rehearse: bool = False,
 ) -> SweepSpec:
-    """Read, override and check a search space file, including its `rehearsal`.
+    """Read, override and check a search space file.
 
     Args:
         path: path of a file, name of a shipped file such as `quickstart`, or the values of a file.
         overrides: `key=value` texts, e.g. `space.loss.one_of[1].gamma=3`; values are YAML.
         registries: names to check against; by default those built into the project.
-        rehearse: whether to scale the sweep down to a rehearsal, see `sweeper.space.rehearsal`.
+        rehearse: whether to apply the file's changes under `rehearsal`, before the overrides.
 
     Raises:
         InvalidSearchSpace: the file, an override or the rehearsal has faults; it lists all of them.
@@ -117,21 +104,18 @@ def load_spec(
         file = locate(path)
         set_code_root(file)
         document = read_document(file)
+    if rehearse and not document.faults:
+        apply_rehearsal(document)
     if overrides and not document.faults:
         apply_overrides(document, overrides)
     # Checked before the loop's code is imported: these rules need only its name.
     if document.values.get("loop") is not None:
-        _refuse(loop_faults(document.values, rehearsed=rehearse), document, str(path))
+        _refuse(loop_faults(document.values), document, str(path))
     spec = _checked(document, str(path), registries)
     # Not part of `_checked`: a sweep that began with such a setting can still be read, and resumed with another
     # setting.
     _refuse(gpu_faults(spec), document, str(path))
-    if rehearse:
-        return rehearsal_of(spec, registries)
-    faults = size_faults(spec)
-    if faults and falls_back(spec):
-        return _checked(Document(values=in_one_pool(spec.model_dump(mode="json"))), str(path), registries)
-    _refuse(faults, document, str(path))
+    _refuse(size_faults(spec), document, str(path))
     return spec
 
 
@@ -172,59 +156,20 @@ def reopened_spec(values: Mapping[str, Plain], source: str) -> SweepSpec:
         return build_spec(values, None, source)
 
 
-def rehearsal_of(spec: SweepSpec, registries: Registries | None = None) -> SweepSpec:
-    """Scale a checked search space down to its rehearsal; a rehearsal is returned unchanged.
-
-    Raises:
-        InvalidSearchSpace: the file's own changes under `rehearsal` make it invalid.
-
-    Example:
-        >>> rehearsal = rehearsal_of(load_spec("quickstart"))
-        >>> rehearsal.is_rehearsal, rehearsal.scheduler.max_epochs
-        (True, 4)
-    """
-    if spec.is_rehearsal:
-        return spec
-    from sweeper.space.rehearsal import rehearsed_values  # brings torch along
-
-    changes = written_out(spec.rehearsal or {})
-    values = rehearsed_values(spec.model_dump(mode="json"), changes)
-    return _checked(Document(values=values), "rehearsal", registries)
-
-
-#: Keys of the file that `rehearsal` cannot change.
-KEPT_BY_REHEARSALS = ("header", "rehearsal", "rehearsed")
-
-
-def _rehearsal_faults(spec: SweepSpec, registries: Registries) -> list[Fault]:
-    """Return the faults of the file's own changes under `rehearsal`."""
-    rule = "cannot be changed for a rehearsal"
-    kept = [key for key in KEPT_BY_REHEARSALS if key in (spec.rehearsal or ())]
-    faults = [Fault(f"rehearsal.{key}", f"{key} {rule}", "remove it") for key in kept]
-    # Checked only if the file has its own changes: building a rehearsal imports torch, which takes seconds.
-    if spec.rehearsal is not None and not faults:
-        try:
-            rehearsal_of(spec, registries)
-        except InvalidSearchSpace as error:
-            faults = [dataclasses.replace(f, path=join_path("rehearsal", f.path)) for f in error.faults]
-    return faults
-
-
 def _checked(document: Document, source: str, registries: Registries | None) -> SweepSpec:
     faults = list(document.faults)
     # A file that could not be read has no values; its other rules would only add noise.
     if not faults or document.values:
         values = written_out({key: value for key, value in document.values.items() if key != "space"})
         registries = registries or installed_registries()
-        write_out_mode(values, registries)
         space, broken = _check_names(values, document.values.get("space"), registries)
+        write_out_mode(values, registries)
         faults += broken
         try:
             spec = SweepSpec.model_validate({**values, "space": space} if "space" in document.values else values)
         except ValidationError as error:
             faults += structural_faults(error)
         faults += objective_faults(values, registries)
-        faults = faults or _rehearsal_faults(spec, registries)
     _refuse(faults, document, source)
     return spec
 
@@ -386,23 +331,20 @@ def loop_nodes(space: Mapping[str, Plain], loop: str, registries: Registries, fa
     return nodes | {key: node for key, node in getattr(resolved, "nodes", {}).items() if key != "name"}
 
 
-def loop_faults(values: Values, *, rehearsed: bool) -> list[Fault]:
+def loop_faults(values: Values) -> list[Fault]:
     """Return a fault for each feature that a user's training loop does not support.
 
     Args:
         values: values of the file, `loop` included; the structure's check reports wrong types.
-        rehearsed: whether a rehearsal is requested.
     """
     packing = part_of(values, "replicates", "packing")
     trajectory, shifts = part_of(values, "evaluation", "trajectory"), mappings(part_of(values, "evaluation", "splits"))
-    stood_in = bool(values.get("rehearsal"))  # the general rules of rehearsals cannot shrink unknown code
     asked = [
         ("replicates.packing", packing not in (None, *SHARED), f"packing = {packing}", "choose sequential or trials"),
         ("evaluation.trajectory", trajectory, "a trajectory", "return it from train_epoch"),
         ("evaluation.splits", shifts, "shifted data", "name splits that the loop predicts"),
         ("training", values.get("training"), "settings of training steps", "leave them to the loop"),
         ("dataset.weight", part_of(values, "dataset", "weight"), "a column of weights", "weight samples in the loop"),
-        ("rehearsal", rehearsed and not stood_in, "a rehearsal", "write its changes under `rehearsal`"),
     ]
     return [
         Fault(place, f"{what} needs the built-in training loop, but loop names another", remedy)

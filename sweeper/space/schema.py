@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from sweeper.core.domains import INTERVAL_DOMAINS, MEMBER_DOMAINS
+from sweeper.core.domains.base import DOMAINS, Interval, Members
 from sweeper.scheduling import DEFAULT
 from sweeper.space.catalogue import Registries
 from sweeper.space.components import LISTED, PART
@@ -25,6 +25,9 @@ FILE = "sweeper.schema.json"
 FIRST_LINE = f"# yaml-language-server: $schema={FILE}\n"
 
 DRAFT = "http://json-schema.org/draft-07/schema#"  # the draft that yaml-language-server reads
+
+#: Domains whose members can be any values.
+LISTS = [kind for kind, domain in DOMAINS.items() if issubclass(domain, Members)]
 
 _NULL, _TEXT, _OBJECT = ({"type": name} for name in ("null", "string", "object"))
 _IMPORT_PATH = {"type": "string", "pattern": ":"}
@@ -54,7 +57,7 @@ def json_schema(registries: Registries) -> JsonSchema:
     for key in MAY_BE_EMPTY:
         keys[key] = _any(keys[key], _NULL)
     for part, registry in registries.space.items():
-        models[part] = _varied(_component(registry, (*MEMBER_DOMAINS, *INTERVAL_DOMAINS)), {"$ref": f"#/$defs/{part}"})
+        models[part] = _varied(_component(registry, [*DOMAINS]), {"$ref": f"#/$defs/{part}"})
     parts = {part: {"$ref": f"#/$defs/{part}"} for part in registries.space}
     keys["space"] = _OBJECT | {"properties": {**parts, PART: _OBJECT}}
     models["Keep"]["properties"]["per"] = _listed(_TEXT)
@@ -85,13 +88,18 @@ def _listed(member: JsonSchema) -> JsonSchema:
     return _any({"type": "array", "items": member}, member, _NULL)
 
 
-def _varied(value: JsonSchema, member: JsonSchema, kinds: Sequence[str] = MEMBER_DOMAINS) -> JsonSchema:
+def _varied(value: JsonSchema, member: JsonSchema, kinds: Sequence[str] = LISTS) -> JsonSchema:
     """Return the schema of a value, or a domain of these kinds over `member`."""
-    # A quniform has a third number, its step.
-    ends = {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 3}
-    members = {"type": "array", "items": member, "minItems": 1}
-    forms = {kind: members if kind in MEMBER_DOMAINS else ends for kind in kinds}
+    forms = {kind: _domain(DOMAINS[kind], member) for kind in kinds}
     return _any(value, _OBJECT | {"properties": forms, "additionalProperties": False, "minProperties": 1})
+
+
+def _domain(domain: type[Members | Interval], member: JsonSchema) -> JsonSchema:
+    """Return the schema of a domain's list: of members, or of an interval's numbers."""
+    if issubclass(domain, Members):
+        return {"type": "array", "items": member, "minItems": 1}
+    length = domain.form.count(",") + 1
+    return {"type": "array", "items": {"type": "number"}, "minItems": length, "maxItems": length}
 
 
 def _component(
@@ -133,7 +141,7 @@ def _value(hyperparameter: Hyperparameter, domains: Sequence[str]) -> JsonSchema
         value = _any(value, _NULL)
     if domains:
         numeric = kind in ("number", "integer")
-        fitting = [domain for domain in domains if numeric or domain in MEMBER_DOMAINS]
+        fitting = [domain for domain in domains if numeric or domain in LISTS]
         value = _varied(value, _any(value, _OBJECT), fitting)
     text = " ".join(filter(None, (hyperparameter.reason, hyperparameter.source)))
     return value | {"description": text, "default": hyperparameter.default}

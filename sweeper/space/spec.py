@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetPydanticSchema, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticKnownError, core_schema
 
-from sweeper.core.domains import Fields, Plain, Values, join_path, parse, part_of, plain
+from sweeper.core.domains.base import Fields
+from sweeper.core.domains.tree import parse, plain
+from sweeper.core.domains.values import Plain, Values, join_path, part_of
 from sweeper.core.errors import Fault, InvalidSearchSpace
 from sweeper.core.ids import ReplicateSeeds
 from sweeper.journal.best import Mode
 from sweeper.scheduling import DEFAULT, SCHEDULERS, Scheduler
-from sweeper.scheduling.base import TOO_SMALL, WITHIN
+from sweeper.scheduling.base import WITHIN
 from sweeper.scheduling.contenders import FIRST_SEEDS, PARTS, FinalStage, Questions, TrialValues
 from sweeper.scheduling.strata import stratified
 from sweeper.search.base import SEARCHERS, SearchMethod
@@ -91,9 +93,8 @@ class SchedulerSettings(_PlugIn):
             InvalidSearchSpace: the settings are invalid. This is possible only in a file that is read without being
                 checked.
         """
-        # `SweepSpec.schedule` handles these two settings, because a scheduler itself handles only one pool.
-        of_strata = (WITHIN.name, TOO_SMALL.name)
-        settings = {key: value for key, value in self.settings.items() if key not in of_strata}
+        # `SweepSpec.schedule` handles strata, because a scheduler itself handles only one pool.
+        settings = {key: value for key, value in self.settings.items() if key != WITHIN.name}
         try:
             scheduler: Scheduler = SCHEDULERS.build(self.name, metric, mode, max_epochs=self.max_epochs, **settings)
         except (ValueError, TypeError) as error:
@@ -434,8 +435,8 @@ class SweepSpec(Part):
         max_concurrent: largest number of trials that run at once; `null` for as many as fit.
         tracking: how trackers show the sweep.
         which: hyperparameters of the loss. For each, the final stage trains several values.
-        rehearsal: changes that `--rehearse` makes beyond its general rules, written like the file itself.
-        rehearsed: changes that a rehearsal made, one sentence each; empty for a real sweep.
+        rehearsal: changes that `--rehearse` makes, path → value as `--set` takes them; of the file, not of its sweep.
+        rehearsed: changes that a rehearsal made, `path = value` each; empty for a real sweep.
 
     Example:
         >>> from sweeper.space.loading import build_spec
@@ -467,12 +468,12 @@ class SweepSpec(Part):
     max_concurrent: int | None = Field(default=None, ge=1)
     tracking: Tracking = Tracking()
     which: list[str] = Field(default_factory=list)
-    rehearsal: Values | None = None
+    rehearsal: Values | None = Field(default=None, exclude=True)
     rehearsed: list[str] = Field(default_factory=list)
 
     @property
     def is_rehearsal(self) -> bool:
-        """Whether this is a scaled-down run on stand-in data, whose results mean nothing."""
+        """Whether this is a scaled-down run, whose results mean nothing."""
         return bool(self.rehearsed)
 
     @property

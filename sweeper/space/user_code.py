@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from search_spaces import FOLDER
-from sweeper.core.domains import Plain
+from sweeper.core.domains.values import Plain
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths, allow, is_allowed
 from sweeper.space.catalogue import installed_registries

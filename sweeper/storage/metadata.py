@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.core.display import redact_arguments
-from sweeper.core.domains import Values, part_of
+from sweeper.core.domains.values import Values, part_of
 from sweeper.core.errors import SweeperError
 from sweeper.space.file import parse_written
 from sweeper.space.spec import SweepSpec

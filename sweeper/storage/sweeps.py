@@ -16,7 +16,7 @@ from pathlib import Path
 
 import yaml
 
-from sweeper.core.domains import Plain, join_path
+from sweeper.core.domains.values import Plain, join_path
 from sweeper.core.errors import Fault, InvalidSearchSpace, SweeperError, unwritable, writing_to
 from sweeper.core.ids import SweepPaths, configuration_index, flatten_configuration, require_sweep_name
 from sweeper.core.labels import describe, in_order
@@ -199,7 +199,7 @@ def amended(sweep: Sweep, settings: Sequence[str]) -> Sweep:
     return replace(sweep, spec=spec, configurations=configurations_of(spec, sweep.paths.journal))
 
 
-_UNMEASURED = (*AMENDABLE, "header", "rehearsal")
+_UNMEASURED = (*AMENDABLE, "header")
 
 #: Characters of a value that an error message shows.
 _LONGEST = 60

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sweeper.core.domains import part_of
+from sweeper.core.domains.values import part_of
 from sweeper.core.ids import SweepPaths, config_hash, flatten_configuration, trial_name
 from sweeper.core.labels import STATUS_WORDS, describe, plural
 from sweeper.core.schemas import REHEARSAL

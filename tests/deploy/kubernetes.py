@@ -16,8 +16,6 @@ RESOURCES = {"cpu", "memory", "ephemeral-storage", "nvidia.com/gpu", "storage"}
 SECRETS = {"sweeper-ray-auth", "sweeper-postgres", "sweeper-s3"}
 """What the runbook tells to make by hand; no other secret may be named."""
 
-OWN_NAMES = {"labels", "annotations", "matchLabels", "data", "nodeSelector"}
-"""Below these, names are the author's own."""
 
 Resource = dict[str, Any]
 

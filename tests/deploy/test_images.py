@@ -2,7 +2,6 @@
 
 import http.server
 import json
-import random
 import re
 import subprocess
 import sys
@@ -14,14 +13,10 @@ import jsonschema
 import pytest
 import yaml
 
-from tests.deploy.misspelling import fields, misspelt
-from tests.seeds import drawn_seed
-
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 DOCKERFILES = sorted((DEPLOY / "images").glob("*ockerfile"))
 COMPOSE = DEPLOY / "compose.yaml"
-MISSPELLINGS = 25
 HADOLINT = Path(sys.executable).with_name("hadolint")
 
 
@@ -33,13 +28,6 @@ def _lint(text: str) -> list[str]:
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
 def test_images_are_linted(path: Path) -> None:
     assert _lint(path.read_text()) == []
-
-
-@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
-def test_a_misspelt_instruction_is_noticed(path: Path) -> None:
-    text = path.read_text()
-    for word in sorted(set(re.findall(r"^[A-Z]{3,}(?= )", text, re.MULTILINE))):
-        assert _lint(re.sub(rf"^{word}(?= )", word[:-1], text, count=1, flags=re.MULTILINE)), word
 
 
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
@@ -96,18 +84,6 @@ def _compose_faults(document: Any) -> list[str]:
 
 def test_compose_is_valid() -> None:
     assert _compose_faults(yaml.safe_load(COMPOSE.read_text())) == []
-
-
-def test_a_misspelt_field_of_compose_is_noticed() -> None:
-    seed = drawn_seed()
-    rng = random.Random(seed)
-    document = yaml.safe_load(COMPOSE.read_text())
-    document = {key: value for key, value in document.items() if not key.startswith("x-")}
-    own = {"environment", "services", "volumes", "options", "args"}
-    every = list(fields(document, lambda at: bool(at) and at[-1] in own))
-    for place in rng.sample(every, min(MISSPELLINGS, len(every))):
-        changed, what = misspelt(document, place, rng)
-        assert _compose_faults(changed), f"{what} went unnoticed"
 
 
 def test_compose_is_open_to_this_machine_alone_and_holds_no_password() -> None:

@@ -1,49 +1,24 @@
 """Drivers in processes of their own that cost a fork: for tests that kill hundreds of them.
 
-A process that has imported everything forks each driver, and the driver forks the server of its trial processes, where
-the program itself starts Python anew. Nothing else differs: a SIGKILL ends driver, server and trials as in the field.
+The standard library's fork server, which has imported everything, forks each driver, and also the driver's trial
+processes, where the program itself starts a server of its own. Nothing else differs: a SIGKILL ends driver and trials
+as in the field.
 """
 
 import multiprocessing
 import os
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing import forkserver
 from pathlib import Path
-from types import SimpleNamespace
 from unittest import mock
 
-from sweeper.execution.fork_server import ForkServer
+from sweeper.execution.trial_processes import PRELOADED
 from tests.patience import patient
-from trainables.worker.fork_server import PRELOADED, serve
 
 IMPORTED = ["sweeper.api.main", "sweeper.execution.runner", "sweeper.reporting.page", "tests.faults.forked_drivers"]
 """What a driver would import; the rest follows from it."""
-
-
-class ForkedServer(ForkServer):
-    """The process that forks trial processes, forked itself."""
-
-    def __init__(self) -> None:
-        """Fork the server from this process, which has run no torch operation."""
-        self._control, theirs = multiprocessing.Pipe()
-        self._process = SimpleNamespace(pid=os.fork())  # type: ignore[assignment]  # of a process, its id is asked for
-        if self._process.pid:
-            theirs.close()
-            return
-        try:
-            self._control.close()
-            os.setsid()
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-            serve(theirs)
-        finally:
-            os._exit(0)
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        """End the server."""
-        self._control.close()
-        os.waitpid(self._process.pid, 0)
 
 
 class ForkedDriver:
@@ -92,5 +67,11 @@ def _drive(folder: Path, arguments: list[str]) -> None:
     os.dup2(out, 1)
     os.dup2(out, 2)
     sys.argv = ["sweeper", *arguments]
-    with mock.patch("sweeper.execution.fork_server.ForkServer", ForkedServer):
+    with (
+        mock.patch.object(forkserver, "ensure_running"),
+        mock.patch.object(
+            forkserver._forkserver,
+            "ensure_running",  # type: ignore[attr-defined]  # the server of this process
+        ),
+    ):
         main()

@@ -42,13 +42,13 @@ def below(ancestor: int, *names: str) -> list[int]:
 def trial_processes(ancestor: int) -> list[int]:
     """Return the ids of the trial processes below `ancestor`, titled by Ray or forked without it."""
     servers = fork_servers(ancestor)
-    forked = below(ancestor, "trainables.worker.fork_server")
+    forked = below(ancestor, "multiprocessing.forkserver")
     return below(ancestor, "Trainable") + [pid for pid in forked if pid not in servers]
 
 
 def fork_servers(ancestor: int) -> list[int]:
     """Return the ids of `ancestor`'s children that fork trial processes; those keep the command line of theirs."""
-    found = below(ancestor, "trainables.worker.fork_server")
+    found = below(ancestor, "multiprocessing.forkserver")
     return [pid for pid in found if _parent(pid) == ancestor]
 
 

@@ -48,9 +48,9 @@ SPACE = {
 KINDS: dict[str, dict[str, str | None]] = {
     "quickstart": {
         "scheduler": "{name: asha, variant: promotion, within: [architecture.width, loss], keep_at_least: 1, "
-        "if_too_small: one_pool, max_epochs: 9, grace_epochs: 1, reduction_factor: 3}",
+        "max_epochs: 9, grace_epochs: 1, reduction_factor: 3}",
         "replicates": "2",
-        "samples": "12",
+        "samples": "14",
         "evaluation": "{bins: 15, posthoc: [temperature], bootstrap: 0, "
         "curvature: {samples: 32, lanczos_steps: 3, trace_probes: 2}}",
     },

@@ -11,7 +11,7 @@ import yaml
 from hypothesis import strategies as st
 
 from search_spaces import packaged_files
-from sweeper.core.domains import DOMAINS
+from sweeper.core.domains.base import DOMAINS
 from sweeper.core.errors import InvalidSearchSpace
 from sweeper.planning.plan import plan
 from sweeper.space.configurations import configurations
@@ -49,7 +49,7 @@ values = st.one_of(
     st.text(max_size=8),
     st.lists(st.sampled_from(EXTREMES), max_size=4),
     st.dictionaries(st.sampled_from(NAMES), st.sampled_from(EXTREMES), max_size=3),
-    st.builds(lambda kind, members: {kind: members}, st.sampled_from(DOMAINS), st.lists(st.floats(-1, 9), max_size=4)),
+    st.tuples(st.sampled_from([*DOMAINS]), st.lists(st.floats(-1, 9), max_size=4)).map(lambda pair: dict([pair])),
 )
 CHANGES = ("replace", "delete", "rename", "repeat", "wrap", "graft")
 changes = st.lists(

@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -30,7 +29,6 @@ from sweeper.results import load
 from tests.matrix.by_hand import Outputs, Trial
 from tests.matrix.kinds import Kind, Made, Workshop
 from tests.patience import patient
-from tests.running import shared_server
 from trainables.datasets import load_dataset
 
 #: The commands that are not about the results of one sweep, and why they have no column.
@@ -303,16 +301,14 @@ def conformal(case: Case) -> None:
 
 
 def exported(case: Case, **options: Any) -> Any:
-    """Return the sweep's export with these options, which all cells share; retraining forks from the tests' server."""
-    server = mock.patch("sweeper.exporting.retraining.ForkServer", lambda: contextlib.nullcontext(shared_server()))
-    with server:
-        return case.made.once(f"export {options}", lambda: case.ask(sweeper.export, case.file("program"), **options))
+    """Return the sweep's export with these options, which all cells share."""
+    return case.made.once(f"export {options}", lambda: case.ask(sweeper.export, case.file("program"), **options))
 
 
 @column("export")
 def export_best(case: Case) -> None:
     """The best trial's network takes raw inputs and gives its stored probabilities after temperature scaling."""
-    _predicts(case, exported(case), case.best)
+    _predicts(case, exported(case, onnx=True), case.best)  # the export of the column `onnx`: each takes a second
 
 
 @column("export")

@@ -28,7 +28,7 @@ from sweeper.core.ids import SweepPaths
 from tests.matrix.by_hand import Row, Trial, table
 from tests.matrix.own_code import LIGHTNING, LOOPS, NETWORK
 from tests.remote.services import BUCKET, s3_server
-from tests.running import sharing_server, started, wait_for_records
+from tests.running import started, wait_for_records
 
 T = TypeVar("T")
 
@@ -74,7 +74,6 @@ class Workshop:
         environment = {"WANDB_MODE": "offline", "SWEEPER_CACHE": str(folder / "cache"), **self.enter(s3_server(folder))}
         for name, value in environment.items():
             self.set(name, value)
-        self.enter(sharing_server())
 
     def set(self, name: str, value: str) -> None:
         """Set an environment variable until the workshop closes."""

@@ -47,7 +47,7 @@ def main() -> None:
         run(program, "status", "--audit", "quickstart")
         run(program, "recalibrate", "quickstart", "--method", "focal_temperature")
         run(program, "report", "quickstart")
-        run(program, "run", "loss_families", "--rehearse", "--set", "samples=2")
+        run(program, "run", "claim_flipped_labels", "--rehearse", "--set", "replicates.count=1")
         assert (Path(away) / "results" / "quickstart" / "report.html").stat().st_size > 10_000
     print(f"{wheel.name} works in an environment of its own: {environment}")
 

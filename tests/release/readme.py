@@ -17,7 +17,7 @@ INLINE = re.compile(r"`([^`\n]+)`")
 ELSEWHERE = {
     # What a reader runs with things of their own, or what takes too long beside the rest; each is shown elsewhere.
     "make test": "the suite itself: continuous integration runs it in a clean clone",
-    "make rehearse": "every search space, for hours; tests/test_rehearsals.py has the short form",
+    "make rehearse": "every rehearsal, for hours; tests/test_rehearsals.py has the short form",
     "sweeper paper mukhoti": "data of gigabytes and hundreds of GPU-hours; its rehearsal is run",
     "sweeper run examples/fine_tuning": "images and weights; tests/search_spaces/test_shipped_files.py makes some",
     ".venv/bin/sweeper import preds.npz": "predictions of the reader's; test_prediction_tables.py makes some",

@@ -35,15 +35,20 @@ MEMBERS = {
     "a data set": "parity",
     "an evaluation split": "mirrored",
     "a network": "linear",
+    "a domain": "lognormal",
 }
-"""A member of each family of `trainables`: the file of `members/` that is added, as a newcomer would write it."""
+"""A member of each family: the file of `members/` that is added, as a newcomer would write it."""
 
 SPACE = {
     "dataset": "digits",
     "objective": {"metric": "val_f1"},
     "scheduler": {"name": "none", "max_epochs": 1},
     "samples": 1,
-    "space": {"loss": "quarter", "architecture": "linear", "optimizer": {"name": "sgd", "lr": 0.1}},
+    "space": {
+        "loss": "quarter",
+        "architecture": "linear",
+        "optimizer": {"name": "sgd", "lr": {"lognormal": [0.05, 0.2]}},
+    },
     "evaluation": {
         "posthoc": ["power"],
         "splits": ["val", "test", {"mirrored": {}}],
@@ -169,6 +174,11 @@ def test_each_familys_member_is_one_file_that_everything_follows(checkout: Check
     rows = {row["split"]: row for row in json.loads(found)}
     assert set(rows) == {"val", "test", "mirrored"} and rows["val"]["curved"] > 1
     assert all(0 < row["f1"] == row["again"] < 1 and row["power"] == 2 for row in rows.values())
+    rates = "SELECT config_optimizer_lr AS lr FROM trials"
+    found = checkout.run(
+        "-m", "sweeper", "results", "members", "--output", str(tmp_path), "--format", "json", "--sql", rates
+    )
+    assert 0.05 < json.loads(found)[0]["lr"] < 0.2
     shown = checkout.run("-m", "sweeper", "show", "members", "c00000", "--output", str(tmp_path))
     assert "training κ" in shown and "macro F1" in shown
     made = ("--posthoc", "power", "--to", str(tmp_path / "model"))

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from docs.writing import gallery
 from sweeper.space.loading import load_spec
 from tests.release import readme
 from trainables.metrics import METRICS
@@ -52,12 +51,6 @@ def test_metrics_without_a_docstring_of_their_own_have_a_formula() -> None:
     described = yaml.safe_load((ROOT / "docs" / "writing" / "metrics.yaml").read_text(encoding="utf-8"))
     assert set(described) == {name for name in METRICS if isinstance(METRICS[name].build, partial)}
     assert all(entry.keys() >= {"formula"} for entry in described.values())
-
-
-def test_pages_of_the_gallery_link_to_nothing_that_is_not_published() -> None:
-    page = '<a href="#top">up</a> <a class="x" href="trials/c00001.html">one <b>trial</b></a> <a href="https://x.y">out</a>'
-    kept = '<a href="#top">up</a> one <b>trial</b> <a href="https://x.y">out</a>'
-    assert gallery.without_dead_links(page) == kept
 
 
 @pytest.mark.parametrize("path", WRITTEN, ids=lambda path: path.name)

@@ -12,12 +12,10 @@ from tests.remote.services import ACCOUNT_KEY, BUCKET, azure_server
 from tests.remote.test_store import (  # noqa: F401  (collected here with this file's fixtures)
     test_a_trial_goes_on_from_checkpoints_in_the_store,
     test_an_object_is_created_once,
-    test_many_objects_become_one,
     test_objects_are_whole_listed_and_gone_when_deleted,
     test_one_driver_a_sweep,
     test_predictions_are_published_where_they_are,
     test_reading_fetches_only_what_has_changed,
-    test_records_are_in_the_store_before_they_count,
 )
 from tests.running import write_space
 from trainables.files.stores.base import StoreError

@@ -6,8 +6,6 @@ import contextlib
 import os
 import random
 import shutil
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -136,19 +134,6 @@ def test_wrong_credentials_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert "AWS_ACCESS_KEY_ID" in raised.value.remedy
 
 
-def test_commands_say_what_is_wrong_with_a_store(service: dict[str, str], tmp_path: Path) -> None:
-    for address, sentence in {
-        "s3://no-such-bucket/x": "its bucket does not exist",
-        f"s3://{BUCKET}/x?endpoint_override=http://127.0.0.1:1": "it cannot be reached",
-        f"s3://{BUCKET}/x": "there is no sweep 'small'",
-    }.items():
-        done = subprocess.run(
-            [sys.executable, "-m", "sweeper", "results", "small", "--output", address],
-            cwd=tmp_path, capture_output=True, text=True, timeout=120, env=dict(os.environ),
-        )  # fmt: skip
-        assert done.returncode == 2 and sentence in done.stderr and "Traceback" not in done.stderr, done.stderr
-
-
 def test_an_object_is_created_once(store: Store) -> None:
     assert store.create("terms/00001.json", b"mine") and not store.create("terms/00001.json", b"yours")
     assert store.get("terms/00001.json") == b"mine"
@@ -217,28 +202,6 @@ class _Drivers:
 def _append(journal: StoredJournal, *numbers: int) -> None:
     for number in numbers:
         journal.append(made_body("started", {"configuration": number, "attempt": 1}))
-
-
-def test_records_are_in_the_store_before_they_count(store: Store, tmp_path: Path) -> None:
-    drivers = _Drivers(store, tmp_path)
-    _, journal = drivers.take()
-    _append(journal, *range(69))
-    assert not store.entries("journal")
-    journal.settle()
-    assert drivers.read() == [*range(69)] and len(store.entries("journal")) == 1
-
-
-def test_many_objects_become_one(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sweeper.journal.segments.SEALED", 10)
-    drivers = _Drivers(store, tmp_path)
-    _, journal = drivers.take()
-    for number in range(25):
-        _append(journal, number)
-        journal.settle()
-        if number % 7 == 0:
-            assert drivers.read() == [*range(number + 1)]
-        journal.seal()
-    assert drivers.read() == [*range(25)] and len(store.entries("journal")) < 10
 
 
 def test_a_driver_that_was_paused_changes_nothing_any_more(store: Store, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Every search space that ships can be read and planned, and the families of losses all train."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -47,17 +48,21 @@ def test_the_sweep_over_everything_is_of_clusters_scale() -> None:
     }
 
 
+#: Losses that the five papers define or compare with; a loss that is added may be in a shipped file, too.
+OF_PAPERS = {name for name in LOSSES if re.search("mukhoti|selective|curvature|papers", LOSSES[name].source)}
+
+
 def test_curvature_of_every_loss_names_every_family_of_constant_gamma() -> None:
     """All but `focal_lambert`, which is focal loss at one γ."""
-    drawn = configurations(load_spec("curvature_of_every_loss"))[:]
-    assert {c["loss"]["name"] for c in drawn} == set(LOSSES) - {"focal_lambert"}
+    drawn = {c["loss"]["name"] for c in configurations(load_spec("curvature_of_every_loss"))[:]}
+    assert OF_PAPERS - {"focal_lambert"} <= drawn <= set(LOSSES) and len(OF_PAPERS) >= 14
 
 
 @pytest.mark.integration
 def test_loss_families_names_every_loss_and_all_of_them_train() -> None:
     spec = load_spec("loss_families", ["scheduler.max_epochs=2", "evaluation.curvature.lanczos_steps=2"])
     drawn = configurations(spec)
-    assert {values["loss"]["name"] for values in drawn} == set(LOSSES)
+    assert OF_PAPERS <= {values["loss"]["name"] for values in drawn} <= set(LOSSES)
     settings = TrialSettings(
         dataset=spec.dataset,
         max_epochs=2,

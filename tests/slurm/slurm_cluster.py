@@ -16,8 +16,6 @@ import psutil
 from tests.patience import patient
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scontrol", "scancel")
-ACCOUNTS = ("slurmdbd", "sacctmgr", "mariadbd", "mariadb-install-db")
-"""More programs, for a Slurm that knows accounts."""
 
 NODES = ("n1", "n2")
 
@@ -56,43 +54,12 @@ PartitionName=main Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP PreemptMode
 PartitionName=small Nodes=n1 MaxTime=0:10:00 State=UP
 """
 
-WITH_ACCOUNTS = """\
-AccountingStorageType=accounting_storage/slurmdbd
-AccountingStorageHost=127.0.0.1
-AccountingStoragePort={keeper}
-AccountingStoragePass={folder}/munge.sock
-AccountingStorageEnforce=associations,limits,qos
-"""
 
-KEEPER = """\
-AuthType=auth/munge
-AuthInfo=socket={folder}/munge.sock
-DbdHost=localhost
-DbdAddr=127.0.0.1
-DbdPort={keeper}
-SlurmUser=root
-LogFile={folder}/slurmdbd.log
-PidFile={folder}/slurmdbd.pid
-StorageType=accounting_storage/mysql
-StorageHost=127.0.0.1
-StoragePort={database}
-StorageUser=slurm
-StoragePass=slurm
-"""
-"""Of slurmdbd, which keeps accounts in a database."""
-
-DATABASE = """\
-CREATE USER slurm@localhost IDENTIFIED BY 'slurm';
-GRANT ALL ON *.* TO slurm@localhost;
-"""
-
-
-def missing(more: tuple[str, ...] = ()) -> str:
-    """Return why no Slurm can be started here, with these programs, too; empty where one can."""
-    absent = [name for name in (*PROGRAMS, *more) if shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin") is None]
+def missing() -> str:
+    """Return why no Slurm can be started here; empty where one can."""
+    absent = [name for name in PROGRAMS if shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin") is None]
     if absent:
-        packages = "slurmctld, slurmd, slurm-client, munge; for accounts slurmdbd, mariadb-server"
-        return f"not installed: {', '.join(absent)} (Debian: {packages})"
+        return f"not installed: {', '.join(absent)} (Debian: slurmctld, slurmd, slurm-client, munge)"
     return "" if os.geteuid() == 0 else "its nodes are started as root"
 
 
@@ -187,21 +154,17 @@ class SlurmCluster:
 
 
 @contextmanager
-def slurm_cluster(folder: Path, *, accounts: bool = False) -> Iterator[SlurmCluster]:
-    """A Slurm that lasts as long as the context, with `accounts` one that knows who may submit to what.
-
-    `folder` must be short, since sockets lie in it.
-    """
+def slurm_cluster(folder: Path) -> Iterator[SlurmCluster]:
+    """A Slurm that lasts as long as the context; `folder` must be short, since sockets lie in it."""
     for name in ("state", *(f"spool/{node}" for node in NODES)):
         (folder / name).mkdir(parents=True)
-    names = ("controller", "first", "second", "keeper", "database")
+    names = ("controller", "first", "second")
     values = {
         "folder": folder,
         "host": socket.gethostname().partition(".")[0],
-        **dict(zip(names, _free_ports(5), strict=True)),
+        **dict(zip(names, _free_ports(len(names)), strict=True)),
     }
-    written = CONFIGURATION + (WITH_ACCOUNTS if accounts else "")
-    (folder / "slurm.conf").write_text(written.format(**values))
+    (folder / "slurm.conf").write_text(CONFIGURATION.format(**values))
     # Cards that are none: a job that asks for one is given this device.
     (folder / "gres.conf").write_text("NodeName=n[1-2] Name=gpu Type=a100 File=/dev/zero\n")
     key = folder / "munge.key"
@@ -212,8 +175,6 @@ def slurm_cluster(folder: Path, *, accounts: bool = False) -> Iterator[SlurmClus
     options = [f"--{option}={folder / name}" for option, name in files.items()]
     try:
         cluster.ask("munged", f"--key-file={key}", *options, "--force")
-        if accounts:
-            _start_keeper(cluster, values)
         cluster.start_controller()
         for node in NODES:
             cluster.start_node(node)
@@ -228,35 +189,6 @@ def slurm_cluster(folder: Path, *, accounts: bool = False) -> Iterator[SlurmClus
             daemon.terminate()
         for daemon in psutil.wait_procs(daemons, timeout=patient(20))[1]:  # the controller writes its state first
             daemon.kill()
-
-
-def _start_keeper(cluster: SlurmCluster, values: dict[str, object]) -> None:
-    """Start a database and slurmdbd, which keeps the accounts of this cluster in it."""
-    folder, data = cluster.folder, cluster.folder / "data"
-    file = folder / "slurmdbd.conf"
-    file.touch(0o600)
-    file.write_text(KEEPER.format(**values))
-    (folder / "users.sql").write_text(DATABASE)
-    cluster.ask("mariadb-install-db", "--user=root", f"--datadir={data}", "--skip-test-db")
-    files = {"socket": "sql.sock", "pid-file": "mariadbd.pid", "init-file": "users.sql", "log-error": "mariadbd.log"}
-    options = {"user": "root", "datadir": data, "bind-address": "127.0.0.1", "port": values["database"]}
-    options |= {option: folder / name for option, name in files.items()}
-    words = [f"--{option}={value}" for option, value in options.items()]
-    subprocess.Popen(["mariadbd", "--no-defaults", *words], env=cluster.environment)
-    deadline = time.monotonic() + patient(60)
-    while "ready for connections" not in _text(folder / "mariadbd.log"):
-        assert time.monotonic() < deadline, _text(folder / "mariadbd.log")
-        time.sleep(0.1)
-    cluster.ask("slurmdbd")
-    while subprocess.run(
-        ["sacctmgr", "--immediate", "add", "cluster", "t"], env=cluster.environment, capture_output=True
-    ).returncode:
-        assert time.monotonic() < deadline, _text(folder / "slurmdbd.log")
-        time.sleep(0.2)
-
-
-def _text(file: Path) -> str:
-    return file.read_text(errors="replace") if file.exists() else ""
 
 
 def _free_ports(count: int) -> list[int]:

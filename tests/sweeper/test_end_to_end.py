@@ -12,9 +12,7 @@ import yaml
 from mlflow.tracking import MlflowClient
 
 from sweeper.core.ids import TABLES, SweepPaths
-from sweeper.journal.journal import read_journal
 from sweeper.results import load
-from sweeper.storage.sweeps import open_sweep
 from sweeper.tracking.mlflow.pages import questions
 from tests.patience import patient
 from tests.running import in_process, metrics_by_key, reports, same, started, sweeper, wait_for_records, write_space
@@ -95,24 +93,6 @@ def test_predictions_give_the_recorded_metrics_again(finished: Finished) -> None
         assert row["stored"] == pytest.approx(row["again"], rel=1e-9), row
 
 
-def test_curvature_is_measured_for_both_losses(finished: Finished) -> None:
-    columns = "hessian_{0}_lambda_max, hessian_{0}_trace, hessian_{0}_trace_se, hessian_{0}_gradient_norm"
-    for loss in ("cross_entropy", "training"):
-        rows = load(finished.paths.root).rows(
-            f"SELECT {columns.format(loss)}, hessian_{loss}_samples AS samples FROM evaluations WHERE split = 'val'"
-        )
-        assert all(value is not None for row in rows for value in row.values())
-        assert {row["samples"] for row in rows} == {32}
-
-
-def test_the_end_prints_summary_places_and_next_commands(finished: Finished) -> None:
-    assert "results/small" in finished.stdout
-    assert "report.html" in finished.stdout
-    assert "sweeper results small" in finished.stdout
-    assert "sweeper ui" in finished.stdout
-    assert "\x1b[" not in finished.stdout + finished.stderr, "plain text where nobody looks at a terminal"
-
-
 def test_chatter_is_in_the_log_and_not_on_the_screen(finished: Finished) -> None:
     assert finished.paths.log.exists()
     for noise in ("ray", "Tune Status", "mlflow.store", "Warning"):
@@ -179,27 +159,6 @@ def test_every_documented_filter_finds_in_mlflow_what_the_tables_say(finished: F
     assert len(asked) == len(ASKED) + 1
 
 
-def test_every_run_says_what_it_is(finished: Finished) -> None:
-    client = MlflowClient(f"sqlite:///{finished.folder / 'results' / 'mlflow.db'}")
-    experiment = client.get_experiment_by_name("small")
-    assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
-    sweep = open_sweep("small", finished.folder / "results")
-    children = client.search_runs([experiment.experiment_id], "tags.trial LIKE 'c%'")
-    assert len(children) == 10
-    for run in children:
-        trial = run.data.tags["trial"]
-        assert run.info.run_name.removeprefix("○ ") == f"{trial} {sweep.describe(int(trial[1:]))}"
-
-
-def test_status_and_audit(finished: Finished) -> None:
-    status = in_process("status", cwd=finished.folder)
-    assert status.returncode == 0 and "finished" in status.stdout
-    audit = in_process("status", "small", "--audit", cwd=finished.folder)
-    assert audit.returncode == 0, audit.stdout
-    decisions = sum(fields(r)["decision"] is not None for r in reports(finished.paths))
-    assert audit.stdout.startswith(f"{decisions} decisions recomputed")
-
-
 def test_the_same_seed_gives_the_same_metrics_and_a_new_name(tmp_path: Path) -> None:
     space, metrics = write_space(tmp_path), []
     for name in ("small", "small-2"):
@@ -212,35 +171,3 @@ def test_the_same_seed_gives_the_same_metrics_and_a_new_name(tmp_path: Path) -> 
     for key in shared:
         for name, value in before[key].items():
             assert same(value, after[key][name]), (key, name)
-
-
-def test_resuming_a_finished_sweep_runs_nothing(finished: Finished) -> None:
-    before = [record for record in read_journal(finished.paths.journal) if record.kind == "report"]
-    again = in_process("resume", "small", cwd=finished.folder)
-    assert again.returncode == 0, again.stdout + again.stderr
-    assert reports(finished.paths) == before
-
-
-def test_a_taken_name_offers_resume(finished: Finished) -> None:
-    done = in_process("run", "small.yaml", "--name", "small", cwd=finished.folder)
-    assert done.returncode == 2
-    assert "sweeper resume small" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_all_faults_of_a_file_at_once(finished: Finished) -> None:
-    bad = """
-dataset: {name: digit}
-scheduler: {name: asha, max_epochs: 9, grace_epoch: 1}
-samples: 0
-space:
-  loss: {one_of: [{name: focal, gama: 3}, {name: inverse_focal, gamma: {uniform: [1, 5]}}]}
-  architecture: resnet9
-  optimizer: {name: sgd, lr: {loguniform: [0, 1]}}
-"""
-    done = in_process("run", write_space(finished.folder, bad, "bad"), cwd=finished.folder)
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
-    for hint in ("digits", "grace_epochs", "samples", "gamma", "3.591", "resnet8", "loguniform"):
-        assert hint in done.stderr, hint
-    assert not (finished.folder / "results" / "bad").exists()

@@ -358,15 +358,12 @@ class DataSetComponent(Component):
         splits: names of its splits, which `evaluation.splits` can request.
         size: function from options to the size, for a plan before anything is downloaded; `None` if only the files
             determine it.
-        stand_in: options of `digits_stand_in` for rehearsals, or a function that returns them from the options; empty
-            if the data set itself is used. `None` for images like CIFAR's.
         describe: function that opens the user's file and describes its contents in a sentence, for `sweeper validate`;
             `None` for data sets that are not a user's file.
     """
 
     splits: tuple[str, ...] = SPLITS
     size: Callable[[Options], DataSetSize | None] | None = None
-    stand_in: Options | Callable[[Options], Options] | None = None
     describe: Callable[[Options], str] | None = None
 
 

@@ -81,7 +81,7 @@ def digit_arrays() -> tuple[NDArray[np.uint8], NDArray[np.int64], tuple[NDArray[
 SAMPLES = (1079, 359, 359)
 
 
-@DATASETS.add("digits", size=images_on_paper((1, 8, 8), 10, *SAMPLES), stand_in={})
+@DATASETS.add("digits", size=images_on_paper((1, 8, 8), 10, *SAMPLES))
 @functools.lru_cache(maxsize=2)
 def load_digits(label_noise: LabelNoise = 0.0) -> DataSet:
     """UCI handwritten digits, 1,797 grey images of 8x8; ships with scikit-learn, no download.
@@ -187,7 +187,7 @@ def _on_paper(options: Options) -> DataSetSize:
     return DataSetSize(shape, options["classes"], train, val, test, text=form != "images")
 
 
-@DATASETS.add(STAND_IN, size=_on_paper, stand_in={})
+@DATASETS.add(STAND_IN, size=_on_paper)
 def load_digits_stand_in(
     form: Literal["images", "tokens", "trees"] = "images",
     channels: Annotated[int, "[1, 16]"] = 3,

@@ -70,7 +70,7 @@ def _size(options: Options) -> DataSetSize:
     return images_on_paper((1, 28, 28), 10, options.get("samples", TRAINING_SAMPLES), 6_000, 10_000)(options)
 
 
-@DATASETS.add("fashion_mnist", size=_size, stand_in={"channels": 1, "size": 28, "classes": 10})
+@DATASETS.add("fashion_mnist", size=_size)
 def load_fashion_mnist(
     folder: Folder = None,
     download: Download = False,

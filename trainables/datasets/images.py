@@ -20,10 +20,6 @@ ImageSize = Annotated[
 ]
 
 
-#: Options of `digits_stand_in` for the shape of CIFAR: at most ten classes, sides of at most 32.
-LIKE_CIFAR = {"channels": 3, "size": 32, "classes": 10}
-
-
 def images_on_paper(
     shape: tuple[int, int, int], classes: int, train: int, val: int, test: int
 ) -> Callable[[Options], DataSetSize]:

@@ -93,11 +93,7 @@ def newsgroup_split(samples: int) -> tuple[Indices, Indices, Indices]:
     return np.sort(order[:-held_back]), np.sort(order[-held_back:-test]), np.sort(order[-test:])
 
 
-@DATASETS.add(
-    "newsgroups20",
-    size=lambda options: DataSetSize((options["length"],), 20, 15_098, 900, 3_999, text=True),
-    stand_in={"form": "tokens", "classes": 10},
-)
+@DATASETS.add("newsgroups20", size=lambda options: DataSetSize((options["length"],), 20, 15_098, 900, 3_999, text=True))
 def load_newsgroups(
     folder: Folder = None,
     download: Download = False,

@@ -106,7 +106,7 @@ def splits_of(
     return parts
 
 
-@DATASETS.add("arrays", stand_in={"channels": 1, "size": 8, "classes": 10})
+@DATASETS.add("arrays")
 def load_arrays(
     path: str, standardise: bool = True, validation_fraction: Fraction = 0.1, test_fraction: Fraction = 0.2
 ) -> DataSet:
@@ -441,7 +441,7 @@ def describe_file(options: Mapping[str, Any]) -> str:
 SplitSeed = Annotated[int, Hyperparameter(range="[0, inf)", source="our choice")]
 
 
-@DATASETS.add("table", describe=describe_file, stand_in={"channels": 1, "size": 8, "classes": 10})
+@DATASETS.add("table", describe=describe_file)
 def load_table(
     file: str,
     target: str,
@@ -495,7 +495,7 @@ def tokenized(texts: Sequence[str], folder: str, length: int, column: str) -> tu
     return ids, replace(reader, length=ids.shape[1], vocabulary=len(reader.tokenizer))
 
 
-@DATASETS.add("text_table", describe=describe_file, stand_in={"form": "tokens", "classes": 10})
+@DATASETS.add("text_table", describe=describe_file)
 def load_text_table(
     file: str,
     target: str,

@@ -145,10 +145,6 @@ def _on_paper(options: Options) -> DataSetSize:
     return DataSetSize((52,) if options["form"] == "words" else (103, columns), 2, 6_920, 872, 1_821, text=True)
 
 
-def _stand_in(options: Options) -> Options:
-    return {"form": "tokens" if options.get("form") == "words" else "trees", "classes": 2}
-
-
 def _nodes_fault(options: Options) -> str | None:
     """Return the error for `nodes` without whole trees, or `None`."""
     if options.get("nodes") and (options.get("form", "trees") != "trees" or options.get("phrases")):
@@ -156,7 +152,7 @@ def _nodes_fault(options: Options) -> str | None:
     return None
 
 
-@DATASETS.add("sst2", check=_nodes_fault, size=_on_paper, stand_in=_stand_in)
+@DATASETS.add("sst2", check=_nodes_fault, size=_on_paper)
 def load_sst2(
     folder: Folder = None,
     download: Download = False,

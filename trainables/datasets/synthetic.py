@@ -60,7 +60,7 @@ def _on_paper(features: int, classes: int) -> Callable[[Options], DataSetSize]:
     return size
 
 
-@DATASETS.add("known_posterior_1d", size=_on_paper(1, 3), stand_in={})
+@DATASETS.add("known_posterior_1d", size=_on_paper(1, 3))
 def load_known_posterior_1d(
     train_samples: Annotated[int, "[1, inf)"] = 5000,
     validation_samples: Annotated[int, "[1, inf)"] = 5000,
@@ -97,7 +97,7 @@ def load_known_posterior_1d(
     return _dataset("known_posterior_1d", points, targets, posterior, sizes, seed)
 
 
-@DATASETS.add("mukhoti_linear", size=_on_paper(2, 2), stand_in={})
+@DATASETS.add("mukhoti_linear", size=_on_paper(2, 2))
 def load_mukhoti_linear(
     train_samples: Annotated[int, "[1, inf)"] = 4000,
     validation_samples: Annotated[int, "[1, inf)"] = 1000,

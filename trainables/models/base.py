@@ -27,7 +27,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from trainables.extensions.targets import OwnFamily, described
-from trainables.registry import Component, ExtensionError, HyperparameterValue, Options, Registry, hyperparameters_of
+from trainables.registry import Component, ExtensionError, HyperparameterValue, Registry, hyperparameters_of
 
 if TYPE_CHECKING:
     from trainables.datasets.base import DataSet
@@ -38,12 +38,9 @@ class ArchitectureComponent(Component):
     """The registry's entry of a network.
 
     Attributes:
-        stand_in: name and hyperparameters of a smaller network for rehearsals, or a function that returns them from
-            the hyperparameters; `None` or empty if the network itself is used.
         lanes: reason why it cannot be trained as lanes (replicates side by side); empty if it can.
     """
 
-    stand_in: Options | Callable[[Options], Options] | None = None
     lanes: str = ""
 
 

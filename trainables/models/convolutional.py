@@ -24,7 +24,7 @@ from trainables.models.base import ARCHITECTURES, conv1x1, conv3x3, initialise, 
 COLUMN_E = ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4))  # channels and convolutions before each pooling
 
 
-@ARCHITECTURES.add("vgg19", stand_in={"name": "vgg19", "width": 0.0625})
+@ARCHITECTURES.add("vgg19")
 class VGG(nn.Module):
     """VGG-19 with batch normalisation for 32x32 images.
 
@@ -97,7 +97,7 @@ class InvertedResidual(nn.Module):
         return inputs + outputs if self.keeps_shape else outputs
 
 
-@ARCHITECTURES.add("mobilenet_v2", stand_in={"name": "mobilenet_v2", "width": 0.125})
+@ARCHITECTURES.add("mobilenet_v2")
 class MobileNetV2(nn.Module):
     """MobileNet-v2, strides for small images.
 
@@ -191,11 +191,7 @@ class DenseNet(nn.Module):
         return logits
 
 
-#: Stand-in for these networks in a rehearsal.
-SMALL = {"name": "densenet", "layers": 1, "growth": 4}
-
-
-@ARCHITECTURES.add("densenet", stand_in=SMALL)
+@ARCHITECTURES.add("densenet")
 def _even_densenet(
     input_shape: tuple[int, ...],
     classes: int,
@@ -215,9 +211,7 @@ def _even_densenet(
     return densenet(input_shape, classes, (layers,) * 4, growth)
 
 
-@ARCHITECTURES.add(
-    "densenet121", "DenseNet-121, stem for small images", "mukhoti; Huang et al. 2017", apart=["blocks"], stand_in=SMALL
-)
+@ARCHITECTURES.add("densenet121", "DenseNet-121, stem for small images", "mukhoti; Huang et al. 2017", apart=["blocks"])
 def densenet(
     input_shape: tuple[int, ...],
     classes: int,

@@ -51,12 +51,7 @@ class HuggingFaceClassifier(nn.Module):
         return {"stem": r".*embeddings", "blocks": [(LAYERS, None)]}
 
 
-@ARCHITECTURES.add(
-    "transformers",
-    stand_in={"name": "text_average", "dimension": 16, "width": 16},  # texts are the usual data
-    tags={"text"},
-    lanes="transformers looks at its inputs in Python",
-)
+@ARCHITECTURES.add("transformers", tags={"text"}, lanes="transformers looks at its inputs in Python")
 def transformers_network(
     input_shape: tuple[int, ...],
     classes: int,

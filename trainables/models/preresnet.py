@@ -99,11 +99,7 @@ class PreActivationResNet(nn.Module):
         return logits
 
 
-#: Stand-in for these networks in a rehearsal.
-SMALL = {"name": "preresnet", "depth": 8, "width": 0.25}
-
-
-@ARCHITECTURES.add("preresnet", check=partial(depth_fault, default=56), stand_in=SMALL)
+@ARCHITECTURES.add("preresnet", check=partial(depth_fault, default=56))
 def preresnet(
     input_shape: tuple[int, ...],
     classes: int,
@@ -140,25 +136,18 @@ ARCHITECTURES.add(
     "PreResNet-56 (6n+2) of basic blocks, stem for small images",
     "He et al. 2016, Identity Mappings",
     apart=["bottleneck", "shortcut"],
-    stand_in=SMALL,
 )(partial(preresnet, depth=56))
 ARCHITECTURES.add(
     "preresnet56_bottleneck",
     "nine bottlenecks a stage; with `shortcut: raw` what the selective paper's code calls PreResNet-56",
     "selective",
-    stand_in=SMALL,
 )(partial(preresnet, depth=56, bottleneck=True))
 
 
 STEM_CHANNELS = 16  # for every width (Zagoruyko & Komodakis 2016, Table 1)
 
-#: Stand-in for these networks in a rehearsal.
-SMALL_WIDE = {"name": "wide_resnet", "depth": 10, "width": 0.25}
 
-
-@ARCHITECTURES.add(
-    "wide_resnet", check=partial(depth_fault, default=28, beyond=4, valid="10, 16, 22, 28, 40"), stand_in=SMALL_WIDE
-)
+@ARCHITECTURES.add("wide_resnet", check=partial(depth_fault, default=28, beyond=4, valid="10, 16, 22, 28, 40"))
 def wide_resnet(
     input_shape: tuple[int, ...],
     classes: int,
@@ -187,7 +176,7 @@ def wide_resnet(
     return PreActivationResNet(in_channels, classes, STEM_CHANNELS, stages, dropout=dropout)
 
 
-@ARCHITECTURES.add("wrn_26_10", stand_in=SMALL_WIDE)
+@ARCHITECTURES.add("wrn_26_10")
 def wide_resnet_26(input_shape: tuple[int, ...], classes: int, width: Annotated[float, "(0, inf)"] = 10) -> ResNet:
     """Mukhoti's WRN-26-10, post-activation.
 
@@ -205,6 +194,6 @@ def wide_resnet_26(input_shape: tuple[int, ...], classes: int, width: Annotated[
     return ResNet(in_channels, classes, STEM_CHANNELS, BasicBlock, three_stages(width, 4))
 
 
-ARCHITECTURES.add(
-    "wrn_28_10", "WRN-28-10, pre-activation", "selective; Zagoruyko & Komodakis 2016", stand_in=SMALL_WIDE
-)(partial(wide_resnet, depth=28))
+ARCHITECTURES.add("wrn_28_10", "WRN-28-10, pre-activation", "selective; Zagoruyko & Komodakis 2016")(
+    partial(wide_resnet, depth=28)
+)

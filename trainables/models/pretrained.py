@@ -22,7 +22,6 @@ from torch import Tensor, nn
 
 from trainables.extensions.libraries import register_missing_operators
 from trainables.models.base import ARCHITECTURES, require_image
-from trainables.models.resnet import SMALL_RESNET
 from trainables.registry.names import nearest
 
 # errors of the packages for sizes and weights that do not fit, broken weight files, and failed downloads
@@ -37,11 +36,8 @@ UNBUILDABLE = (
     pickle.UnpicklingError,
 )
 
-#: Stand-in for a transformer in a rehearsal, which should take minutes on two cores.
-SMALL_TRANSFORMER = {"name": "vit_small_32", "patch_size": 8, "depth": 1}
 
-
-@ARCHITECTURES.add("timm", stand_in=SMALL_TRANSFORMER)
+@ARCHITECTURES.add("timm")
 def timm_network(
     input_shape: tuple[int, ...], classes: int, model: str, pretrained: bool = False, weights_file: str | None = None
 ) -> nn.Module:
@@ -104,7 +100,7 @@ def _timm_from_file(model: str, classes: int, path: str, arguments: Mapping[str,
     return loaded
 
 
-@ARCHITECTURES.add("torchvision", stand_in=SMALL_RESNET)
+@ARCHITECTURES.add("torchvision")
 def torchvision_network(
     input_shape: tuple[int, ...], classes: int, model: str, pretrained: bool = False, weights_file: str | None = None
 ) -> nn.Module:
@@ -234,7 +230,7 @@ for _name, _summary in (
     ("swin_tiny_patch4_window7_224", "Swin-Tiny at 224x224 (timm)"),
 ):
     _build = partial(_build_fixed_size, model=_name, side=224)
-    ARCHITECTURES.add(_name, _summary, "selective", stand_in=SMALL_TRANSFORMER)(_build)
+    ARCHITECTURES.add(_name, _summary, "selective")(_build)
 
 
 def vision_transformer(
@@ -290,6 +286,6 @@ for _name, _family, _width, _heads, _source in (
     ("vit_small_32", "ViT-Small", 384, 6, "Touvron et al. 2021"),
     ("vit_base_32", "ViT-Base", 768, 12, "Dosovitskiy et al. 2021"),
 ):
-    ARCHITECTURES.add(
-        _name, f"{_family} for 32x32 images", f"curvature; {_source}, Table 1", stand_in=SMALL_TRANSFORMER
-    )(partial(vision_transformer, name=_name, width=_width, heads=_heads))
+    ARCHITECTURES.add(_name, f"{_family} for 32x32 images", f"curvature; {_source}, Table 1")(
+        partial(vision_transformer, name=_name, width=_width, heads=_heads)
+    )

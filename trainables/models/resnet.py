@@ -31,9 +31,6 @@ from trainables.models.base import (
 )
 from trainables.registry import number_in
 
-#: Stand-in for a residual network in a rehearsal.
-SMALL_RESNET = {"name": "resnet8", "width": 0.25}
-
 EXPANSION = 4  # ratio of a bottleneck's output channels to its inner ones (He et al. 2016, Table 1)
 
 
@@ -137,7 +134,7 @@ for _name, _blocks, _bottleneck, _summary, _source in (
     ("resnet110_bottleneck", (3, 4, 26, 3), True, "the network that mukhoti's code calls ResNet-110", "mukhoti"),
 ):
     _build = partial(resnet, name=_name, blocks=_blocks, bottleneck=_bottleneck)
-    ARCHITECTURES.add(_name, _summary, _source, stand_in=SMALL_RESNET)(_build)
+    ARCHITECTURES.add(_name, _summary, _source)(_build)
 
 
 # the depths in the papers: 8 in the posterior paper, the others in He et al.'s Table 6
@@ -179,7 +176,7 @@ def depth_fault(
     return None
 
 
-@ARCHITECTURES.add("resnet_cifar", check=depth_fault, stand_in={"name": "resnet_cifar", "depth": 8, "width": 0.25})
+@ARCHITECTURES.add("resnet_cifar", check=depth_fault)
 def resnet_cifar(
     input_shape: tuple[int, ...],
     classes: int,
@@ -218,5 +215,4 @@ for _depth in DEPTHS:
         f"resnet{_depth}",
         f"ResNet-{_depth} (6n+2) of basic blocks for small images",
         "He et al. 2016, section 4.2; posterior",
-        stand_in=SMALL_RESNET,
     )(partial(resnet_cifar, depth=_depth))

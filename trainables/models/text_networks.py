@@ -58,12 +58,7 @@ def token_embedding(
     return embedding
 
 
-@ARCHITECTURES.add(
-    "global_pooling_cnn",
-    apart=["word_vectors"],
-    tags={"text"},
-    stand_in={"name": "global_pooling_cnn", "dimension": 16, "channels": 16},
-)
+@ARCHITECTURES.add("global_pooling_cnn", apart=["word_vectors"], tags={"text"})
 class GlobalPoolingCNN(nn.Module):
     """Global-pooling convolutional network for token sequences.
 
@@ -118,12 +113,7 @@ class GlobalPoolingCNN(nn.Module):
         return logits
 
 
-@ARCHITECTURES.add(
-    "text_average",
-    apart=["word_vectors"],
-    tags={"text"},
-    stand_in={"name": "text_average", "dimension": 16, "width": 16},
-)
+@ARCHITECTURES.add("text_average", apart=["word_vectors"], tags={"text"})
 class AveragingNetwork(nn.Module):
     """Mean of word vectors, one hidden layer: the plain text network.
 
@@ -180,7 +170,6 @@ TOKEN, LEFT, RIGHT, HEIGHT, LABEL = range(5)
     "tree_lstm",
     apart=["word_vectors"],
     tags={"text", "follows_data"},
-    stand_in={"name": "tree_lstm", "dimension": 16, "width": 16},
     lanes="its computation follows each sentence's tree, which lanes do not share",
 )
 class TreeLSTM(nn.Module):

@@ -1,4 +1,4 @@
-"""Force a trial's process to end: with its parent, or by its watchdog if it hangs.
+"""End a trial's process that hangs.
 
 The watchdog ends a process that stopped working without ending, for example in a data loader's deadlock or on a storage
 that hangs.
@@ -12,7 +12,6 @@ epoch, so it is ended only once it has gone far beyond `trial_timeout`.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import signal
@@ -146,25 +145,6 @@ def last_hang(folder: Path) -> Failure | None:
     return None
 
 
-_PR_SET_PDEATHSIG = 1  # of linux/prctl.h; Python has no function for it
-
-
-def die_with_parent(parent: int) -> None:
-    """Make the kernel kill this process when its parent ends."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # the parent ended before the call, so the kernel sends no signal
-        os._exit(1)
-
-
-def exit_code(pid: int) -> int:
-    """Wait for a child to end. Return its exit code, or the negative number of the signal that ended it."""
-    try:
-        _, status = os.waitpid(pid, 0)
-    except ChildProcessError:  # other code has waited for it, and its exit code is lost
-        return 0
-    return os.waitstatus_to_exitcode(status)
-
-
 def ended_by(code: int) -> Failure:
-    """Return the failure of a process that ended without a message, from its `exit_code`."""
+    """Return the failure of a process that ended without a message, from its exit code."""
     return Failure(CRASH, {"signal": signal.Signals(-code).name} if code < 0 else {"exit_code": code})

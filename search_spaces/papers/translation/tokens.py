@@ -22,9 +22,14 @@ if TYPE_CHECKING:
 
 SUMS = 3
 
-#: Metrics that need other classes than the most probable one and the target; they are not measured for tokens.
-CLASS_WISE = ("cw_ece", "cw_ada_ece", "balanced_accuracy", "majority_share")
-TOKEN_METRICS = tuple(name for name in METRIC_NAMES if name not in CLASS_WISE)
+#: The most probable class and the target determine these metrics; others need every class, and are not measured for
+#: tokens.
+TOKEN_METRICS = tuple(
+    name
+    for name in METRIC_NAMES
+    if name in confidence_metrics(np.ones(1), np.ones(1, bool), 1)
+    or name in means_of_samples(np.ones(1, bool), *np.ones((4, 1)))
+)
 
 #: Temperatures of the curves of BLEU and calibration error (mukhoti Fig. 5; the text does not give its axis).
 TEMPERATURES = (0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5)
@@ -115,7 +120,7 @@ def joined(parts: Sequence[TokenStatistics]) -> TokenStatistics:
 
 
 def token_metrics(tokens: TokenStatistics, temperature: float = 1.0, bins: int = 15) -> dict[str, float]:
-    """Return the metrics of `evaluate_probabilities` at a temperature, without those in CLASS_WISE."""
+    """Return those metrics of `evaluate_probabilities` that are in TOKEN_METRICS, at a temperature."""
     sums = tokens.sums[:, tokens.place(temperature)]
     nll, correct = tokens.nll(temperature), tokens.correct
     of_target = np.exp(-nll)

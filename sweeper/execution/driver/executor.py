@@ -52,7 +52,6 @@ from trainables.worker.trial_reports import OUT_OF_MEMORY, Failure, WorkerComman
 from trainables.worker.trial_settings import TrialSettings
 
 if TYPE_CHECKING:
-    from sweeper.execution.fork_server import ForkServer
     from sweeper.execution.options import RunOptions
 
 
@@ -108,7 +107,6 @@ class Executor(ABC):
     Attributes:
         name: Value of `--executor`.
         options: Options of the run.
-        server: Fork server for trial processes; `None` if none was started.
 
     Examples:
         >>> from sweeper.execution.options import RunOptions
@@ -124,9 +122,9 @@ class Executor(ABC):
 
     name: ClassVar[str]
 
-    def __init__(self, options: RunOptions, server: ForkServer | None = None) -> None:
+    def __init__(self, options: RunOptions) -> None:
         """Prepare for a run without starting anything."""
-        self.options, self.server = options, server
+        self.options = options
 
     def require(self, resources: Resources) -> None:  # noqa: B027 - most executors accept every request
         """Raise SweeperError if the run requests something that this executor cannot do."""

@@ -1,7 +1,6 @@
 """One command for a paper: what will be run, missing data before anything starts, and a page of what there is."""
 
 import html
-import sys
 from pathlib import Path
 
 import pytest
@@ -53,20 +52,6 @@ def test_missing_data_is_named_before_anything_is_started(tmp_path: Path, monkey
     with pytest.raises(SweeperError, match="experiments lack data or packages, nothing was started") as raised:
         papers.paper("selective", output=tmp_path / "results")
     assert all(f"selective_tables_{name}" in str(raised.value) for name in ("cifar10", "cifar100", "tiny_imagenet"))
-
-
-def test_a_missing_package_is_named_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "sentencepiece", None)
-    monkeypatch.setattr("sweeper.api.commands.run", lambda *_, **__: pytest.fail("something was started"))
-    with pytest.raises(SweeperError, match="1 experiment lacks data or packages, nothing was started") as raised:
-        papers.paper("mukhoti", output=tmp_path / "results", rehearse=True)
-    said = str(raised.value)
-    assert "mukhoti_table_3_wmt14" in said and "pip install" in said and "rehearse with" not in said
-
-
-def test_an_unknown_paper_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SweeperError, match=r"(?s)unknown paper, table or figure 'mukoti'.*did you mean 'mukhoti'"):
-        papers.paper("mukoti", output=tmp_path)
 
 
 @pytest.mark.integration

@@ -13,7 +13,6 @@ from search_spaces.papers import computed_figures as figures
 from search_spaces.papers.computed_figures import FIGURES, ComputedFigure
 from sweeper.reporting.html import write_figure
 from tests.running import typed
-from tests.sweeper.reporting.figures.drawn import marks
 from trainables.losses import build_loss
 from trainables.posthoc.confidence_regions import region_thresholds
 from trainables.posthoc.focal_map import focal_map
@@ -173,13 +172,6 @@ def test_pictures_are_written_in_every_format(tmp_path: Path, name: str, suffix:
     write_figure(figure_of(name).figure(name), path)
     begins = {"html": b"<!doctype html>", "png": b"\x89PNG", "svg": b"<svg", "pdf": b"%PDF"}[suffix]
     assert path.read_bytes().startswith(begins) and path.stat().st_size > 5000
-
-
-def test_curves_that_differ_look_different() -> None:
-    figure = figure_of("properness-fig4")
-    drawn = marks(figure.figure("properness-fig4").panels[0], "line")
-    looks = {(row["by"], row["dashed"]) for row in drawn if "by" in row}
-    assert len(looks) == len(figure.curves)
 
 
 def test_gradients_at_three_stages_are_those_of_the_losses() -> None:

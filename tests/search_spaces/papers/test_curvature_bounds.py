@@ -1,14 +1,13 @@
 """The curvature paper's theorems on finite sets of networks: what they say holds, and pictures say how loosely."""
 
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from search_spaces import packaged_files
-from search_spaces.papers.curvature_bounds import curvature_bounds, evaluated, loose, maxwell_boltzmann, pac_bayes
+from search_spaces.papers.curvature_bounds import curvature_bounds, evaluated, maxwell_boltzmann, pac_bayes
 from sweeper.space.loading import load_spec
 from tests.search_spaces.papers.ideal_sweeps import ideal_sweep
 
@@ -37,11 +36,6 @@ def test_no_distribution_with_the_same_mean_loss_has_more_entropy(mean: float) -
 @pytest.mark.parametrize(("mean", "shares"), [(0.1, [1, 0, 0, 0, 0, 0]), (1.4, [0, 0, 0, 0, 0, 1])])
 def test_a_mean_at_an_end_leaves_one_network(mean: float, shares: list[float]) -> None:
     assert np.allclose(maxwell_boltzmann(LOSSES, mean)[1], shares)
-
-
-def test_equal_losses_leave_equal_shares() -> None:
-    beta, shares = maxwell_boltzmann(np.full(4, 0.3), 0.3)
-    assert beta == 0 and np.allclose(shares, 0.25)
 
 
 @pytest.mark.parametrize(("error", "divergence"), [(0.0, 0.0), (0.05, 1.0), (0.3, 5.0)])
@@ -90,12 +84,6 @@ def test_the_divergence_is_the_gap_of_entropies_and_equation_28_a_product() -> N
         assert each.bound > each.validation_error and each.networks == 3
     assert [each.gamma for each in found] == [0, 3]
     assert found[1].expected_trace == pytest.approx(5) and found[1].trace == pytest.approx(10)
-
-
-def test_a_bound_that_says_nothing_is_called_so() -> None:
-    found = evaluated([*rows_of(0, [0.05, 0.07, 0.09], 1.0, 40.0), *rows_of(3, [0.06, 0.08, 0.12], 0.25, 20.0)], 400)
-    assert "says nothing" not in loose(found)
-    assert "at 1 of 2 γ it is at least 1 and says nothing" in loose([found[0], replace(found[1], bound=1.02)])
 
 
 def test_a_sweep_of_the_paper_has_three_panels_for_each_network(tmp_path: Path) -> None:

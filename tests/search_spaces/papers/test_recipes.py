@@ -259,12 +259,3 @@ def test_what_a_training_loop_takes_belongs_to_the_recipe(tmp_path: Path, table:
     file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | {"loop": "my_code:Loop"}))
     ((reason, _),) = table_of(table, Results(printed.folder)).reasons.items()
     assert f"loop my_code:Loop for {shipped_recipe(space).spec.loop}" in reason
-
-
-def test_cells_say_how_many_candidates_or_configurations_there_were(tmp_path: Path) -> None:
-    whole = ideal_sweep(tmp_path, FIGURES_3)
-    assert "(1; 4 configurations)" in format_paper_table(table_of("mukhoti-fig3", whole), "markdown")
-    space = "selective_tables_cifar10"
-    tables = ideal_sweep(tmp_path, space, of_space(space, "space.architecture=preresnet56_bottleneck"))
-    text = format_paper_table(table_of("selective-fig3", tables), "markdown")
-    assert text.count("(3; best of 3)") == 1, "the AU loss with three scores; the others have one candidate"

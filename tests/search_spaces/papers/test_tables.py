@@ -13,7 +13,6 @@ import yaml
 from search_spaces import packaged_files
 from search_spaces.papers.published_numbers import published_tables, read_published
 from search_spaces.papers.tables import FORMULA, format_paper_table
-from sweeper.core.errors import SweeperError
 from sweeper.core.statistics.basics import spread_text
 from sweeper.results import Results
 from sweeper.space.loading import load_spec
@@ -138,8 +137,3 @@ def test_an_empty_cell_says_how_the_sweep_departs(tmp_path: Path) -> None:
     table = table_of("mukhoti-1", short)
     rows = list(csv.DictReader(io.StringIO(format_paper_table(table, "csv"))))
     assert {row["reason"] for row in rows} == {"", "short departs from the recipe (epochs 300 for 350)"}
-
-
-def test_faults_are_named() -> None:
-    with pytest.raises(SweeperError, match="unknown table format"):
-        format_paper_table(table_of("mukhoti-1"), "html")

@@ -9,7 +9,7 @@ import pytest
 from rich.text import Text
 
 import sweeper
-from sweeper.api import arguments, commands
+from sweeper.api import commands
 from sweeper.core.display import CommandResult, as_html
 from sweeper.core.errors import InvalidArgumentsError
 from sweeper.results import UnknownSweepError, load
@@ -45,13 +45,6 @@ def test_a_module_of_a_commands_name_is_both():
     lines = done.stdout.splitlines()
     assert lines[:2] == ["statuses_table sweeper.results.comparison Plan", "True module"], done.stdout + done.stderr
     assert "/nowhere" in lines[2] and lines[-1] == "module 'sweeper' has no attribute 'nothing'"
-
-
-def test_overrides_are_written_as_the_command_line_writes_them():
-    assert arguments.overrides({"samples": 3, "space.loss": {"name": "focal", "gamma": 2.5}, "header": None}) == [
-        "samples=3", 'space.loss={"name": "focal", "gamma": 2.5}', "header=null",
-    ]  # fmt: skip
-    assert arguments.overrides(["a=1"]) == arguments.overrides("a=1") == ["a=1"] and arguments.overrides(None) == []
 
 
 def test_faults_are_raised_with_the_command_lines_sentences(tmp_path):

@@ -24,19 +24,6 @@ def test_search_spaces_are_those_that_ship_and_files_nearby(tmp_path: Path, monk
     assert completions("run", "nowhere/x") == []
 
 
-def test_sweeps_are_those_of_the_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("first", "fine", "second"):
-        (tmp_path / "out" / name).mkdir(parents=True)
-        (tmp_path / "out" / name / "sweep.yaml").touch()
-    (tmp_path / "out" / "file-store").mkdir()
-    assert completions("status", "--output", str(tmp_path / "out"), "fi") == ["fine", "first"]
-    assert completions("status", "--output", "s3://bucket/sweeps", "") == []
-    monkeypatch.chdir(tmp_path)
-    assert completions("status", "") == []
-    monkeypatch.setenv("SWEEPER_OUTPUT", "out")
-    assert completions("manage", "rename", "s") == ["second"]
-
-
 BY_WORDS = {"run quick": "quickstart", "results m": "mine", "sta": "status"}
 
 

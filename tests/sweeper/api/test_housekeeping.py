@@ -101,11 +101,6 @@ def test_the_tutorial_s_notebook_runs(tmp_path: Path) -> None:
     assert "focal" in outputs[2] and "tempered" in outputs[2] and "svg" in outputs[3]
 
 
-def test_every_fault_of_a_file_is_reported(tmp_path: Path) -> None:
-    (tmp_path / "bad.yaml").write_text("dataset: digit\nsamples: 0\n")
-    refused("validate", str(tmp_path / "bad.yaml"), by=r"digit(.|\n)*samples")
-
-
 def test_rename_archive_delete(quickstart_folder: Path, tmp_path: Path) -> None:
     output = str(tmp_path / "results")
     shutil.copytree(quickstart_folder, tmp_path / "results" / "quickstart", symlinks=True)

@@ -63,16 +63,6 @@ def test_names_that_could_escape_or_confuse_are_no_sweeps():
     assert not any(map(is_sweep_name, odd))
 
 
-def test_paths_lie_below_the_root():
-    paths = SweepPaths(Path("/results/quick"))
-    assert paths.name == "quick"
-    assert paths.trial_checkpoints(7) == Path("/results/quick/checkpoints/c00007")
-    for name in dir(SweepPaths):
-        value = getattr(paths, name)
-        if isinstance(value, Path):
-            assert value == paths.root or paths.root in value.parents, name
-
-
 def test_seeds_are_fixed_for_ever():
     """Written down once: another value would draw other configurations from every old search space."""
     assert configuration_seed(0, 0) == 2223197901894683806

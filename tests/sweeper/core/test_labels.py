@@ -3,7 +3,6 @@
 import pytest
 
 from sweeper.core.labels import duration, label
-from sweeper.results.leaderboard import Goal
 
 
 @pytest.mark.parametrize(
@@ -20,10 +19,6 @@ from sweeper.results.leaderboard import Goal
 )
 def test_a_metric_after_a_method_is_called_after_both(name: str, words: str) -> None:
     assert label(name) == words
-
-
-def test_an_objective_after_a_method_has_its_split() -> None:
-    assert Goal("val_posthoc_temperature_ece", "min").label == "validation ECE after temperature"
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 from sweeper.core.ids import SweepPaths
 from sweeper.execution import local as executor
 from sweeper.execution.driver.driver import Driver
-from sweeper.execution.fork_server import TrialProcess
 from sweeper.execution.local import Loop
+from sweeper.execution.trial_processes import TrialProcess
 from sweeper.journal.state import COMPLETED, EARLY_STOPPED, FAILED
 from sweeper.scheduling.asha import Halving
 from tests.sweeper.fake_executor import FakeSweep, KilledError, KillingSink, Worker, fails_at
@@ -41,7 +41,7 @@ class Lanes(TrialProcess):
     """A process, and the connection to it, that answers each order as `trainables.worker.workers` does."""
 
     def __init__(self, sweep: FakeSweep, crashes: bool, short_of_memory: bool) -> None:
-        super().__init__(1, self)  # type: ignore[arg-type]  # it is the connection, too
+        self.connection = self  # type: ignore[assignment]
         self._sweep, self._crashes, self._short = sweep, crashes, short_of_memory
         self._seats: dict[int, Worker] = {}
         self._orders = WorkerCommand()
@@ -55,8 +55,14 @@ class Lanes(TrialProcess):
     def poll(self) -> bool:
         return False
 
+    def kill(self) -> None:
+        """Nothing runs."""
+
     def close(self) -> None:
         """Nothing is open."""
+
+    def exit_code(self) -> int:
+        return -9
 
     def recv(self) -> WorkerReport:
         empty, new = not self._seats, [assignment.configuration for (assignment,) in self._orders.new]
@@ -104,9 +110,6 @@ class Server:
             return InStep(self._sweep, self._chance)
         return Lanes(self._sweep, self._crashes, self._short and self.forked == 1)
 
-    def exit_code(self, process: Lanes) -> int:
-        return -9
-
 
 def _loop(tmp_path, monkeypatch, count: int, **trouble: bool) -> tuple[FakeSweep, Alike, Loop]:
     monkeypatch.setattr(executor, "wait", lambda connections, seconds: connections)
@@ -116,7 +119,7 @@ def _loop(tmp_path, monkeypatch, count: int, **trouble: bool) -> tuple[FakeSweep
     driver = sweep.driver()
     assert isinstance(driver, Alike)
     driver.begin()
-    return sweep, driver, Loop(driver, Server(sweep, **trouble), WorkerInit({}, "", together=True), 1)  # type: ignore[arg-type]
+    return sweep, driver, Loop(driver, WorkerInit({}, "", together=True), 1, Server(sweep, **trouble).fork)  # type: ignore[arg-type]
 
 
 def _run(loop: Loop) -> None:
@@ -234,7 +237,7 @@ def test_kills_change_no_decision_of_cohorts_in_one_process(tmp_path, monkeypatc
             server = Server(sweep, in_step=True, chance=rng if left else None)
             try:
                 driver.begin()
-                _run(Loop(driver, server, WorkerInit({}, "", together=True), 1))  # type: ignore[arg-type]
+                _run(Loop(driver, WorkerInit({}, "", together=True), 1, server.fork))  # type: ignore[arg-type]
                 break
             except KilledError:
                 continue

@@ -14,7 +14,7 @@ from sweeper.journal.records import Failed, Record, Reported
 from sweeper.reporting.live import Progress
 from sweeper.results import load
 from sweeper.scheduling.base import audit
-from tests.running import shared_server, write_space
+from tests.running import write_space
 
 SPACE = """
 dataset: {name: digits}
@@ -33,7 +33,7 @@ evaluation: {bins: 15, curvature: false, bootstrap: 0}
 
 def _run(tmp_path: Path, *settings: str, **options: object):
     chosen = RunOptions(tmp_path / "results", cpus=2, **options)
-    outcome = run_sweep(write_space(tmp_path, SPACE), settings, "s", chosen, shared_server())
+    outcome = run_sweep(write_space(tmp_path, SPACE), settings, "s", chosen)
     records = list(read_journal(outcome.sweep.paths.journal))
     assert audit(outcome.sweep.spec.schedule, records)[1] == []
     return outcome, records
@@ -92,7 +92,7 @@ def test_after_ctrl_c_every_lane_reports_its_epoch_and_the_sweep_can_be_resumed(
     outcome, _ = _run(tmp_path, "scheduler.max_epochs=9", progress=Pressed)
     assert outcome.outcome == "interrupted" and outcome.state.unfinished() and not outcome.state.count()["failed"]
     reported = sum(trial.epochs for trial in outcome.state.trials.values())
-    again = resume_sweep("s", RunOptions(tmp_path / "results", cpus=2), shared_server())
+    again = resume_sweep("s", RunOptions(tmp_path / "results", cpus=2))
     assert again.outcome == "finished" and not again.state.count()["failed"]
     assert sum(trial.epochs for trial in again.state.trials.values()) > reported
 
@@ -103,9 +103,7 @@ def test_what_cannot_be_a_lane_trains_alone_beside_cohorts(tmp_path: Path) -> No
         "def plain(logits, targets):\n    return (logits.softmax(1)[range(len(targets)), targets] - 1).square()\n"
     )
     text = SPACE.replace("[{name: cross_entropy},", "[{name: 'mine:plain'},")
-    outcome = run_sweep(
-        write_space(tmp_path, text), ["samples=6"], "s", RunOptions(tmp_path / "results", cpus=2), shared_server()
-    )
+    outcome = run_sweep(write_space(tmp_path, text), ["samples=6"], "s", RunOptions(tmp_path / "results", cpus=2))
     assert outcome.outcome == "finished" and not outcome.state.count()["failed"]
     packings = _packings(outcome)
     assert packings.keys() == {"lanes", "sequential"}

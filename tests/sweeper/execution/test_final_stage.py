@@ -10,7 +10,7 @@ from sweeper.execution.runner import resume_sweep, run_sweep
 from sweeper.journal.journal import read_journal
 from sweeper.results import load
 from sweeper.scheduling.base import audit
-from tests.running import shared_server, write_space
+from tests.running import write_space
 from tests.trainables.training.test_own_loop import LOOPED
 
 NETWORKS = """
@@ -45,7 +45,7 @@ MEASURED = (
 def _grow(folder: Path, *steps: tuple[str, ...], executor: str = "local") -> list[dict[str, object]]:
     for settings in steps:
         options = RunOptions(folder / "results", cpus=2, settings=settings, executor=executor)
-        outcome = resume_sweep("s", options, shared_server())
+        outcome = resume_sweep("s", options)
         assert outcome.outcome == "finished" and not outcome.state.unfinished()
     records = list(read_journal(outcome.sweep.paths.journal))
     assert audit(outcome.sweep.spec.schedule, records)[1] == []
@@ -54,7 +54,7 @@ def _grow(folder: Path, *steps: tuple[str, ...], executor: str = "local") -> lis
 
 def _whole(folder: Path, space: Path, count: int, *settings: str) -> list[dict[str, object]]:
     options = RunOptions(folder / "results", cpus=2, executor="local")
-    outcome = run_sweep(space, [*settings, f"replicates.count={count}"], "whole", options, shared_server())
+    outcome = run_sweep(space, [*settings, f"replicates.count={count}"], "whole", options)
     return load(outcome.sweep.paths.root).rows(MEASURED)
 
 
@@ -72,7 +72,7 @@ def test_a_sweep_that_grew_twice_equals_one_that_had_all_seeds(tmp_path: Path, s
     text = LOOPS if settings == ("loop",) else NETWORKS
     (tmp_path / "grown.py").write_text(LOOPED)
     space, settings = write_space(tmp_path, text), tuple(each for each in settings if each != "loop")
-    run_sweep(space, settings, "s", RunOptions(tmp_path / "results", cpus=2, executor="local"), shared_server())
+    run_sweep(space, settings, "s", RunOptions(tmp_path / "results", cpus=2, executor="local"))
     grown = _grow(tmp_path, ("replicates=2",), ("replicates.count=4",))
     assert len(grown) == 3 * 4 * 2 and all(row["status"] == "completed" for row in grown)
     assert grown == _whole(tmp_path, space, 4, *settings)
@@ -80,7 +80,7 @@ def test_a_sweep_that_grew_twice_equals_one_that_had_all_seeds(tmp_path: Path, s
 
 def test_seeds_of_their_own_are_followed_by_common_ones(tmp_path: Path) -> None:
     space = write_space(tmp_path, NETWORKS.replace(", seeds: common", ""))
-    run_sweep(space, (), "s", RunOptions(tmp_path / "results", cpus=2, executor="local"), shared_server())
+    run_sweep(space, (), "s", RunOptions(tmp_path / "results", cpus=2, executor="local"))
     rows = _grow(tmp_path, ("replicates=2", "trials=c00000, c00002"), ("replicates=3",))
     seeds = {(row["trial"], row["replicate"]): row["seed"] for row in rows}
     names = [f"c{index:05d}" for index in range(3)]

@@ -61,19 +61,6 @@ def test_tables_are_those_of_the_predictions(imported):
         assert row["ece"] == pytest.approx(expected["ece"], abs=1e-6)
 
 
-def test_what_reads_a_sweep_reads_it(imported):
-    _, _, folder = imported
-    assert "lr" in (folder / "predictions" / "report.html").read_text()
-    assert not sweeper.status("predictions", audit=True, output=folder).value
-    assert sweeper.recalibrate("predictions", method=["vector"], output=folder) is not None
-    assert sweeper.conformal("predictions", output=folder) is not None
-    with pytest.raises(SweeperError, match="imported predictions and no network"):
-        sweeper.export("predictions", to=folder / "program", output=folder)
-    assert sweeper.resume("predictions", output=folder, mlflow=False).complete
-    assert sweeper.compare("predictions", "predictions", output=folder) is not None
-    assert sweeper.show("predictions", output=folder) is not None and sweeper.report("predictions", output=folder)
-
-
 def test_a_hyperparameter_that_only_some_runs_have_is_imported(tmp_path):
     def change(row):
         lr = None if row["loss"] == "cross_entropy" and row["lr"] == 0.1 else row["lr"]
@@ -154,12 +141,6 @@ def test_nothing_stays_of_an_import_that_is_refused(tmp_path, change, settings, 
     assert not (tmp_path / "sweeps").exists()
 
 
-def test_an_import_whose_every_run_failed_is_not_complete(tmp_path):
-    written(tmp_path / "nan.parquet", lambda row: {**row, "logits": [float("nan")] * CLASSES})
-    done = sweeper.import_(tmp_path / "nan.parquet", set={"evaluation.bootstrap": 0}, output=tmp_path, mlflow=False)
-    assert done.counts["failed"] == 3 and not done.complete
-
-
 def test_probabilities_of_zero_are_measured_and_recalibrated(tmp_path):
     def change(row):
         votes = np.where(np.arange(CLASSES) == (row["target"] + 1) % CLASSES, 0.0, np.exp(row["logits"]))
@@ -223,18 +204,6 @@ def test_cross_fitting_measures_every_sample_after_fits_on_the_others(tmp_path):
     with pytest.raises(SweeperError) as refused:  # to wait would not help
         sweeper.compare("few", by="posthoc", output=tmp_path)
     assert "the split test" in str(refused.value)
-
-
-def test_two_classes_are_compared_by_the_method_of_two_classes(tmp_path):
-    logits, targets = drawn_predictions(0, 120, 2, 3)
-    np.savez(tmp_path / "two.npz", logits=logits, labels=targets)
-    done = sweeper.import_(tmp_path / "two.npz", set={"evaluation.bootstrap": 0}, output=tmp_path, mlflow=False)
-    assert {row["method"] for row in posthoc_measurements(done.results).rows} == {
-        "none",
-        "temperature",
-        "beta",
-        "isotonic",
-    }
 
 
 def test_weights_are_measured(tmp_path):

@@ -16,7 +16,7 @@ from sweeper.journal.records import Failed, Record, Reported
 from sweeper.reporting.live import Progress
 from sweeper.results import load
 from sweeper.storage.metadata import read_manifest
-from tests.running import shared_server, write_space
+from tests.running import write_space
 from trainables.files.container import usable_cores
 
 SPACE = """
@@ -41,7 +41,7 @@ def test_the_cores_are_those_that_this_process_may_use():
 
 def test_a_sweep_says_what_carried_it_out(tmp_path: Path):
     options = RunOptions(tmp_path / "results", cpus=2)
-    outcome = run_sweep(write_space(tmp_path, SPACE), [], "s", options, shared_server())
+    outcome = run_sweep(write_space(tmp_path, SPACE), [], "s", options)
     assert outcome.outcome == "finished"
     assert read_manifest(outcome.sweep.paths.manifest)["executor"] == "local"
     assert load(outcome.sweep.paths.root).rows("SELECT count(*) AS n FROM trials WHERE status = 'failed'")[0]["n"] == 0
@@ -54,7 +54,7 @@ def test_processes_are_ended_where_memory_runs_out(tmp_path: Path, monkeypatch):
     space = write_space(
         tmp_path, SPACE.replace("max_epochs: 3, grace_epochs: 1", "max_epochs: 3000, grace_epochs: 1000")
     )
-    outcome = run_sweep(space, [], "s", RunOptions(tmp_path / "results", cpus=2), shared_server())
+    outcome = run_sweep(space, [], "s", RunOptions(tmp_path / "results", cpus=2))
     failed = load(outcome.sweep.paths.root).rows("SELECT stop_kind, error FROM trials WHERE status = 'failed'")
     assert failed and {row["stop_kind"] for row in failed} == {"out_of_memory"}
     assert all("memory" in row["error"] for row in failed)
@@ -73,7 +73,7 @@ def test_trials_that_hold_little_memory_wait_until_others_give_it_back(tmp_path:
     monkeypatch.setattr("sweeper.execution.local.fullest_memory", memory)
     monkeypatch.setattr("sweeper.execution.driver.judging.SHORTEST_PAUSE", 0.1)
     space = write_space(tmp_path, SPACE.replace("max_epochs: 3", "max_epochs: 60"))
-    outcome = run_sweep(space, [], "s", RunOptions(tmp_path / "results", cpus=2), shared_server())
+    outcome = run_sweep(space, [], "s", RunOptions(tmp_path / "results", cpus=2))
     assert outcome.outcome == "finished" and not outcome.state.count()["failed"]
     failures = [r.body for r in read_journal(outcome.sweep.paths.journal) if isinstance(r.body, Failed)]
     assert len(failures) > 4 and {body.failure.counts for body in failures} == {False}  # retries: 1, and four trials
@@ -95,13 +95,13 @@ def test_after_ctrl_c_trials_finish_their_epoch_and_the_sweep_can_be_resumed(tmp
 
     settings = ["samples=40", "scheduler.max_epochs=9"]
     options = RunOptions(tmp_path / "results", cpus=1, progress=Pressed)
-    outcome = run_sweep(write_space(tmp_path, SPACE), settings, "s", options, shared_server())
+    outcome = run_sweep(write_space(tmp_path, SPACE), settings, "s", options)
     assert said[0] == ACKNOWLEDGED
     assert outcome.outcome == "interrupted" and len(outcome.state.unfinished()) > 0
     assert not outcome.state.count()["failed"]
     assert outcome.sweep.paths.report.is_file()
     reported = sum(trial.epochs for trial in outcome.state.trials.values())
-    again = resume_sweep("s", RunOptions(tmp_path / "results", cpus=2), shared_server())
+    again = resume_sweep("s", RunOptions(tmp_path / "results", cpus=2))
     assert again.outcome == "finished" and not again.state.count()["failed"]
     assert sum(trial.epochs for trial in again.state.trials.values()) > reported
 
@@ -122,8 +122,8 @@ def test_a_second_ctrl_c_skips_tables_and_report(tmp_path: Path):
             said.append(text)
 
     options = RunOptions(tmp_path / "results", cpus=1, progress=PressedTwice)
-    outcome = run_sweep(write_space(tmp_path, SPACE), ["samples=40"], "s", options, shared_server())
+    outcome = run_sweep(write_space(tmp_path, SPACE), ["samples=40"], "s", options)
     assert said[:2] == [ACKNOWLEDGED, HURRIED] and outcome.outcome == "interrupted"
     assert any("tables and report were skipped" in note for note in outcome.notes)
     assert not outcome.sweep.paths.report.exists()
-    assert resume_sweep("s", RunOptions(tmp_path / "results", cpus=2), shared_server()).outcome == "finished"
+    assert resume_sweep("s", RunOptions(tmp_path / "results", cpus=2)).outcome == "finished"

@@ -87,29 +87,6 @@ def test_wrong_loops_fail_with_a_sentence_each_and_the_others_finish(tmp_path):
     assert (tmp_path / "results" / "wrong" / "sweeper.log").stat().st_size < 2_000_000
 
 
-ALONE = """
-loop: "wrong:Alone"
-scheduler: {name: asha, max_epochs: 4, grace_epochs: 1, reduction_factor: 2}
-samples: 3
-space: {lr: {uniform: [0, 1]}}
-resources: {gpu: 0}
-"""
-
-
-def test_a_loop_without_predictions_has_its_columns_and_nothing_to_recalibrate(tmp_path):
-    (tmp_path / "wrong.py").write_text(WRONG)
-    (tmp_path / "alone.yaml").write_text(ALONE)
-    done = in_process("run", "alone.yaml", "--no-mlflow", "--executor", "local", cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    rows = load("alone", output=tmp_path / "results").rows("SELECT * FROM evaluations WHERE stage = 'end'")
-    assert {(row["split"], row["nll"], row["ece"], row["bleu"]) for row in rows} == {
-        ("val", 0.25, 0.1, 15.0), ("test", 0.25, None, 15.0),
-    }  # fmt: skip
-    again = in_process("recalibrate", "alone", "--method", "vector", cwd=tmp_path)
-    assert again.returncode == 2 and "your own training loop needs the method `predict`" in again.stderr
-    assert in_process("resume", "alone", "--no-mlflow", cwd=tmp_path).returncode == 0
-
-
 KILLED = """
 loop: "looped:Shown"
 scheduler: {name: asha, max_epochs: 9, grace_epochs: 1, reduction_factor: 3}

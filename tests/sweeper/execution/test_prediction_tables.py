@@ -11,14 +11,8 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-import sweeper
 from sweeper.core.errors import SweeperError
 from sweeper.execution.predictions_file import read_predictions
-from sweeper.reporting.first_screen import first_screen
-from sweeper.reporting.summary import posthoc_methods
-from sweeper.results.leaderboard import leaderboard
-from sweeper.results.listing import overview
-from trainables.metrics import evaluate_probabilities
 
 RANDOM = np.random.default_rng(0)
 LOGITS = RANDOM.normal(0, 2, (40, 3)).astype(np.float32)
@@ -156,30 +150,6 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     for name in ("a.pickle", "b.npz", "c.csv", "d.npy", "e.parquet", "f.parquet"):
         with pytest.raises(SweeperError):
             read_predictions(tmp_path / name)
-
-
-def test_a_file_of_one_logit_is_measured_as_two_classes(tmp_path: Path) -> None:
-    """Import scikit-learn's breast cancer data, judged by a logistic regression's one logit."""
-    datasets, linear = pytest.importorskip("sklearn.datasets"), pytest.importorskip("sklearn.linear_model")
-    features, targets = datasets.load_breast_cancer(return_X_y=True)
-    features = (features - features.mean(0)) / features.std(0)
-    model = linear.LogisticRegression(C=1e4, max_iter=5000).fit(features[::3], targets[::3])
-    rest = np.arange(len(targets)) % 3 > 0
-    np.savez(tmp_path / "cancer.npz", logit=model.decision_function(features[rest]), y=targets[rest])
-    done = sweeper.import_(tmp_path / "cancer.npz", set={"evaluation.bootstrap": 0}, output=tmp_path, mlflow=False)
-    (row,) = done.results.rows("SELECT * FROM evaluations WHERE split = 'test'")
-    found = read_predictions(tmp_path / "cancer.npz")
-    rows = found.rows[0, 0, 1]["test"]
-    p = softmax(found.logits[rows].astype(np.float64))
-    assert row["ece"] == pytest.approx(evaluate_probabilities(p, found.targets[rows])["ece"], abs=1e-6)
-    assert row["calibration_slope"] < 1  # trained on few samples without a penalty, it is overconfident
-    with done.results.snapshot() as frozen:
-        (line,) = first_screen(frozen, leaderboard(frozen), overview(frozen)).lines
-        assert posthoc_methods(frozen) is not None
-    assert line.change is not None and line.change.verdict is not None  # over test samples: there is one network
-    low, high = line.change.verdict.interval
-    assert line.change.verdict.seeds == 1 and low < line.change.verdict.estimate < high
-    assert row["posthoc_isotonic_nll"] == row["posthoc_isotonic_nll"] and row["ece_positive"] > 0
 
 
 VAL = np.arange(40) < 15

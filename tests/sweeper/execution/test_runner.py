@@ -3,7 +3,6 @@
 import shutil
 import socket
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,11 +10,10 @@ import pytest
 import yaml
 
 from sweeper.core.errors import SweeperError
-from sweeper.core.ids import SweepPaths
 from sweeper.execution.driver.capacity import RayUnavailable
 from sweeper.execution.driver.executor import executor_named
 from sweeper.execution.options import RunOptions
-from sweeper.execution.runner import chosen_executor, run_sweep, to_continue
+from sweeper.execution.runner import chosen_executor, to_continue
 from sweeper.journal.journal import read_journal
 from sweeper.journal.records import Ended
 from sweeper.space.loading import load_spec
@@ -41,28 +39,6 @@ def test_resume_tells_the_end(tmp_path: Path) -> None:
     assert "starting Ray" not in done.stderr
     assert in_process("resume", "small", "--no-mlflow", cwd=tmp_path).returncode == 0
     assert len(record_names(paths.journal)) == len(records), "once is enough"
-
-
-def test_a_second_interruption(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    def interrupted(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("sweeper.execution.attempt.Attempt.run", interrupted)
-    monkeypatch.setattr("sweeper.execution.runner.early_server", lambda *_: nullcontext())
-    options = RunOptions(tmp_path / "out", executor="ray")
-    with pytest.raises(KeyboardInterrupt):
-        run_sweep(write_space(tmp_path), [], "mine", options)
-    said = capfd.readouterr().err
-    assert f"continue with `sweeper resume mine --output {tmp_path / 'out'}`" in said
-
-
-def test_advice_names_the_output_where_it_has_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert SweepPaths(tmp_path / "results" / "small").in_commands == "small"
-    assert SweepPaths(Path("results/small")).in_commands == "small"
-    assert SweepPaths(tmp_path / "my results" / "small").in_commands == f"small --output '{tmp_path}/my results'"
 
 
 ON_PROCESSORS = Resources(gpu=0)

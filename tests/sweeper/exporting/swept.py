@@ -14,7 +14,6 @@ from search_spaces import FOLDER
 from sweeper.core.ids import SweepPaths
 from sweeper.exporting.program import joint_logits
 from sweeper.results.predictions import PredictionFiles
-from tests.running import sharing_server
 from trainables.models import build_model
 from trainables.posthoc import fit
 
@@ -44,8 +43,7 @@ def swept(folder: Path, name: str, *what: str) -> SweepPaths:
     (folder / f"{name}.yaml").write_text(SPACE % what)
     for own in (FOLDER / "examples").glob("own_*.py"):
         shutil.copy(own, folder)
-    with sharing_server():
-        done = sweeper.run(folder / f"{name}.yaml", output=folder / "results", mlflow=False, executor="local")
+    done = sweeper.run(folder / f"{name}.yaml", output=folder / "results", mlflow=False, executor="local")
     assert done.complete
     return SweepPaths(done.folder)
 

@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -16,15 +15,11 @@ from sweeper.exporting.folder import Exported
 from sweeper.exporting.program import raw_batches
 from sweeper.journal.journal import read_journal
 from sweeper.journal.state import fold
-from sweeper.reporting.status import audit_sweep
 from sweeper.results import load
 from sweeper.results.leaderboard import leaderboard
 from sweeper.scheduling.contenders import unit_of
-from sweeper.storage.sweeps import open_sweep
-from tests.running import shared_server, write_space
-from tests.sweeper.exporting.swept import stored
+from tests.running import write_space
 from trainables.datasets import load_dataset
-from trainables.posthoc import fit
 
 #: With so large a γ, cross-entropy, the line's other end, has the lowest NLL.
 LINE = """
@@ -49,7 +44,7 @@ pytestmark = pytest.mark.integration
 def line(tmp_path_factory: pytest.TempPathFactory) -> SweepPaths:
     folder = tmp_path_factory.mktemp("line")
     options = RunOptions(folder / "results", cpus=2, executor="local")
-    return run_sweep(write_space(folder, LINE), (), "line", options, shared_server()).sweep.paths
+    return run_sweep(write_space(folder, LINE), (), "line", options).sweep.paths
 
 
 @pytest.fixture(scope="module")
@@ -66,21 +61,6 @@ def raw_test() -> torch.Tensor:
 
 def export(paths: SweepPaths, to: Path, **how: object) -> Exported:
     return sweeper.export(paths.name, to, output=paths.root.parent, **how)
-
-
-@pytest.mark.parametrize(
-    ("how", "replicates"),
-    [({}, [1]), ({"trial": "best"}, [1]), ({"replicate": 2}, [2]), ({"replicate": "all"}, [1, 2])],
-)
-def test_the_best_is_exported_with_the_probabilities_that_the_sweep_stored(line, best, tmp_path, how, replicates):
-    done = export(line, tmp_path / "model", **{"trial": best, **how})
-    assert (done.trial, done.replicates, done.again) == (best, replicates, None)
-    parts = stored(line, best, replicates)
-    expected = fit("temperature", *parts["val"])(parts["test"][0])
-    found = sweeper.load_model(done.folder).predict(raw_test())
-    assert np.abs(found.double().numpy() - expected).max() < 1e-5
-    loss = done.description["source"]["configuration"]["loss"]
-    assert loss == {"name": "cross_entropy"} == open_sweep(line.name, line.root.parent).configuration_of(best)["loss"]
 
 
 def test_seeds_whose_weights_are_gone_are_trained_again_bit_for_bit(line, best, tmp_path):
@@ -104,26 +84,12 @@ def test_seeds_whose_weights_are_gone_are_trained_again_bit_for_bit(line, best, 
     assert {path.name for path in line.checkpoints.iterdir()} == kept, "the sweep stays as it was"
 
 
-def test_every_command_knows_a_trial_that_a_line_added(line, best, tmp_path):
-    at = {"output": line.root.parent}
-    assert sweeper.show(line.name, best, **at).json.checkpoints
-    assert sweeper.show(line.name, "best", **at).json == sweeper.show(line.name, best, **at).json
-    sweeper.recalibrate(line.name, method=["focal_temperature", "focal_map"], **at)
-    rows = load(line.root).rows(f"SELECT DISTINCT method FROM recalibrations WHERE trial = '{best}'")
-    assert {row["method"] for row in rows} >= {"focal_temperature"}
-    sweeper.ensemble(line.name, **at), sweeper.conformal(line.name, **at)
-    sweeper.figure(line.name, "learning_curves", tmp_path / "curves.svg", **at)
-    sweeper.report(line.name, **at)
-    assert best in (line.root / "report.html").read_text("utf-8")
-    assert audit_sweep(line.name, line.root.parent)[1] == []
-
-
 def test_seeds_that_a_user_adds_leave_the_best_one_with_weights(tmp_path):
     options = RunOptions(tmp_path / "results", cpus=2, executor="local")
     space = write_space(tmp_path, LINE.replace("which: [gamma]\n", "").replace(", at_most: 3", ""))
-    paths = run_sweep(space, (), "grown", options, shared_server()).sweep.paths
+    paths = run_sweep(space, (), "grown", options).sweep.paths
     grown = RunOptions(tmp_path / "results", cpus=2, executor="local", settings=("replicates=3",))
-    resume_sweep("grown", grown, shared_server())
+    resume_sweep("grown", grown)
     done = export(paths, tmp_path / "model")
     assert done.trial == leaderboard(load(paths.root)).best["trial"] and done.again is None
     assert json.loads((done.folder / "model.json").read_text())["source"]["replicates"] == done.replicates

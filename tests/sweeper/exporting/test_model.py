@@ -96,15 +96,6 @@ def test_what_a_model_cannot_take_is_said_in_a_sentence(module, tmp_path):
         model.predict(Image.new("RGB", (10, 10)))
 
 
-def test_a_network_that_cannot_be_translated_is_named():
-    class Follows(torch.nn.Module):
-        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-            return inputs if inputs.sum() > 0 else -inputs
-
-    with pytest.raises(sweeper.SweeperError, match=r"torch\.export cannot translate the network"):
-        exported_program(CalibratedNetworks([Follows()], None), torch.ones(3, 4))
-
-
 def test_a_network_of_trees_is_refused_without_a_page_of_graphs(capfd):
     """Its loop runs as often as the highest tree is high."""
     trees = torch.zeros(3, 3, 4, dtype=torch.int64)

@@ -1,7 +1,5 @@
 """The ONNX file gives the program's probabilities without torch; what ONNX cannot express is said in a sentence."""
 
-import json
-
 import numpy as np
 import onnxruntime
 import pytest
@@ -10,11 +8,8 @@ import torch
 import sweeper
 from sweeper.core.errors import SweeperError
 from sweeper.exporting import program
-from sweeper.exporting.program import CalibratedNetworks, exported_program, raw_batches, write_onnx
-from tests.running import in_process
-from tests.sweeper.exporting.swept import OWN, calibrated, swept, swept_images
+from sweeper.exporting.program import CalibratedNetworks, exported_program, write_onnx
 from tests.sweeper.exporting.test_program import LAYERS, LOGITS, TARGETS
-from trainables.datasets import load_dataset
 from trainables.models import build_model
 from trainables.posthoc import fit
 
@@ -91,19 +86,3 @@ def test_missing_packages_are_named_before_anything_is_done(tmp_path, monkeypatc
     monkeypatch.setattr(program, "PACKAGES", ("onnx", "no_such_package"))
     with pytest.raises(SweeperError, match="not installed: no_such_package"):
         sweeper.export("no-such-sweep", tmp_path / "model", onnx=True, output=tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("which", ["images", "own"])
-def test_an_export_has_the_sweeps_probabilities_in_onnx(which, tmp_path):
-    paths = swept_images(tmp_path) if which == "images" else swept(tmp_path, "own", *OWN)
-    arguments = ("export", paths.name, "--output", paths.root.parent, "--to", "model", "--onnx", "--replicate", "all")
-    done = in_process(*arguments, cwd=tmp_path)
-    assert done.returncode == 0 and "model.onnx equals the program within" in done.stdout, done.stdout + done.stderr
-    description = json.loads((tmp_path / "model" / "model.json").read_text("utf-8"))
-    dataset = sweeper.load_model(tmp_path / "model").description["source"]["dataset"]
-    raw = next(raw_batches(load_dataset(**dataset), 1000))
-    session = onnxruntime.InferenceSession(str(tmp_path / "model" / "model.onnx"), providers=["CPUExecutionProvider"])
-    found = session.run(None, {"inputs": raw.numpy()})[0]
-    expected = calibrated(paths, description["source"]["trial"], [0, 1])
-    assert found.shape == expected.shape and np.abs(found - expected).max() < 1e-5

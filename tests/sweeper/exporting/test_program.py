@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from sweeper.core.errors import SweeperError
 from sweeper.exporting.program import layer_of
 from trainables.posthoc import POSTHOC, fit
 from trainables.posthoc.focal_map import FocalTemperatureCalibrator, focal_map_of_logits, focal_temperature_layer
@@ -37,8 +36,3 @@ def test_the_focal_map_holds_at_the_ends_of_its_range(gamma):
     found = focal_temperature_layer(calibrator)(torch.from_numpy(logits)).numpy()
     assert np.isfinite(found).all()
     assert np.abs(found - focal_map_of_logits(logits, gamma)).max() < 1e-12
-
-
-def test_a_method_that_torch_cannot_compute_is_refused_in_a_sentence():
-    with pytest.raises(SweeperError, match="isotonic cannot be part of a torch program"):
-        layer_of(fit("isotonic", LOGITS, TARGETS))

@@ -170,9 +170,3 @@ def test_each_report_counts_at_the_share_that_its_process_had(seed: int) -> None
     assert spending.hours() == pytest.approx(seconds / 3600)
     for usual in (0.0, 0.25):
         assert spending.gpu_hours(usual) == pytest.approx((gpu_seconds + unshared * usual) / 3600)
-
-
-def test_a_hundred_hours_on_half_a_card_are_fifty() -> None:
-    spending = Spending()
-    spending.apply(made_record(0, "report", 0.0, {"wall_seconds": 360_000.0, "gpu": 0.5}))
-    assert spending.gpu_hours(usual=0.0625) == pytest.approx(50)

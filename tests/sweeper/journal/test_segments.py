@@ -63,17 +63,6 @@ def test_old_records_are_joined_and_read_the_same(tmp_path):
     assert list(JournalTail(tmp_path).read()) == written
 
 
-def test_a_journal_of_an_older_release_is_joined_when_it_is_continued(tmp_path, monkeypatch):
-    monkeypatch.setattr(segments, "SEALED", 10**9)
-    written = _fill(Journal(tmp_path, durable=False), 36)
-    assert len(os.listdir(tmp_path)) == 36
-    monkeypatch.setattr(segments, "SEALED", 10)
-    journal = Journal(tmp_path, durable=False)
-    assert len(os.listdir(tmp_path)) == 3 + 6
-    written += _fill(journal, 4)
-    assert len(os.listdir(tmp_path)) == 4 and list(read_journal(tmp_path)) == written
-
-
 def test_who_was_killed_before_the_files_were_removed_left_nothing_double(tmp_path):
     written = _fill(Journal(tmp_path, durable=False), 10)
     for record in written[:7]:

@@ -58,13 +58,6 @@ class Script:
         return fold(self.records, configurations)
 
 
-def test_an_empty_journal_is_a_sweep_that_waits():
-    state = fold([], 3)
-    assert (state.attempt, state.sequence, state.started_at, state.outcome) == (0, -1, None, None)
-    assert state.count() == {**dict.fromkeys(state.count(), 0), "waiting": 3}
-    assert state.unfinished() == [0, 1, 2]
-
-
 def test_a_trials_way():
     script = Script().attempt(1).started(2).report(2, 3, kind="continue", rows=[{"epoch": 3}]).report(2, 5)
     trial = script.fold().trials[2]
@@ -73,11 +66,6 @@ def test_a_trials_way():
     trial = script.report(2, 9, "early_stopped", objective=0.7).fold().trials[2]
     assert (trial.status, trial.stop_kind, trial.stop_rung, trial.objective) == ("early_stopped", "stop", 9, 0.7)
     assert trial.decision == Decision("stop", "cutoff", 9)
-
-
-def test_a_completed_trial_was_not_stopped_at_a_rung():
-    trial = Script().attempt(1).started(0).report(0, 27, "completed").fold().trials[0]
-    assert (trial.status, trial.stop_kind, trial.stop_rung, trial.failure) == ("completed", "complete", None, None)
 
 
 def test_a_failed_report_is_an_error():

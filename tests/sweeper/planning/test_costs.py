@@ -78,10 +78,6 @@ def test_what_shares_no_lanes_is_counted(tmp_path):
     assert lane_lines(spec) == ("8 trials share no lanes with other trials",)
 
 
-def test_other_packings_share_no_lanes(tmp_path):
-    assert lane_lines(load_spec(write_space(tmp_path, SPACE % "sequential"))) == ()
-
-
 CIFAR = """
 dataset: {name: cifar10}
 scheduler: {name: none, max_epochs: 350}

@@ -28,7 +28,7 @@ GPU_TRIAL = {"cpu": 1.0, "gpu": 0.25}
 
 
 def _planned(trials: int, hours: tuple[float, float] | None = (8.0, 32.0)) -> Plan:
-    found = Estimate(1e18, {"L4": hours}, {}, "by a test") if hours else None
+    found = Estimate(1e18, {"L4": hours}, "by a test") if hours else None
     return Plan(trials, 1, {1: ONE}, ONE, ONE, 1, None, {}, "", found)
 
 
@@ -92,12 +92,6 @@ def test_cores_take_the_time_measured_here() -> None:
     cluster = _cluster(NodeGroup("cpu", 4, 0, 8, None))
     there = plan_on_cluster(planned, {"cpu": 1.0, "gpu": 0.0}, cluster)
     assert there.hours == pytest.approx((1 + NODE_START_HOURS[0], 3 + NODE_START_HOURS[1]))
-
-
-def test_what_is_not_known_is_said() -> None:
-    there = plan_on_cluster(_planned(4, None), GPU_TRIAL, _cluster(NodeGroup("gpu", 8, 1, 2, "mine")))
-    assert there.hours is None
-    assert there.notes == ("No estimate of hours: the data set's size is unknown without its files",)
 
 
 @pytest.mark.parametrize(

@@ -1,20 +1,17 @@
 """A plan counts what the scheduler will do, and its time follows from measured costs."""
 
 import io
-import json
 
 import numpy as np
 import pytest
-import torch
 from rich.console import Console
 
-from sweeper.planning.costs import class_balance, measure_costs, measured_plan, representatives
-from sweeper.planning.plan import START_SECONDS, Cost, Range, architecture_shares, describe_resources, plan
+from sweeper.planning.costs import measure_costs, measured_plan, representatives
+from sweeper.planning.plan import START_SECONDS, Cost, Range, architecture_shares, plan
 from sweeper.planning.preparation import prepare_dataset
 from sweeper.scheduling.asha import Halving
 from sweeper.scheduling.simulation import simulate_strata
 from sweeper.space.loading import build_spec, load_spec
-from sweeper.space.spec import Resources
 from tests.running import typed
 from tests.sweeper.searches import searched_spec
 from tests.sweeper.small_registries import MINIMAL, REGISTRIES
@@ -75,17 +72,6 @@ def test_max_concurrent_limits_what_runs_at_once():
     assert alone.seconds.mean - START_SECONDS == pytest.approx(2 * (free.seconds.mean - START_SECONDS))
 
 
-def test_large_sweeps_are_scaled():
-    counts = simulate_strata(QUICKSTART_HALVING, 20_000, workers=64, repetitions=5)[1][:, 0]
-    assert set(counts[:, 0]) == {20_000}
-    assert counts[:, 1].mean() == pytest.approx(20_000 / 3, rel=0.05)
-
-
-def test_the_same_plan_every_time():
-    spec = _spec(samples=12, scheduler={"max_epochs": 9, "grace_epochs": 1})
-    assert plan(spec, workers=2) == plan(spec, workers=2)
-
-
 def test_costs_are_weighted_by_the_configurations_that_will_run():
     space = {**MINIMAL["space"], "architecture": {"grid": ["mlp", "resnet8"]}}
     spec = _spec(space=space, scheduler={"name": "none", "max_epochs": 10})
@@ -98,13 +84,6 @@ def test_costs_are_weighted_by_the_configurations_that_will_run():
 def test_representatives_prefer_a_loss_with_two_hessians():
     space = {**MINIMAL["space"], "loss": {"grid": ["cross_entropy", "focal"]}}
     assert representatives(_spec(space=space))["mlp"]["loss"]["name"] == "focal"
-
-
-def test_what_a_reader_sees():
-    found = plan(_spec(samples=9, replicates=2), {"mlp": Cost(0.1, 0.5)}, workers=2, note="measured here")
-    json.dumps(found.to_dict())
-    for words in ("9 × 2 replicates, 2 at a time", "reached by 9 trials", "end, epoch 9", "estimated time", "measured"):
-        assert words in _shown(found)
 
 
 def test_costs_are_measured_on_real_training(monkeypatch):
@@ -145,21 +124,6 @@ def test_an_unavailable_data_set_leaves_the_time_open(monkeypatch, tmp_path):
     assert "download: true" in found.note
 
 
-@pytest.mark.parametrize(
-    ("resources", "said"),
-    [
-        ({"cpu": 1, "gpu": 0}, "1 core, no GPU"),
-        ({"cpu": 2, "gpu": 1}, "2 cores and 1 GPU"),
-        ({"gpu": 0.25}, "1 core and 0.25 of a GPU (4 processes per GPU); doubled after running out of GPU memory"),
-        ({"gpu": 1 / 3}, "1 core and 0.333333 of a GPU (3 processes per GPU); doubled after running out of GPU memory"),
-        ({}, "1 core; on a GPU, the share measured before the first trial"),
-    ],
-)
-def test_the_plan_says_what_a_process_takes(resources, said):
-    assert describe_resources(Resources(**resources)) == said
-    assert plan(_spec(resources=resources), workers=1).takes == said
-
-
 def test_replicates_apart_take_places_of_their_own():
     together = _spec(samples=4, replicates={"count": 5, "packing": "sequential"})
     apart = _spec(samples=4, replicates={"count": 5, "packing": "trials"})
@@ -182,13 +146,6 @@ def test_a_plan_says_who_chooses_and_counts_what_is_not_known_yet():
     (words,) = [said for subject, said in planned.lines() if subject == "searcher"]
     assert words.startswith("optuna: 5 trials at random, then from what was observed")
     assert architecture_shares(searched_spec(2)) == pytest.approx({"mlp": 0.5, "resnet8": 0.5}, abs=0.05)
-
-
-def test_unequal_classes_are_named_with_what_always_predicting_the_largest_gets():
-    said = class_balance(torch.tensor([0] * 60 + [1] * 30), 2)
-    assert "60 training samples of the largest, 30 of the smallest" in said and "accuracy 66.7%" in said
-    assert class_balance(torch.tensor([0, 1, 2] * 20), 3) == ""
-    assert "0 of the smallest" in class_balance(torch.tensor([0, 1] * 20), 3)
 
 
 def test_missing_data_are_an_obstacle_and_the_commands_exit_status(monkeypatch, tmp_path):

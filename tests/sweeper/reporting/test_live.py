@@ -16,12 +16,11 @@ from sweeper.journal.best import best_trials
 from sweeper.journal.records import Decision
 from sweeper.journal.state import ENDED, SweepState, TrialState
 from sweeper.reporting.live import Progress
-from sweeper.reporting.snapshot import Tally, _counted, progress_line
+from sweeper.reporting.snapshot import Tally
 from sweeper.scheduling.asha import Halving
 from tests.sweeper.records import made_record
 
 HALVING = Halving("val_nll", "min", 27, 3, 3)
-COUNTED = _counted(TrialState(configuration=0))
 
 
 def _state(*trials):
@@ -64,10 +63,6 @@ def test_the_time_left_does_not_grow_while_nothing_reports():
     tally = Tally(_state({"status": "running", "epochs": 9}, {}), HALVING)
     first = tally.snapshot(seconds=60, epochs_before=0)
     assert tally.snapshot(seconds=600, epochs_before=0).seconds_left == first.seconds_left > 0
-
-
-def test_a_sweep_without_trials_is_done():
-    assert Tally(_state(), HALVING).snapshot(seconds=0, epochs_before=0).share == 1.0
 
 
 def _plain(state, now):
@@ -146,20 +141,6 @@ def test_what_is_counted_record_by_record_is_what_a_count_of_all_gives(seed, ran
     assert tally.snapshot(seconds=1.0, epochs_before=0) == Tally(state, schedule).snapshot(seconds=1.0, epochs_before=0)
 
 
-def test_a_drawing_looks_at_no_trial_that_has_not_changed(monkeypatch):
-    state, looked = SweepState(50), []
-    progress = Progress(Console(file=io.StringIO()), state, HALVING, str)
-    progress._snapshot()
-    monkeypatch.setattr("sweeper.reporting.snapshot._counted", lambda trial: looked.append(trial) or COUNTED)
-    for _ in range(4):
-        progress._snapshot()
-    assert looked == []
-    state.apply(made_record(0, "started", 0.0, {"configuration": 7, "attempt": 1}))
-    progress._snapshot()
-    progress._snapshot()
-    assert [trial.configuration for trial in looked] == [7]
-
-
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_live_view_names_the_three_best_and_fits(width):
     stream = io.StringIO()
@@ -173,26 +154,6 @@ def test_the_live_view_names_the_three_best_and_fits(width):
     named = [line for line in lines if "val_nll" in line]
     assert [line.partition("after")[0].split()[-1] for line in named] == ["0.2000", "1.2000", "2.2000"]
     assert named[0].startswith("best so far val_nll 0.2000 after 4 epochs: c00000")
-
-
-def test_what_is_said_is_shown_while_tables_are_written():
-    stream = io.StringIO()
-    console = Console(file=stream, force_terminal=True, color_system=None, width=80, height=30)
-    progress = Progress(console, _sweep(), HALVING, str, clock=lambda: 7.0)
-    progress.stage("writing tables and report")
-    progress.say("press Ctrl-C again")
-    console.print(progress._render())
-    assert "writing tables and report …" in stream.getvalue() and "press Ctrl-C again" in stream.getvalue()
-
-
-def test_paused_trials_are_counted_as_such_and_say_how_long_others_may_take():
-    paused = {"status": "waiting", "epochs": 3, "paused": True, "objective": 0.5}
-    state = _state(*([paused] * 8), {"status": "running", "epochs": 3}, {"status": "waiting"})
-    now = Tally(state, HALVING).snapshot(seconds=27.0, epochs_before=0)
-    assert now.counts["paused"] == 8 and now.counts["waiting"] == 1 and now.counts["running"] == 1
-    assert now.rungs[3] == (1, 0), "what is paused at a rung has not passed it"
-    assert now.epochs == 27 and now.epochs_expected == 27 + 3, "the one that waits is expected to pause, too"
-    assert "8 paused" in progress_line(now, "val_nll")
 
 
 CELLS = [
@@ -247,15 +208,3 @@ def test_a_sweep_in_a_notebook(tmp_path, monkeypatch):
     assert not any("\x1b" in str(output) for output in (*planned, *ran[1:], *status))
     assert _text(last) == "True finished 4 report.html\n"
     assert (tmp_path / "results" / "cells" / "sweeper.log").exists()
-
-
-@pytest.mark.integration
-@pytest.mark.timeout(300)
-def test_an_answer_is_shown_once_and_a_fault_is_the_command_lines_sentence(tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[3]))
-    cells = ["import sweeper\nsweeper.spaces()", "sweeper.run('quickstrat')"]
-    answer, fault = [cell.outputs for cell in _run(tmp_path, cells, allow_errors=True).cells]
-    assert [output.output_type for output in answer] == ["execute_result"]
-    assert "\x1b" not in answer[0].data["text/plain"] and "quickstart" in _pages(answer)[0]
-    (error,) = fault
-    assert error.ename == "InvalidSearchSpace" and "cannot read 'quickstrat': No such file" in error.evalue

@@ -1,6 +1,5 @@
 """What a running sweep writes beside its records: the report, chatter in its log, and how long each phase took."""
 
-import shutil
 import subprocess
 import sys
 import time
@@ -12,7 +11,7 @@ import pytest
 from sweeper.core.ids import SweepPaths
 from sweeper.journal.journal import read_journal
 from sweeper.journal.records import Record
-from sweeper.reporting.live import EVERY_SECONDS, PAUSE, WRITE, FreshReport, Timings, process_began
+from sweeper.reporting.live import EVERY_SECONDS, PAUSE, FreshReport, Timings, process_began
 from tests.alive import wait_for_ends
 from tests.patience import patient
 from tests.sweeper.records import made_body, made_record
@@ -67,14 +66,6 @@ def test_a_killed_driver_leaves_no_process_that_writes_an_old_page_later(tmp_pat
         pid = int(driver.stdout.readline())
         driver.kill()
     wait_for_ends(pid)
-
-
-@pytest.mark.integration
-def test_what_its_process_writes_is_the_report(quickstart_folder: Path, tmp_path: Path) -> None:
-    shutil.copytree(quickstart_folder, tmp_path / "quickstart", symlinks=True)
-    (tmp_path / "quickstart" / "report.html").unlink(missing_ok=True)
-    subprocess.run([sys.executable, "-c", WRITE, str(tmp_path / "quickstart")], check=True, timeout=patient(60))
-    assert (tmp_path / "quickstart" / "report.html").is_file()
 
 
 CHATTERING = """

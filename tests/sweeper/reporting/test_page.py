@@ -20,7 +20,6 @@ from sweeper.core.errors import SweeperError
 from sweeper.core.labels import duration
 from sweeper.journal.reasons import row_text
 from sweeper.reporting.figures import report_figures
-from sweeper.reporting.figures.base import SHAPES
 from sweeper.reporting.figures.curvature_and_calibration import calibration_against_trace
 from sweeper.reporting.figures.drawing import json_text
 from sweeper.reporting.html import PACKED_FROM, data_script, pretty
@@ -121,23 +120,6 @@ def test_the_counts_are_those_of_the_tables(page: Page, quickstart_folder: Path)
         assert f"{sum(kinds == 'stop')} of {len(kinds)} at rung {rung:.0f}" in counts
 
 
-def test_curvature_points_are_the_means_of_the_replicates(page: Page, quickstart_folder: Path) -> None:
-    column = "hessian_training_lambda_max"
-    focal = means(quickstart_folder, "val", [column]).query("config_loss_name == 'focal'")
-    *_, circles = layers(page.data["curvature-against-gamma-0"], "point")
-    drawn = {row["trial"]: (row["gamma"], row[column]) for row in circles["data"]["values"]}
-    assert drawn == {trial: pytest.approx((row.config_loss_gamma, row[column])) for trial, row in focal.iterrows()}
-
-
-def test_finished_and_stopped_trials_have_different_markers(page: Page, quickstart_folder: Path) -> None:
-    last = means(quickstart_folder, "val", ["ece"])
-    drawn = marks(page.data["calibration-against-trace-1"], "point")
-    assert {row["status"] for row in drawn} == {"completed", "early_stopped"}
-    assert SHAPES["completed"] != SHAPES["early_stopped"]
-    for row in drawn:
-        assert (row["status"], row["ece"]) == (last.status[row["trial"]], pytest.approx(last.ece[row["trial"]]))
-
-
 def test_the_rank_correlations_are_scipys(grid: Page, gamma_folder: Path) -> None:
     columns = {"training": "training loss’s Hessian", "cross_entropy": "cross-entropy’s"}
     focal = means(gamma_folder, "val", [f"hessian_{loss}_lambda_max" for loss in columns])
@@ -203,14 +185,6 @@ def test_reliability_after_temperature_has_the_recorded_calibration_error(page: 
     score, miscalibration, discrimination, uncertainty = map(float, re.findall(sentence, section)[1])
     assert uncertainty == pytest.approx(accuracy * (1 - accuracy), rel=0.06)
     assert score == pytest.approx(miscalibration - discrimination + uncertainty, abs=0.01)
-
-
-def test_learning_curves_have_the_rungs_and_the_means(page: Page, quickstart_folder: Path) -> None:
-    plot = page.data["learning-curves-0"]
-    assert [row["at"] for row in marks(plot, "rule")] == [3, 9]
-    expected = frame(quickstart_folder, "epochs").groupby(["trial", "epoch"]).val_nll.mean().to_dict()
-    drawn = {(row["trial"], row["epoch"]): row["val_nll"] for row in marks(plot, "line")}
-    assert drawn == {key: pytest.approx(value) for key, value in expected.items()}
 
 
 def test_the_tables_hold_every_decision_trial_and_failure(page: Page, quickstart_folder: Path) -> None:

@@ -1,6 +1,7 @@
 """The first screen in words and in terminals of different widths: one test a sentence."""
 
 import io
+import itertools
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,6 +38,9 @@ from sweeper.results.leaderboard import Goal
 from tests.sweeper.reporting.test_first_screen import shared_screen
 from tests.sweeper.reporting.test_page import Page, squeezed
 
+#: A mean and the one that it is compared with, of each verdict.
+VALUES = {WORSE: (0.056, 0.020), BETTER: (0.010, 0.033), SAME: (0.019, 0.0197), OPEN: (0.020, 0.018)}
+
 
 def judgement(after: float, before: float, code: str, largest: float = 0.0049, **lacks: object) -> Judgement:
     change = after - before
@@ -67,17 +71,23 @@ ANSWER = Answer(
 )  # fmt: skip
 
 
-def test_decided() -> None:
-    decided = replace(ANSWER, state=DECIDED, command="", fresh=True)
-    assert lead(decided) == (
-        "Use cross_entropy on resnet8: test ECE 0.013 ± 0.004, validation NLL 0.047. "
-        "Every other finalist is worse (90 % sure, 3 fresh seeds each)."
+@pytest.mark.parametrize("state", [DECIDED, NEARLY_DECIDED, NOT_DECIDED, NOT_JUDGED, ALONE, UNFINISHED])
+@pytest.mark.parametrize("change", [LEADER.change, judgement(0.012, 0.040, BETTER)])
+def test_every_state_names_the_leader_with_its_numbers(state: str, change: Judgement) -> None:
+    answer = replace(ANSWER, state=state, leader=replace(LEADER, change=change), fresh=state == DECIDED)
+    text = lead(
+        replace(answer, questions=(replace(LOSS, unknown=("selective_risk",)), NETWORK), place="label noise 0.1")
     )
-    assert remedy(decided) == ""
-    left_out = replace(LOSS, unknown=("selective_risk",))
-    assert lead(replace(decided, questions=(left_out,))).endswith(
-        " selective_risk was not trained to the end, so not compared."
-    )
+    ece = change.means[0 if change.code == BETTER else 1]
+    numbers = [f"{ece:.3f}", "0.047"] if state != UNFINISHED else ["27"]
+    for part in ("cross_entropy", "resnet8", "label noise 0.1", *numbers):
+        assert part in text, text
+    assert ("30 %" in text) == (state in (NEARLY_DECIDED, NOT_DECIDED)) and "{" not in text
+    assert ("selective_risk" in text) == (state == DECIDED), text
+    for trainings, parts in ((9, ("9", "25 s")), (0, ())):
+        advice = remedy(replace(answer, trainings=trainings))
+        assert all(part in advice for part in (*parts, f"`{ANSWER.command}`"))
+    assert remedy(replace(answer, command="")) == ""
 
 
 def test_equal_within_the_margin() -> None:
@@ -88,26 +98,6 @@ def test_equal_within_the_margin() -> None:
     assert "same" in words_of(FirstScreen((equal,), "", ()))
 
 
-def test_nearly_decided() -> None:
-    assert lead(ANSWER) == (
-        "Use cross_entropy on resnet8: at most 30 % worse than the best finalist (test ECE 0.013 ± 0.004, validation "
-        "NLL 0.047). cross_entropy beats focal; inverse_focal may be as good; resnet8 beats mlp."
-    )
-    assert remedy(ANSWER) == "About 9 more trainings (25 s) may settle it: `sweeper resume s --set replicates=6`."
-
-
-def test_not_decided() -> None:
-    assert lead(replace(ANSWER, state=NOT_DECIDED, most_lost=0.66)) == (
-        "Not decided. cross_entropy on resnet8 leads, but could be 66 % worse than the best finalist "
-        "(test ECE 0.013 ± 0.004, validation NLL 0.047). cross_entropy beats focal; inverse_focal may be as good; "
-        "resnet8 beats mlp."
-    )
-    points = replace(ANSWER, state=NOT_DECIDED, most_lost=0.021, relative=False)
-    assert "could be 0.021 worse" in lead(points)
-    assert lead(replace(points, most_lost=0.0)).startswith("Not decided. cross_entropy on resnet8 leads (test ECE ")
-    assert remedy(replace(ANSWER, trainings=0)).startswith("More seeds may settle it: `")
-
-
 def test_a_cost_that_says_nothing_is_no_recommendation() -> None:
     for lost, relative, bounded in ((0.66, True, True), (4.45, True, False), (4.45, False, True), (None, True, False)):
         answer = replace(ANSWER, state=NOT_DECIDED, most_lost=lost, relative=relative)
@@ -115,35 +105,15 @@ def test_a_cost_that_says_nothing_is_no_recommendation() -> None:
         assert bounded or lost is None or "%" not in lead(answer)
 
 
-def test_what_cannot_be_judged() -> None:
-    assert lead(replace(ANSWER, state=NOT_JUDGED, seeds=1)).startswith("One seed each: no difference can be judged. ")
-    assert lead(replace(ANSWER, state=NOT_JUDGED)).startswith("All seeds of each finalist have the same value: no ")
-    assert lead(replace(ANSWER, state=ALONE)).startswith("Use cross_entropy on resnet8, the only finalist: test ECE")
-    unfinished = lead(replace(ANSWER, state=UNFINISHED, running=True, place="label noise 0.1"))
-    assert unfinished.startswith(
-        "At label noise 0.1: So far: None was trained to the end. cross_entropy on resnet8 leads at epoch 27: "
-    )
-
-
-def test_temperature_scaling_is_part_of_the_advice_where_it_lowers_the_ece() -> None:
-    leader = replace(LEADER, change=judgement(0.012, 0.040, BETTER))
-    assert "test ECE 0.012 ± 0.003 after temperature scaling, " in lead(replace(ANSWER, leader=leader))
-
-
-def test_two_losses() -> None:
-    def two(before: Judgement, after: Judgement) -> str:
-        rival = replace(RIVAL, loss="focal", setting="γ 3")
-        return lead(replace(ANSWER, between=(rival, LEADER, before, after))).partition(" Use ")[0]
-
-    raised, alike = judgement(0.056, 0.020, WORSE), judgement(0.019, 0.0197, SAME, 0.0069)
-    open_one = judgement(0.02, 0.018, OPEN, limited_by=SEEDS, seeds_needed=7)
-    assert two(raised, alike) == (
-        "Against cross_entropy, focal γ 3 raises test ECE by 0.036 before temperature scaling and changes it by no "
-        "more than 0.007 after it."
-    )
-    assert "focal γ 3 may raise or lower test ECE (−0.002 … +0.006) before" in two(open_one, alike)
-    assert two(alike, open_one).endswith("and may raise or lower it (−0.002 … +0.006) after it.")
-    assert two(judgement(0.01, 0.02, BETTER), raised).endswith("and raises it by 0.036 after it.")
+@pytest.mark.parametrize("codes", itertools.product([WORSE, BETTER, SAME, OPEN], repeat=2))
+def test_of_two_losses_both_changes_are_told_with_their_numbers(codes: tuple[str, str]) -> None:
+    before, after = (judgement(*VALUES[code], code) for code in codes)
+    rival = replace(RIVAL, loss="focal", setting="γ 3")
+    text = lead(replace(ANSWER, between=(rival, LEADER, before, after))).partition(" Use ")[0]
+    assert "cross_entropy" in text and "focal γ 3" in text
+    for code, (value, reference) in ((code, VALUES[code]) for code in codes):
+        shown = {SAME: "0.005", OPEN: f"{value - reference + 0.004:.3f}"}
+        assert shown.get(code, f"{abs(value - reference):.3f}") in text, text
 
 
 def test_cells() -> None:
@@ -201,15 +171,6 @@ def test_the_page_begins_with_the_sentence_and_a_row_for_each_finalist(quickstar
             assert all(squeezed(part) in summary for part in vars(cells(one, answer)).values())
             assert squeezed(one.words) in summary and one.trial in summary
     assert text.index('<p class="lead">') < text.index('finalists" tabindex') < text.index('<section class="tiles"')
-
-
-def test_no_number_is_cut_in_80_columns_however_much_is_lacking() -> None:
-    lacks = judgement(0.019, 0.020, OPEN, limited_by=SEEDS, seeds_needed=13)
-    lines = (LEADER, replace(RIVAL, loss="selective_risk", change=lacks), MLP)
-    console = Console(width=80, file=io.StringIO())
-    console.print(terminal(FirstScreen((replace(ANSWER, lines=lines),), "", ())))
-    text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "open: +10 seeds" in text and "0.020 → 0.019" in text and "…" not in text
 
 
 def used(line: Line, before: float, after: float, standing: str) -> Line:

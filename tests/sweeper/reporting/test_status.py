@@ -150,13 +150,6 @@ def test_ctrl_c_ends_watching_alone():
         assert watch(look, 1.0, Console(file=io.StringIO(), force_terminal=terminal)) is None
 
 
-def test_on_a_terminal_the_panel_is_redrawn():
-    stream = io.StringIO()
-    looks = _looks("one", "two")
-    watch(looks.__next__, 1.0, Console(file=stream, force_terminal=True, width=80), sleep=lambda seconds: None)
-    assert "one" in stream.getvalue() and "two" in stream.getvalue() and "\x1b[" in stream.getvalue()
-
-
 def test_the_command_watches_one_sweep_or_all_and_says_how_it_ended(driven):
     finished = Script().attempt(1)
     for index in range(6):

@@ -4,15 +4,13 @@ import functools
 import io
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
-import duckdb
 import pandas as pd
 import pytest
 from rich.console import Console
 
 from sweeper.core.labels import describe
-from sweeper.reporting.summary import failure_lines, packing_lines, summary
+from sweeper.reporting.summary import failure_lines, summary
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard, varying_columns
 from tests.sweeper.held import held
@@ -31,16 +29,6 @@ def final_nll(folder: Path) -> pd.DataFrame:
     """Mean and standard deviation of the last validation NLL of each trial that ran to the end, best first."""
     values = last(folder, "val").query("status == 'completed'").groupby("trial").nll
     return values.agg(["mean", "std"]).sort_values("mean")
-
-
-def test_the_leaderboard_orders_finished_trials_by_the_mean_of_their_replicates(quickstart_folder: Path) -> None:
-    board = leaderboard(held(quickstart_folder))
-    expected = final_nll(quickstart_folder)
-    assert [row["trial"] for row in board.finished] == [*expected.index]
-    for row, values in zip(board.finished, expected.to_numpy(), strict=True):
-        assert (row["judged"], row["judged_sd"]) == pytest.approx(values) and row["replicates"] == 2
-    statuses = [row["status"] for row in board.rows]
-    assert statuses == sorted(statuses, key=lambda status: status != "completed")
 
 
 def test_only_what_varies_is_named(quickstart_folder: Path, gamma_folder: Path) -> None:
@@ -89,13 +77,3 @@ def test_the_summary_names_the_reason_of_each_failure_once(quickstart_folder: Pa
     others = {1: "", 2: " and 1 other"}.get(len(failed), f" and {len(failed) - 1} others")
     assert line == f"failed: {first}{others}: {failed[first]}", "they differ in the epoch alone"
     assert line in " ".join(printed(quickstart_folder).split())
-
-
-def test_the_summary_says_how_replicates_shared_processes(quickstart_folder: Path) -> None:
-    assert packing_lines(held(quickstart_folder)) == [], "one after another, as usual"
-    packing = "CASE WHEN n < 3 THEN 'lanes' WHEN n < 5 THEN 'sequential' END AS packing"
-    with duckdb.connect() as tables:
-        tables.execute(f"CREATE TABLE trials AS SELECT n AS trial, r, {packing} FROM range(6) t(n), range(2) s(r)")
-        counted = SimpleNamespace(rows=lambda sql: tables.execute(sql).to_arrow_table().to_pylist())
-        said = packing_lines(counted)  # type: ignore[arg-type]
-    assert said == ["replicates ran as lanes in 3 trials, sequentially in 2 trials"]

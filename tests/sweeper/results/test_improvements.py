@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import sweeper
-from sweeper.core.errors import SweeperError
 from sweeper.results import load
 from sweeper.results.estimators import Scored
 from sweeper.results.improvements import Gain, gain, mean_gain
@@ -61,11 +60,6 @@ def test_sweeps_of_different_data_are_averaged_and_those_of_one_data_set_count_o
     assert brier["over, own"] == brier["again, own"] and mean.n == 2
     assert mean.value == pytest.approx((brier["over, own"].value + brier["right, own"].value) / 2)
     assert "mean over data sets" in repr(compared) and "temperature" in repr(compared)
-
-
-def test_without_a_second_side_only_methods_can_be_compared(place: Path) -> None:
-    with pytest.raises(SweeperError, match="or give --by posthoc"):
-        sweeper.compare("over", output=place)
 
 
 def share(intervals: list[tuple[float, float]], value: float) -> float:

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from sweeper.core.errors import SweeperError
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard, searched
 from sweeper.results.listing import TOP, TrialsTable, best_trials, cell, listed, usual_headings
@@ -58,15 +57,6 @@ def test_columns_are_chosen_by_name_and_rows_sorted_by_one(quickstart_folder: Pa
     assert known == sorted(known) and gammas[len(known) :] == [None] * (len(gammas) - len(known)) and known
     (heading,) = listed(results, ["optimizer_lr"]).headings
     assert {len(cell(board, row, heading).lstrip("0.").replace(".", "")) for row in board.rows} <= {1, 2, 3, 4}
-
-
-def test_an_unknown_column_is_refused_with_the_nearest(quickstart_folder: Path) -> None:
-    results = held(quickstart_folder)
-    with pytest.raises(SweeperError, match="there is no column 'test_eec'") as raised:
-        listed(results, ["test_eec"])
-    assert "did you mean 'test_ece'?" in str(raised.value)
-    with pytest.raises(SweeperError, match="there is no column 'nothing'"):
-        listed(results, sort="-nothing")
 
 
 def test_as_data_every_row_is_there_unrounded(quickstart_folder: Path, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pyarrow.dataset as ds
@@ -11,8 +10,6 @@ import pytest
 from rich.console import Console
 
 from sweeper.core.errors import SweeperError
-from sweeper.reporting.figures.ensembles import draw_ensembles
-from sweeper.reporting.html import write_figure
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
 from sweeper.results.predictions import finished_members
@@ -27,7 +24,6 @@ from sweeper.results.predictive import (
     conformal_sets,
     conformal_view,
     ensembles,
-    ensembles_view,
     greedy_members,
     guarantee,
     too_few,
@@ -97,18 +93,6 @@ def test_every_row_is_found_again_by_hand(sweep: Results) -> None:
     assert found[SINGLE, 1, NONE].metrics == found[GREEDY, 1, NONE].metrics
 
 
-def test_it_is_shown_and_drawn(sweep: Results, tmp_path: Path) -> None:
-    rows = ensembles(sweep, size=3)
-    console = Console(width=200, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
-    console.print(ensembles_view(rows))
-    text = console.export_text()
-    assert text.count(GREEDY) >= 9 and "validation data select" in text and SINGLE in text
-    write_figure(draw_ensembles(rows), tmp_path / "p.html")
-    assert "greedy, temperature after" in (tmp_path / "p.html").read_text()
-    with pytest.raises(SweeperError, match="another path"):
-        write_figure(draw_ensembles(rows), tmp_path / "absent" / "p.html")
-
-
 def test_a_network_that_takes_no_temperature_is_named(sweep: Results, monkeypatch: pytest.MonkeyPatch) -> None:
     (first, *others) = finished_members(sweep, 4)
     spoiled = replace(first, logits={**first.logits, "val": np.full_like(first.logits["val"], np.nan)})
@@ -175,10 +159,3 @@ def test_more_coverage_takes_larger_sets_and_classes_held_for_want_of_samples_ar
     console.print(conformal_view(tight))
     text = console.export_text()
     assert text.count("per class") == 4 and "Warning: every set by" in text and tight.trial in text
-
-
-def test_bad_input_is_refused_in_a_sentence(conformal_sweep: Results) -> None:
-    with pytest.raises(SweeperError, match="outside"):
-        conformal_sets(conformal_sweep, alpha=1.5)
-    with pytest.raises(SweeperError, match="did you mean 'temperature'"):
-        conformal_sets(conformal_sweep, method="temprature")

@@ -69,9 +69,3 @@ def test_its_number_will_do_and_another_name_is_refused(quickstart_folder: Path)
     assert "c00000 … c00047" in str(raised.value)
     with pytest.raises(SweeperError, match="no trial '99'"):
         trial_facts(Results(quickstart_folder), "99")
-
-
-def test_a_trial_that_waits_can_be_looked_at(live_folder: Path) -> None:
-    waiting = frame(live_folder, "trials").query("status == 'waiting'").iloc[0]
-    text = printed(live_folder, waiting["trial"])
-    assert "waiting" in text and "no decision yet" in text and "not evaluated yet" in text

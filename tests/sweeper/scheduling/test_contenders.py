@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from sweeper.core.domains import Interval
+from sweeper.core.domains.loguniform import LogUniform
+from sweeper.core.domains.uniform import Uniform
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import FIRST_ADDED, ReplicateSeeds
 from sweeper.journal.records import Added, AddedSeed, Attempt, Body, Decision, Drawn, Record, Reported
@@ -204,5 +205,5 @@ def test_every_round_follows_from_the_records_before_it() -> None:
 
 
 def test_values_are_spread_over_a_domain() -> None:
-    assert spread(Interval("uniform", 0.0, 6.0), [0.9], 2) == [5.0, 3.0]
-    assert spread(Interval("loguniform", 1e-3, 1e3), [0.0, 900.0], 1) == [0.01]
+    assert spread(Uniform(0.0, 6.0), [0.9], 2) == [5.0, 3.0]
+    assert spread(LogUniform(1e-3, 1e3), [0.0, 900.0], 1) == [0.01]

@@ -7,11 +7,9 @@ import numpy as np
 import pytest
 
 from sweeper.journal.records import Decision
-from sweeper.results import load
 from sweeper.scheduling.base import decide
 from sweeper.scheduling.median_stopping import MedianStopping
 from sweeper.scheduling.simulation import simulate_strata
-from tests.running import in_process
 from tests.sweeper.scheduling.journals import MEDIAN, played
 
 
@@ -61,31 +59,6 @@ def test_rungs_begin_with_the_grace_epochs_and_end_with_the_last():
     assert MedianStopping("val_nll", "min", 27, 9).rungs == (9, 18, 27), "as far apart as the first is from the start"
     assert MedianStopping("val_nll", "min", 5, 5).rungs == (5,)
     assert MedianStopping("val_nll", "min", 5, 9).rungs == (5,)
-
-
-SPACE = """\
-dataset: digits
-scheduler: {name: median_stopping, max_epochs: 6, grace_epochs: 1, interval_epochs: 2, min_competitors: 2}
-samples: 8
-space:
-  loss: cross_entropy
-  architecture: {name: mlp, width: 16}
-  optimizer: {name: sgd, lr: {loguniform: [0.0001, 0.3]}}
-evaluation: {posthoc: [], curvature: false, bootstrap: 0}
-"""
-
-
-@pytest.mark.slow
-def test_a_sweep_on_ray_stops_trials_and_its_decisions_are_recomputed(tmp_path):
-    (tmp_path / "median.yaml").write_text(SPACE)
-    run = in_process("run", "median.yaml", "--no-mlflow", cwd=tmp_path)
-    assert run.returncode == 0, run.stdout + run.stderr
-    audited = in_process("status", "median", "--audit", cwd=tmp_path)
-    assert audited.returncode == 0 and "decisions recomputed from the records before them, 0 differ" in audited.stdout
-    rows = load("median", tmp_path / "results").rows("SELECT rung, kind, cutoff FROM decisions")
-    assert {row["rung"] for row in rows} == {1, 3, 5, 6}
-    assert {"stop", "continue", "complete"} == {row["kind"] for row in rows}
-    assert all(row["cutoff"] is not None for row in rows if row["kind"] == "stop")
 
 
 def test_a_plan_follows_from_the_rule():

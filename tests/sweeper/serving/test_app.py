@@ -7,13 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.api.exports import serve
-from sweeper.core.errors import SweeperError
 from sweeper.journal.journal import Journal
-from sweeper.serving.app import MOST_ROWS, listen
+from sweeper.serving.app import MOST_ROWS
 from sweeper.serving.board import LIVE, PageContent, make_page, page_content, page_file
 from tests.patience import patient
-from tests.remote.services import BUCKET, s3_server
 from tests.running import SPACE, sweeper
 from tests.sweeper.journal.test_state import Script
 from tests.sweeper.reporting.browser import chromium
@@ -160,11 +157,6 @@ def test_nothing_can_be_written(server: Served, path):
     assert server.ask(path, "POST", "verb=stop").status in (404, 405)
 
 
-def test_a_port_that_is_taken_is_said(tmp_path):
-    with listen(0) as taken, pytest.raises(SweeperError, match="cannot listen on"):
-        serve(output=tmp_path, port=taken.getsockname()[1])
-
-
 def test_a_page_has_a_place_for_what_is_live_and_says_its_answers(sweeps, tmp_path, monkeypatch):
     monkeypatch.setenv("SWEEPER_CACHE", str(tmp_path))
     output, name = str(sweeps.output), "tables"
@@ -212,23 +204,3 @@ def test_a_sweep_in_a_browser(tmp_path: Path) -> None:
 
     with served(output, tmp_path / "cache") as up:
         asyncio.run(look(up.address))
-
-
-@pytest.mark.integration
-def test_sweeps_in_a_store_are_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "small.yaml").write_text(SPACE)
-    (tmp_path / "s3").mkdir()
-    monkeypatch.setenv("SWEEPER_CACHE", str(tmp_path / "cache"))  # a driver's folder there would take the name
-    with s3_server(tmp_path / "s3") as environment:
-        for key, value in environment.items():
-            monkeypatch.setenv(key, value)
-        output = f"s3://{BUCKET}/far"
-        settings = ("--set", "samples=3", "--set", "replicates=1")
-        sweeper("run", tmp_path / "small.yaml", "--output", output, "--no-mlflow", *settings, cwd=tmp_path)
-        with served(output, tmp_path / "cache") as up:
-            up.wait_for("/", "3 of 3", 60)
-            page = up.wait_for("/sweeps/small/", 'id="manifest"', 120)
-            assert "finished" in page
-            assert up.ask("/sweeps/small/trials/0").status == 200
-            assert "c00002" in up.ask("/sweeps/small/rows/trials.csv").text
-            assert up.ask("/sweeps/none/").status == 404

@@ -9,19 +9,9 @@ from rich.console import Console
 
 from search_spaces import packaged_files
 from sweeper.core.errors import SweeperError
-from sweeper.space.catalogue import (
-    KINDS,
-    components_table,
-    list_components,
-    list_spaces,
-    spaces_table,
-    template,
-    valid_text,
-    value_text,
-)
+from sweeper.space.catalogue import KINDS, components_table, list_components, list_spaces, template, value_text
 from sweeper.space.configurations import configurations
 from sweeper.space.loading import load_spec
-from tests.sweeper.small_registries import REGISTRIES
 
 
 def test_every_shipped_file_is_listed_with_its_question():
@@ -39,28 +29,6 @@ def test_every_component_that_exists_is_listed_with_its_ranges_as_they_are(kind)
     assert all(value_text(h.default) for component in components for h in component.hyperparameters)
     assert kind != "datasets" or "required" in text
     assert kind != "losses" or ("(0, 1]" in text and "[0, inf)" in text), "square brackets are not markup"
-
-
-def test_hyperparameters_in_words():
-    coverage = REGISTRIES.losses["selective_risk"].hyperparameters[0]
-    assert (coverage.name, valid_text(coverage), value_text(coverage.default)) == ("coverage", "(0, 1]", "0.8")
-    assert valid_text(REGISTRIES.optimizers["sgd"].hyperparameter("milestones")) == "list of numbers in [0, inf)"
-    assert valid_text(REGISTRIES.architectures["mlp"].hyperparameter("width")) == "whole number in [1, inf)"
-
-
-def test_names_of_search_spaces_are_whole_enough_to_paste():
-    console = Console(width=80, record=True, file=io.StringIO())
-    console.print(spaces_table())
-    first = [line.split(" ", 1)[0] for line in console.export_text().splitlines()]
-    assert set(list_spaces()) <= set(first)
-
-
-def test_the_usual_template_is_a_valid_search_space(tmp_path: Path) -> None:
-    file = tmp_path / "mine.yaml"
-    file.write_text(template())
-    spec = load_spec(file)
-    assert {c["loss"]["name"] for c in configurations(spec)} == {"cross_entropy", "focal"}
-    assert "gamma: " in file.read_text() and "# " in file.read_text()
 
 
 def test_a_question_becomes_a_grid(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Options of the data set as part of the space: columns, strata, data, rehearsals, faults."""
+"""Options of the data set as part of the space: columns, strata, data, faults."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from sweeper.results.leaderboard import varying_columns
 from sweeper.space.components import variants
 from sweeper.space.configurations import column_types, configurations
 from sweeper.space.loading import build_spec, load_spec
-from tests.running import shared_server, write_space
+from tests.running import write_space
 from trainables.datasets import load_dataset
 from trainables.datasets.sharing import content_key
 from trainables.training import Replicate
@@ -44,12 +44,6 @@ def test_the_axis_is_a_hyperparameter_and_the_first_value_the_sweeps_own(tmp_pat
     assert again == spec and again.resolved() == spec.resolved()
 
 
-def test_without_axes_nothing_changes(tmp_path: Path) -> None:
-    spec = load_spec(write_space(tmp_path, SPACE), ["dataset.label_noise=0.2"])
-    assert "dataset" not in spec.space.nodes and "dataset" not in configurations(spec)[0]
-    assert variants(spec.space) == [] and data_keys(spec) is None
-
-
 def test_every_data_set_is_loaded_once_a_node_and_known_by_its_contents(tmp_path: Path) -> None:
     spec = load_spec(write_space(tmp_path, SPACE))
     named = variants(spec.space)
@@ -65,7 +59,7 @@ def test_every_data_set_is_loaded_once_a_node_and_known_by_its_contents(tmp_path
 @pytest.mark.integration
 def test_trials_train_on_their_data_and_equal_those_of_a_sweep_on_it_alone(tmp_path: Path) -> None:
     options = RunOptions(tmp_path / "results", cpus=2)
-    both = run_sweep(write_space(tmp_path, SPACE), [], "both", options, shared_server())
+    both = run_sweep(write_space(tmp_path, SPACE), [], "both", options)
     assert both.outcome == "finished" and not both.state.count()["failed"]
     results = load(both.sweep.paths.root)
     assert varying_columns(results) == ("config_loss_name", "config_dataset_label_noise")
@@ -78,17 +72,14 @@ def test_trials_train_on_their_data_and_equal_those_of_a_sweep_on_it_alone(tmp_p
         alone = Replicate(values, seed=row["seed"], dataset=data, max_epochs=2)
         alone.train_epoch()
         assert alone.train_epoch()["train_loss"] == row["train_loss"]
-    assert resume_sweep("both", options, shared_server()).outcome == "finished"
+    assert resume_sweep("both", options).outcome == "finished"
 
 
-def test_strata_and_a_rehearsal_take_the_axis(tmp_path: Path) -> None:
+def test_strata_take_the_axis(tmp_path: Path) -> None:
     settings = ["scheduler={name: asha, max_epochs: 9, grace_epochs: 3, within: [dataset.label_noise]}", "samples=6"]
     spec = load_spec(write_space(tmp_path, SPACE), settings)
     stratum = spec.schedule
     assert getattr(stratum, "within", None) == ("dataset.label_noise",) or "label_noise" in str(stratum)
-    rehearsed = load_spec(write_space(tmp_path, SPACE), [], rehearse=True)
-    assert {c["dataset"]["label_noise"] for c in configurations(rehearsed)} == {0.0, 0.2}
-    assert {c["dataset"]["name"] for c in configurations(rehearsed)} == {rehearsed.dataset["name"]}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from sweeper.core.domains import Uniforms, at_grid_point, draw, every_value, grid_size, parse, plain, random_sizes
+from sweeper.core.domains.tree import Uniforms, at_grid_point, draw, every_value, grid_size, parse, plain, random_sizes
 from sweeper.core.errors import InvalidSearchSpace
 from sweeper.core.ids import config_hash, flatten_configuration
 from sweeper.core.schemas import record_batch

@@ -36,7 +36,7 @@ def _shifted(missing: bool = False) -> DataSet:
 
 @pytest.fixture
 def shifted(monkeypatch: pytest.MonkeyPatch) -> None:
-    component = DataSetComponent("shifted_digits", _shifted, splits=(*SPLITS, "shifted"), stand_in={"size": 8})
+    component = DataSetComponent("shifted_digits", _shifted, splits=(*SPLITS, "shifted"))
     monkeypatch.setitem(DATASETS._components, "shifted_digits", component)
 
 
@@ -67,14 +67,6 @@ def test_a_data_set_names_its_further_splits_and_must_have_them() -> None:
     )
     with pytest.raises(InvalidSearchSpace, match=r"evaluation\.splits\[2\]: the data set has no split 'shifted'"):
         prepare_dataset(spec)
-
-
-@pytest.mark.usefixtures("shifted")
-def test_a_rehearsal_leaves_out_what_its_stand_in_lacks() -> None:
-    values = {**VALUES, "dataset": "shifted_digits", "evaluation": {"splits": ["val", "test", "shifted"]}}
-    spec = load_spec(values, rehearse=True)
-    assert spec.evaluation.splits == ["val", "test"]
-    assert "nothing is measured on shifted, which the stand-in lacks" in spec.rehearsed
 
 
 def test_a_data_set_of_ones_own_is_checked_when_it_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,16 +133,6 @@ def test_other_data_are_looked_at_before_anything_is_trained() -> None:
         prepare_dataset(spec)
     with pytest.raises(InvalidSearchSpace, match=r"evaluation\.splits\[2\]: digits cannot be corrupted"):
         prepare_dataset(spec_of("test", {"corrupted": {"kinds": ["fog"]}}, dataset="digits"))
-
-
-def test_a_rehearsal_measures_less_of_what_needs_no_download() -> None:
-    values = {**VALUES, "dataset": "cifar10"}
-    splits = ["test", {"corrupted": {"folder": "/CIFAR-10-C"}}, {"other": {"dataset": "svhn"}}]
-    spec = load_spec({**values, "evaluation": {"splits": splits}}, rehearse=True)
-    corrupted, other = spec.evaluation.shifts
-    assert len(corrupted["kinds"]) == 2 and "folder" not in corrupted and corrupted["severities"] == [1, 5]
-    assert corrupted["samples"] == other["samples"] == 100 and other["dataset"]["name"] == "digits_stand_in"
-    assert any("corrupted data of 100 samples" in sentence for sentence in spec.rehearsed)
 
 
 def test_a_plan_names_a_large_share_of_shifts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

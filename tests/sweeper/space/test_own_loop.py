@@ -93,13 +93,10 @@ def test_what_goes_only_with_our_loop_is_declined_in_a_sentence_each():
         assert f"{what} needs the built-in training loop" in said
 
 
-def test_a_file_that_says_what_is_smaller_is_rehearsed():
-    with pytest.raises(InvalidSearchSpace, match="write its changes under `rehearsal`"):
-        load_spec(SPACE, rehearse=True)
-    smaller = load_spec({**SPACE, "rehearsal": {"space": {"sizes": [8]}}}, rehearse=True)
+def test_a_loop_is_rehearsed():
+    smaller = load_spec({**SPACE, "rehearsal": {"space.sizes": [8], "scheduler.max_epochs": 4}}, rehearse=True)
     assert (smaller.scheduler.max_epochs, smaller.dataset) == (4, {"name": "own"}) and smaller.is_rehearsal
     assert {tuple(each["sizes"]) for each in configurations(smaller)} == {(8,)}
-    assert "needs the built-in training loop" not in faults({**SPACE, "rehearsal": {"samples": 0}})
 
 
 def test_wrong_names_are_faults():

@@ -86,11 +86,3 @@ def test_a_mistake_is_refused_by_both(path: tuple[str, ...], value: Any, valid: 
     assert not valid.is_valid(values)
     with pytest.raises(InvalidSearchSpace):
         build_spec(values)
-
-
-def test_keys_are_explained(valid: Draft7Validator) -> None:
-    keys = valid.schema["properties"]
-    assert all(keys[key].get("description") for key in ("loop", "samples", "retries", "hang_timeout"))
-    optimizer = valid.schema["$defs"]["optimizer"]["anyOf"][0]["anyOf"]
-    sgd = next(each for each in optimizer if each.get("properties", {}).get("name") == {"const": "sgd"})
-    assert sgd["description"] and sgd["properties"]["momentum"]["default"] == 0.9

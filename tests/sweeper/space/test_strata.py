@@ -67,12 +67,6 @@ def test_the_number_of_samples_that_suffices_is_named():
         assert bool(size_faults(too_few.model_copy(update={"samples": samples}))) is small
 
 
-def test_a_rehearsal_has_strata_as_small_as_they_come():
-    spec = load_spec(SPACE, rehearse=True)
-    assert spec.scheduler.settings["within"] == ["architecture", "loss"]
-    assert size_faults(spec) == []
-
-
 def test_sizes_are_exact_where_configurations_follow_from_the_space():
     assert stratum_sizes(load_spec(SPACE)) == {
         "mlp, cross_entropy": 5,

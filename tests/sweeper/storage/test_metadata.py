@@ -14,7 +14,7 @@ import yaml
 from sweeper.core.errors import SweeperError
 from sweeper.space.loading import build_spec
 from sweeper.storage import metadata
-from sweeper.storage.metadata import PACKAGES, build_manifest, hardware, read_manifest, read_specification
+from sweeper.storage.metadata import PACKAGES, build_manifest, read_manifest, read_specification
 from tests.sweeper.held import held
 from tests.sweeper.small_registries import MINIMAL, REGISTRIES
 
@@ -126,12 +126,6 @@ def test_environment_variables_are_not_in_it(spec, monkeypatch):
     assert "hunter2" not in json.dumps(build_manifest(spec, {}))
 
 
-def test_the_machine():
-    found = hardware()
-    assert found["cores"] == len(os.sched_getaffinity(0))
-    assert found["memory_gib"] > 0 and found["processor"] and isinstance(found["gpus"], list)
-
-
 @pytest.mark.parametrize("error", [FileNotFoundError("git"), metadata.subprocess.CalledProcessError(128, "git")])
 def test_outside_a_repository_there_is_no_commit(monkeypatch, error):
     def fail(*arguments, **options):
@@ -139,7 +133,3 @@ def test_outside_a_repository_there_is_no_commit(monkeypatch, error):
 
     monkeypatch.setattr(metadata.subprocess, "run", fail)
     assert metadata._git_commit() is None
-
-
-def test_a_package_that_is_not_installed_has_no_version():
-    assert metadata._version("there-is-no-such-package") is None

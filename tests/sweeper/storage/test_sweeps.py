@@ -68,12 +68,6 @@ def test_a_taken_stem_gets_a_number(spec, tmp_path):
     assert [_create(spec, tmp_path).name for _ in range(3)] == ["small", "small-2", "small-3"]
 
 
-def test_an_explicit_name_that_is_taken_offers_resume(spec, tmp_path):
-    _create(spec, tmp_path, "mine")
-    with pytest.raises(SweeperError, match=r"'mine' is taken(.|\n)*sweeper resume mine"):
-        _create(spec, tmp_path, "mine")
-
-
 @pytest.mark.parametrize("name", ["", "..", "a/b", "/tmp/x", ".hidden", "-x", "x" * 101, "a b"])
 def test_a_name_cannot_escape_the_output_folder(spec, tmp_path, name):
     with pytest.raises(SweeperError, match="is not a valid sweep name"):
@@ -136,14 +130,6 @@ def test_an_output_that_is_a_file_is_a_clear_error(spec, tmp_path, kind):
         _create(spec, tmp_path / "out" / ("" if kind == "file" else "deeper"))
 
 
-def test_a_sweep_that_is_not_there_names_the_nearest(spec, tmp_path):
-    _create(spec, tmp_path)
-    with pytest.raises(SweeperError, match=r"no sweep 'smal'(.|\n)*did you mean 'small'"):
-        open_sweep("smal", tmp_path)
-    with pytest.raises(SweeperError, match="sweeper run"):
-        open_sweep("any", tmp_path / "empty")
-
-
 @pytest.mark.parametrize(
     "content", [b"dataset: {name: [", b"\xff\xfe\x00", b"", b"- a list", b"dataset: {name: digits}"]
 )
@@ -152,12 +138,6 @@ def test_a_damaged_space_is_a_clear_error(spec, tmp_path, content):
     sweep.paths.sweep_file.write_bytes(content)
     with pytest.raises(SweeperError, match=r"sweep\.yaml"):
         open_sweep("small", tmp_path)
-
-
-def test_a_sweep_of_tables_alone_cannot_be_opened(tmp_path):
-    (tmp_path / "bare" / "tables").mkdir(parents=True)
-    with pytest.raises(SweeperError, match=r"has no sweep\.yaml"):
-        open_sweep("bare", tmp_path)
 
 
 Edit = Callable[[dict[str, Any]], object]
@@ -209,14 +189,6 @@ def test_a_change_of_what_is_measured_is_named_and_refused(sweep: Sweep, edit: E
     if path != "samples":  # that many trials are not even there to be audited
         _, differences = audit_sweep(sweep.name, sweep.paths.root.parent)
         assert any(path in difference for difference in differences)
-
-
-def test_several_changes_are_named_at_once_with_both_values(sweep: Sweep) -> None:
-    opened = after(sweep, lambda v: v.update(seed=4, objective={"metric": "val_ece", "mode": "min"}))
-    assert {fault.path: fault.rule for fault in edited(opened)} == {
-        "seed": "it is 4, but the sweep was started with 3",
-        "objective.metric": 'it is "val_ece", but the sweep was started with "val_nll"',
-    }
 
 
 @pytest.mark.parametrize(

@@ -66,11 +66,6 @@ def test_paths_of_a_tracker_become_absolute(tmp_path: Path, monkeypatch: pytest.
     assert tracker_for("results", "tensorboard:runs") == f"tensorboard:{tmp_path}/runs"
 
 
-def test_commands_of_mlflow_refuse_another_tracker(tmp_path: Path) -> None:
-    with pytest.raises(SweeperError, match="TensorBoard"):
-        mlflow_of(started(tmp_path, "tensorboard:"))
-
-
 def test_a_run_and_an_import_keep_what_they_were_started_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     manifests = []
     monkeypatch.setattr("sweeper.execution.runner.drive", lambda sweep, *rest: manifests.append(sweep.paths.manifest))

@@ -168,17 +168,3 @@ def test_a_linear_loss_has_no_curvature(reference):
     for lane, found in zip(held, measure_lanes(held, *data, settings=settings), strict=True):
         assert found["training"][0]["lambda_max"] == 0
         assert_equal(found, one_by_one(lane, data, settings))
-
-
-def test_empty():
-    assert measure_lanes([], torch.zeros(1, 2), torch.zeros(1, dtype=torch.long), settings=CurvatureSettings()) == []
-
-
-def test_is_a_network_of_layers_alone():
-    class Other(nn.Sequential):
-        def forward(self, inputs):
-            return super().forward(inputs) * 2
-
-    held = [Lane(Other(nn.Linear(2, 2)), {"training": cross_entropy}, 0)] * 2
-    data = torch.randn(4, 2), torch.tensor([0, 1, 0, 1])
-    assert measure_lanes(held, *data, settings=CurvatureSettings()) == [None, None]

@@ -87,16 +87,3 @@ def test_every_loss_is_decided_and_right(name):
     loss = build_loss(name)
     share = second_derivatives._disagreement(network(nn.Tanh()).double(), inputs, targets, loss)
     assert share is not None and share < 1e-4
-
-
-def test_a_kind_is_compared_once_and_only_with_a_function_of_its_own(monkeypatch):
-    compared = []
-    disagreement = second_derivatives._disagreement
-    monkeypatch.setattr(second_derivatives, "_disagreement", lambda *of: compared.append(of) or disagreement(*of))
-    own = penalised(Square)
-    for loss in (own, own, cross_entropy):
-        second_derivatives.require_second_derivatives(network(nn.ReLU()), *data(), loss)
-    assert len(compared) == 1
-    second_derivatives.require_second_derivatives(network(nn.Tanh()), *data(), own)
-    second_derivatives.require_second_derivatives(network(Squares(Square)), *data(), cross_entropy)
-    assert len(compared) == 3

@@ -6,8 +6,9 @@ import pytest
 
 from sweeper.core.columns import evaluation_columns
 from sweeper.core.labels import label
+from tests.trainables.registered import register
 from trainables.curvature import CURVATURE_FIELDS, CurvatureSettings
-from trainables.curvature.statistics.base import STATISTICS, Statistic, headline_columns, statistic_of
+from trainables.curvature.statistics.base import STATISTICS, Statistic, headline_columns
 
 
 def test_every_statistic_of_both_losses_is_a_column():
@@ -19,27 +20,9 @@ def test_every_statistic_of_both_losses_is_a_column():
 
 def test_a_new_headline_is_shown_under_its_label(monkeypatch):
     condition = Statistic("condition", lambda found: 1.0, label="κ", headline=True)
-    monkeypatch.setitem(STATISTICS._components, "condition", condition)
+    register(monkeypatch, STATISTICS, "condition", condition)
     assert headline_columns()[2::3] == ("hessian_cross_entropy_condition", "hessian_training_condition")
     assert label("hessian_training_condition") == "training κ"
-
-
-@pytest.mark.parametrize(
-    ("column", "words"),
-    [
-        ("hessian_cross_entropy_lambda_max", "cross-entropy λ_max"),
-        ("hessian_training_trace", "training Tr(H)"),
-        ("hessian_training_trace_se", "training error of Tr(H)"),
-        ("hessian_unavailable", "hessian unavailable"),
-    ],
-)
-def test_labels(column, words):
-    assert label(column) == words
-
-
-def test_every_statistic_says_what_it_is():
-    assert all(isinstance(each, Statistic) and each.label and each.summary for each in STATISTICS.built_in())
-    assert statistic_of("hessian_training_samples")[1].counted and not statistic_of("hessian_training_trace")[1].counted
 
 
 def test_further_groups_are_columns_only_where_they_are_asked_for():

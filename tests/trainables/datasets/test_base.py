@@ -42,12 +42,6 @@ def test_a_tenth_of_each_class_leaves_validation_whole():
     assert np.array_equal(train, thinned(held_out(targets, "stratified")[0], targets, 0.1, 42))
 
 
-def test_hashes_tell_order_and_borders_apart():
-    assert hash_of_splits(np.array([1, 2]), np.array([3])) != hash_of_splits(np.array([1]), np.array([2, 3]))
-    assert hash_of_splits(np.array([1, 2])) != hash_of_splits(np.array([2, 1]))
-    assert hash_of_splits(np.array([1, 2], np.int32)) == hash_of_splits(np.array([1, 2], np.int64))
-
-
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize(("share", "classes"), [(0.0, 10), (0.1, 10), (0.5, 3), (0.3, 2)])
 def test_exactly_the_share_is_flipped_to_another_class(share: float, classes: int, seed: int) -> None:
@@ -55,12 +49,6 @@ def test_exactly_the_share_is_flipped_to_another_class(share: float, classes: in
     flipped = flip_labels(labels, share, classes, seed)
     assert (flipped != labels).sum() == round(1000 * share)
     assert flipped.min() >= 0 and flipped.max() < classes
-
-
-def test_every_other_class_is_equally_likely() -> None:
-    flipped = flip_labels(np.zeros(30_000, np.int64), 1.0, 4)
-    shares = np.bincount(flipped, minlength=4) / 30_000
-    assert shares[0] == 0 and np.allclose(shares[1:], 1 / 3, atol=0.01)  # standard error 0.0027
 
 
 @pytest.mark.parametrize("name", ["digits", "digits_stand_in"])
@@ -141,15 +129,6 @@ def test_crop_and_flip_equals_one_image_at_a_time(seed, black):
     for image, draw, result in zip(images, draws.tolist(), changed, strict=True):
         expected = crop_one(image.numpy(), *draw, 4, np.broadcast_to(np.float32(black), (3,)))
         np.testing.assert_allclose(result.numpy(), expected, atol=1e-6)
-
-
-def test_draws_cover_every_shift_and_half_the_mirrorings():
-    draws = CropAndFlip(padding=4).draw(20_000, generator(0))
-    assert draws[:, :2].unique().tolist() == list(range(9))
-    counts = torch.bincount(draws[:, 0])
-    assert counts.min() > 20_000 / 9 * 0.9 and counts.max() < 20_000 / 9 * 1.1
-    assert abs(float(draws[:, 2].double().mean()) - 0.5) < 0.02
-    assert CropAndFlip(flip=False).draw(100, generator(0))[:, 2].sum() == 0
 
 
 def test_training_batches_are_augmented_then_prepared():

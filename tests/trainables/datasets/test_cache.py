@@ -8,7 +8,7 @@ import zipfile
 import pytest
 import torch
 
-from trainables.datasets.cache import DataSetUnavailableError, Source, data_folder, extracted, fetch, prepared, unpack
+from trainables.datasets.cache import DataSetUnavailableError, Source, extracted, fetch, prepared, unpack
 
 CONTENT = bytes(range(256)) * 2000
 
@@ -117,18 +117,6 @@ def test_many_processes_of_a_node_download_once(tmp_path, server):
     for thread in threads:
         thread.join()
     assert server.starts == [0]
-
-
-def test_the_folder_comes_from_option_then_environment(tmp_path, monkeypatch):
-    assert data_folder() == tmp_path / "data" and data_folder("/data").as_posix() == "/data"
-    monkeypatch.delenv("SWEEPER_DATA")
-    assert data_folder().parts[-2:] == (".cache", "calibration-sweeper")
-
-
-def test_a_folder_that_cannot_be_made_is_named(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(DataSetUnavailableError, match="SWEEPER_DATA"):
-        fetch(source_of("http://127.0.0.1:9/"), tmp_path / "file" / "sub", download=True)
 
 
 def archive_of(tmp_path, kind):

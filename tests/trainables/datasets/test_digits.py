@@ -1,6 +1,4 @@
 import gzip
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -34,24 +32,6 @@ def test_splits_are_disjoint_complete_stratified_and_pinned():
         assert max(shares) - min(shares) < 0.005
 
 
-def test_inputs_are_standardised_float_images():
-    data = load_dataset("digits")
-    assert data.input_shape == (1, 8, 8) and data.classes == 10
-    for split in (data.train, data.val, data.test):
-        assert split.inputs.shape[1:] == (1, 8, 8) and split.inputs.dtype == torch.float32
-        assert split.inputs.is_contiguous() and split.targets.dtype == torch.int64
-    assert abs(float(data.train.inputs.mean())) < 1e-5
-    assert abs(float(data.train.inputs.std()) - 1) < 1e-3
-
-
-def test_loading_imports_neither_scikit_learn_nor_torchvision():
-    program = (
-        "import sys; from trainables.datasets import load_dataset; load_dataset('digits');"
-        "assert not {'sklearn', 'torchvision', 'scipy', 'timm', 'ray'} & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
-
-
 @pytest.mark.parametrize("damage", ["truncated", "not_gzip", "wrong_columns", "wrong_values"])
 def test_broken_files_are_named(tmp_path, damage):
     path = tmp_path / "digits.csv.gz"
@@ -66,12 +46,6 @@ def test_broken_files_are_named(tmp_path, damage):
     path.write_bytes(content)
     with pytest.raises(DataSetUnavailableError, match=r"digits\.csv\.gz.*reinstall"):
         module.read_digits(path)
-
-
-def test_a_missing_package_is_named(monkeypatch):
-    monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(DataSetUnavailableError, match="scikit-learn"):
-        module.digits_file()
 
 
 def test_enlarged_digits_keep_the_split_and_show_the_same_digits():

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -10,23 +9,6 @@ from trainables.datasets import load_dataset
 from trainables.datasets.digits import FIRST_WORD, SHADES, VOCABULARY, digit_arrays
 from trainables.models import build_for
 from trainables.training.loop import Replicate
-
-FORMS: list[tuple[dict[str, Any], tuple[int, ...]]] = [
-    ({}, (3, 32, 32)),
-    ({"channels": 1, "size": 28}, (1, 28, 28)),
-    ({"form": "tokens"}, (64,)),
-    ({"form": "trees", "classes": 2}, (31, 4)),
-]
-
-
-@pytest.mark.parametrize(("options", "shape"), FORMS)
-def test_shapes_sizes_and_classes(options: dict[str, Any], shape: tuple[int, ...]) -> None:
-    data = load_dataset("digits_stand_in", **options)
-    assert data.input_shape == shape == tuple(data.train.select(torch.arange(2))[0].shape[1:])
-    assert (len(data.train), len(data.val), len(data.test)) == (256, 128, 128)
-    _, digits, parts = digit_arrays()
-    for split, part in zip((data.train, data.val, data.test), parts, strict=True):
-        assert np.array_equal(split.targets.numpy(), digits[part[: len(split)]] % data.classes)
 
 
 def test_every_word_names_its_place_and_shade() -> None:

@@ -41,15 +41,6 @@ def load(tmp_path, monkeypatch):
     return loaded
 
 
-def test_images_and_classes_are_read(tmp_path, load):
-    arrays = write_files(tmp_path)
-    data = load()
-    assert (len(data.train), len(data.val), len(data.test)) == (90, 10, 20)
-    assert data.input_shape == (1, 28, 28) and data.classes == 10
-    assert torch.equal(data.test.inputs[:, 0], torch.from_numpy(arrays["test_images"]))
-    assert data.test.targets.tolist() == arrays["test_labels"].tolist()
-
-
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [

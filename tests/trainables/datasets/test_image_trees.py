@@ -1,14 +1,11 @@
 """Tiny-ImageNet's folder tree, and folders of the user's own images."""
 
 import shutil
-from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from tests.trainables.small_data import source_of
 from trainables.datasets import DataSetUnavailableError, load_dataset, tiny_imagenet as module
 from trainables.datasets.base import DATASETS
 
@@ -61,13 +58,6 @@ def test_tiny_imagenet_holds_out_as_many_images_as_asked(tmp_path):
     assert (size({"held_out": 0.05}).train, size({"held_out": 0.05}).val) == (95_000, 5_000)
 
 
-def test_tiny_imagenets_archive_is_unpacked(tmp_path, monkeypatch):
-    write_tiny(tmp_path / "made")
-    archive = shutil.make_archive(str(tmp_path / "tiny"), "zip", tmp_path / "made")
-    monkeypatch.setattr(module, "SOURCE", source_of(Path(archive)))
-    assert len(module.load_tiny_imagenet(download=True).test) == 3
-
-
 IMAGE, ANNOTATIONS = "train/n01/images/n01_0.JPEG", "val/val_annotations.txt"
 
 
@@ -88,11 +78,6 @@ def test_a_broken_tree_is_named(tmp_path, damage, sentence):
     damage(write_tiny(tmp_path / "data"))
     with pytest.raises(DataSetUnavailableError, match=sentence):
         load_dataset("tiny_imagenet", folder=str(tmp_path / "data"))
-
-
-def test_a_missing_tree_names_its_address(tmp_path):
-    with pytest.raises(DataSetUnavailableError, match=r"tiny-imagenet-200\.zip.*download: true"):
-        load_dataset("tiny_imagenet")
 
 
 def write_folder(folder, counts=(20, 30), side=(40, 60)):
@@ -131,11 +116,3 @@ def test_an_unsuitable_folder_is_named(tmp_path, damage, sentence):
     options = {"validation_fraction": 0.5, "test_fraction": 0.6} if damage == "too few" else {}
     with pytest.raises(DataSetUnavailableError, match=sentence):
         load_dataset("image_folder", folder=str(root), **options)
-
-
-def test_decoding_happens_once_a_node(tmp_path, monkeypatch):
-    write_folder(tmp_path / "own")
-    first = load_dataset("image_folder", folder=str(tmp_path / "own"))
-    monkeypatch.setattr("trainables.datasets.image_files.decode_image", None)
-    again = load_dataset("image_folder", folder=str(tmp_path / "own"))
-    assert torch.equal(first.train.inputs, again.train.inputs) and np.array_equal(first.split_hash, again.split_hash)

@@ -1,11 +1,7 @@
-import tarfile
-import zipfile
-
 import numpy as np
 import pytest
 import torch
 
-from tests.trainables.small_data import source_of
 from trainables.datasets import DataSetUnavailableError, load_dataset, newsgroups as module
 from trainables.datasets.base import hash_of_splits
 from trainables.datasets.raw_inputs import padded_ids, words_of
@@ -39,19 +35,6 @@ def test_messages_are_read_as_the_released_code_does(tmp_path):
     inputs = torch.cat([data.train.inputs, data.val.inputs, data.test.inputs])
     assert inputs.max() < 30 and inputs.min() == 0 and (inputs[:, 0] == 0).all() and (inputs[:, -1] > 0).any()
     assert load_dataset("newsgroups20", folder=str(tmp_path / "data"), length=10, vocabulary=30).split_hash
-
-
-def test_the_published_archive_is_unpacked(tmp_path, monkeypatch):
-    tree = write_messages(tmp_path / "made")
-    inner = tmp_path / module.INNER_ARCHIVE
-    with tarfile.open(inner, "w:gz") as file:
-        file.add(tree, module.MEMBER)
-    outer = tmp_path / "twenty_newsgroups.zip"
-    with zipfile.ZipFile(outer, "w") as file:
-        file.write(inner, inner.name)
-        file.writestr("mini_newsgroups.tar.gz", "not needed")
-    monkeypatch.setattr(module, "SOURCE", source_of(outer))
-    assert len(module.load_newsgroups(download=True).test) == 12
 
 
 def test_the_published_split_is_pinned(monkeypatch):

@@ -11,13 +11,10 @@ import pyarrow.parquet
 import pytest
 import torch
 from sklearn import datasets as sklearn_datasets
-from sklearn.linear_model import LogisticRegression
-from sklearn.preprocessing import StandardScaler
 
 from sweeper.planning.preparation import describe_data_file, prepare_dataset
 from sweeper.space.loading import load_spec
 from trainables.datasets import DataSet, load_dataset
-from trainables.datasets.base import DATASETS
 from trainables.datasets.cache import DataSetUnavailableError
 from trainables.datasets.own_tables import describe_file
 
@@ -104,15 +101,6 @@ def test_texts_are_words_of_the_training_rows(tmp_path):
     data = load_dataset("text_table", file=str(tmp_path / "r.parquet"), text="review", target="stars", length=6)
     assert data.vocabulary == 20_000 and data.train.inputs.shape == (24, 6) and data.class_names == ("0", "1")
     assert (data.test.inputs[:, :-4] == 0).all(), "a word that only a test text has is unknown"
-
-
-def test_what_is_found_is_said_in_a_sentence(file):
-    component = DATASETS["table"]
-    assert component.describe is describe_file
-    defaults = {h.name: h.default for h in component.hyperparameters if h.default is not None}
-    said = describe_file(defaults | {"name": "table", "file": str(file)} | options())
-    assert "200 rows (120 train, 40 val, 40 test); outcome: ill 40, well 160; 10 features of 5 columns" in said
-    assert said.endswith("(2 plain numbers, age of which 10 are missing, ward one of 4, smokes one of 2)")
 
 
 @pytest.mark.parametrize(
@@ -234,17 +222,6 @@ def test_a_column_that_gives_the_target_away_is_warned_of(tmp_path, column, warn
     said = describe_file(dict(FOUND, file=str(tmp_path / "t.parquet"), target="y"))
     assert ("; warning: n alone tells y" in said) == warned
     assert not loaded(tmp_path, drop=["n"], **columns).notes
-
-
-@pytest.mark.parametrize("name", ["breast_cancer", "wine"])
-def test_scikit_learns_tables_train_as_well_as_there(name, tmp_path):
-    bunch = getattr(sklearn_datasets, f"load_{name}")(as_frame=True)
-    bunch.frame.to_parquet(tmp_path / "data.parquet")
-    data = load_dataset("table", file=str(tmp_path / "data.parquet"), target="target")
-    assert data.classes == len(bunch.target_names) and data.input_shape == (bunch.data.shape[1],)
-    train, test = ((split.inputs.numpy(), split.targets.numpy()) for split in (data.train, data.test))
-    assert np.allclose(train[0], StandardScaler().fit_transform(train[0]), atol=1e-5)
-    assert LogisticRegression(max_iter=500).fit(*train).score(*test) > 0.9
 
 
 def test_a_torch_data_set_is_one_in_a_line():

@@ -1,9 +1,6 @@
-import zipfile
-
 import pytest
 import torch
 
-from tests.trainables.small_data import source_of
 from trainables.datasets import DataSetUnavailableError, load_dataset, sentiment as module
 from trainables.datasets.base import DATASETS
 from trainables.models import build_for, fit_fault
@@ -52,24 +49,6 @@ def test_words_are_sequences_with_unknown_ones_marked(tmp_path):
     assert data.input_shape == (4,) and data.val.inputs[0].tolist()[:3] == [0, 0, 1]
     leaves = trees.train.inputs[2][trees.train.inputs[2][:, 3] == 0][:, 0]
     assert data.train.inputs[2].tolist() == leaves.tolist()
-
-
-def test_phrases_join_training_only(tmp_path):
-    write_trees(tmp_path)
-    data = load_dataset("sst2", folder=str(tmp_path), phrases=True)
-    # the sentences, and: (4 's good) (4 good) (3 good) (3 A lovely film) (4 lovely film) (3 lovely)
-    assert sorted(data.train.targets.tolist()) == [0] + [1] * 8
-    assert len(data.val) == 1 and len(data.test) == 2
-
-
-def test_the_archive_is_checked_and_unpacked(tmp_path, monkeypatch):
-    trees = write_trees(tmp_path / "made")
-    archive = tmp_path / "trainDevTestTrees_PTB.zip"
-    with zipfile.ZipFile(archive, "w") as file:
-        for name in module.FILES:
-            file.write(trees / name, f"trees/{name}")
-    monkeypatch.setattr(module, "SOURCE", source_of(archive))
-    assert len(module.load_sst2(download=True).train) == 3
 
 
 @pytest.mark.parametrize(

@@ -32,13 +32,6 @@ def test_streamed_batches_are_the_same(augmented, batch_size):
     assert torch.equal(split.select(chosen)[0], streamed.select(chosen)[0])
 
 
-def test_inputs_stay_where_they_are_and_targets_move():
-    moved = images(20).to("meta", streamed=True)
-    assert moved.train.inputs.device.type == "cpu" and moved.train.targets.device.type == "meta"
-    assert moved.train.prepare(moved.train.inputs[:2]).device.type == "meta"
-    assert images(20).nbytes == 3 * 20 * (3 * 4 * 4 + 8)
-
-
 def test_work_runs_ahead_in_order_and_not_further():
     begun = []
 
@@ -61,14 +54,6 @@ def test_an_error_of_the_thread_is_raised_and_leaving_early_ends_it():
     assert next(results) == 0
     results.close()
     assert threading.active_count() == before
-
-
-def test_what_is_taken_is_sent_in_order():
-    inputs = torch.randint(0, 200, (21, 3, 4), dtype=torch.uint8)
-    rows = torch.randperm(21).split(6)
-    found = [*sent(lambda chosen: inputs.index_select(0, chosen), rows, torch.device("cpu"))]
-    assert len(found) == 4
-    assert all(torch.equal(batch, inputs[chosen]) for batch, chosen in zip(found, rows, strict=True))
 
 
 @pytest.mark.gpu

@@ -54,8 +54,3 @@ def test_broken_files_are_named(tmp_path, monkeypatch, changes, cut, sentence):
     train.write_bytes(b"other")
     with pytest.raises(DataSetUnavailableError, match="sha256 is"):
         module.load_svhn(folder=str(tmp_path))
-
-
-def test_missing_files_name_the_published_address(tmp_path):
-    with pytest.raises(DataSetUnavailableError, match=r"train_32x32\.mat.*ufldl\.stanford\.edu"):
-        module.load_svhn(folder=str(tmp_path))

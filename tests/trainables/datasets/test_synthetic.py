@@ -37,12 +37,6 @@ def test_the_plane_problem_flips_its_share(flipped):
     assert float((by_position != data.test.targets).double().mean()) < flipped + 0.03
 
 
-def test_draws_follow_the_seed():
-    one, same, other = (load_dataset("mukhoti_linear", seed=seed) for seed in (1, 1, 2))
-    assert torch.equal(one.train.inputs, same.train.inputs) and one.split_hash == same.split_hash
-    assert not torch.equal(one.train.inputs, other.train.inputs) and one.split_hash != other.split_hash
-
-
 def test_a_linear_classifier_without_bias_reaches_the_bayes_error():
     from trainables.models import build_model
 

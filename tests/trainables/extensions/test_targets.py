@@ -216,12 +216,6 @@ def test_what_cannot_be_used_is_one_sentence_with_the_users_line(own, name, said
     assert name not in LOSSES
 
 
-def test_an_optimizer_cannot_be_ones_own():
-    from trainables.training.recipe import OPTIMIZERS
-
-    assert "your own optimizer is not supported" in (OPTIMIZERS.fault("torch.optim:SGD") or "")
-
-
 def test_a_file_that_is_reopened_imports_nothing(own):
     own("loud", "raise RuntimeError('imported')\n")
     with importing_nothing():

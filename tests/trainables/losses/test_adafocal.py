@@ -34,19 +34,6 @@ def test_equals_reference(reference, smoothing):
     reference.check_gradient(loss, range(4))
 
 
-def test_starts_as_focal_loss_with_gamma_one(reference):
-    logits, targets = reference.batch(4)
-    assert build_loss("adafocal")(logits, targets) == build_loss("focal", gamma=1.0)(logits, targets)
-
-
-def test_known_sequence_of_gamma_at_gap_minus_one_half():
-    gamma, seen = torch.tensor([1.0], dtype=torch.float64), []
-    for _ in range(5):
-        gamma = updated_gammas(gamma, 1.0, torch.tensor([-0.5], dtype=torch.float64))
-        seen.append(round(gamma.item(), 3))
-    assert seen == [0.607, 0.368, 0.223, -0.2, -0.330]
-
-
 def test_gamma_is_clipped_and_flips_back():
     one = torch.ones(1, dtype=torch.float64)
     assert updated_gammas(19 * one, 1.0, 0.9 * one).item() == 20.0

@@ -38,27 +38,12 @@ def test_lies_between_0_and_1(name, seed, classes, scale):
     assert ((scores >= 0) & (scores <= 1)).all()
 
 
-def test_ends_of_the_scale():
-    uniform, certain = torch.zeros(1, 10), torch.tensor([[1e4] + [0.0] * 9])
-    assert [confidence_score(name, certain).item() for name in SCORE_NAMES] == [1.0, 1.0, 1.0]
-    assert [round(confidence_score(name, uniform).item(), 6) for name in SCORE_NAMES] == [0.1, 0.0, 0.0]
-
-
 def test_the_softmax_is_applied_once():
     logits = torch.tensor([[2.0, 0.0, -1.0]])
     log_p = torch.log_softmax(logits, -1)
     for name in SCORE_NAMES:
         assert confidence_score(name, logits) == score_from_log_probabilities(name, log_p)
     assert confidence_score("msp", logits).item() == pytest.approx(0.8438, abs=1e-4)
-
-
-def test_half_precision_is_widened_and_gradients_are_finite():
-    for name in SCORE_NAMES:
-        logits = torch.tensor([[1e4, -1e4, 0.0], [1.0, 0.5, 0.0]], dtype=torch.bfloat16, requires_grad=True)
-        scores = confidence_score(name, logits)
-        assert scores.dtype == torch.float32
-        scores.sum().backward()
-        assert logits.grad.isfinite().all()
 
 
 def test_unknown_names_are_refused():

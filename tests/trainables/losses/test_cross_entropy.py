@@ -64,15 +64,6 @@ def test_uniform_label_smoothing_is_torchs_own(reference):
         torch.testing.assert_close(own, torchs, rtol=1e-12, atol=1e-12)
 
 
-def test_the_two_forms_agree_at_epsilon_alpha_k_over_k_minus_1(reference):
-    for seed in range(8):
-        logits, targets = reference.batch(seed)
-        classes = logits.shape[-1]
-        others = build_loss("label_smoothing", alpha=0.1, form="others")(logits, targets)
-        uniform = build_loss("label_smoothing", alpha=0.1 * classes / (classes - 1), form="uniform")(logits, targets)
-        torch.testing.assert_close(others, uniform, rtol=1e-12, atol=1e-12)
-
-
 def test_released_brier_summed_over_a_batch_has_the_gradients_of_the_mean(reference):
     for seed in range(8):
         logits, targets = reference.batch(seed)
@@ -82,12 +73,6 @@ def test_released_brier_summed_over_a_batch_has_the_gradients_of_the_mean(refere
         (len(targets) * loss(released, targets)).backward()  # what `reduction: sum` makes of a loss
         torch.testing.assert_close(released.grad, paper.grad)
         assert loss.frozen(logits, targets)(logits, targets) == build_loss("brier")(logits, targets)
-
-
-def test_brier_lies_between_0_and_2():
-    logits = torch.tensor([[100.0, 0.0], [100.0, 0.0]])
-    values = build_loss("brier").per_sample(logits, torch.tensor([0, 1]))
-    assert values.tolist() == [0.0, 2.0]
 
 
 def test_it_is_the_cross_entropy_of_scaled_logits(reference):

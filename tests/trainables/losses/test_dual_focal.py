@@ -39,18 +39,6 @@ def test_equals_reference(reference, gamma, smoothing, variant):
     reference.check_gradient(loss, range(4))
 
 
-@pytest.mark.parametrize(
-    ("variant", "weights"),
-    [("ranked_below", [0.9, 0.9, 0.5]), ("competitor", [1.6, 1.5, 0.5]), ("conditional", [0.9, 0.8, 0.5])],
-)
-@pytest.mark.parametrize("smoothing", [0.0, torch.tensor(0.0)])
-def test_weights_at_a_known_point(variant, weights, smoothing):
-    p = torch.tensor([0.1, 0.2, 0.7], dtype=torch.float64)
-    loss = build_loss("dual_focal", gamma=1.0, variant=variant, smoothing=smoothing)
-    values = loss.per_sample(p.log().expand(3, 3), torch.arange(3))
-    torch.testing.assert_close(values / -p.log(), torch.tensor(weights, dtype=torch.float64))
-
-
 def test_a_tie_keeps_the_competitor_of_equation_25():
     p = torch.tensor([[0.4, 0.4, 0.2]], dtype=torch.float64)
     for smoothing in (0.0, torch.tensor(0.0)):

@@ -239,17 +239,6 @@ def test_batch_norm_and_untrainable_models():
         loss(network, inputs, targets)
 
 
-def test_probes_are_drawn_as_bytes_and_are_the_signs_of_earlier_releases():
-    network = small_network()
-    loss = build_loss("hessian_trace", seed=7, probes=2)
-    reference = torch.Generator().manual_seed(7)
-    for probe in loss.draw([*network.parameters()]):
-        for signs_of_parameter, parameter in zip(probe, network.parameters(), strict=True):
-            bits = torch.randint(0, 2, parameter.shape, generator=reference)
-            assert torch.equal(signs_of_parameter, (2 * bits - 1).to(parameter))
-    assert torch.equal(loss.state_dict()["generator"], reference.get_state())
-
-
 def test_on_a_card_probes_are_drawn_there_from_the_state_that_checkpoints_keep(monkeypatch):
     made = []
 

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from tests.trainables import reference_metrics as reference
-from trainables.metrics import BOOTSTRAPPED, evaluate as module, evaluate_probabilities
+from trainables.metrics import BOOTSTRAPPED, evaluate_probabilities
 from trainables.metrics.base import UnusablePredictions
-from trainables.metrics.evaluate import bootstrap_standard_error, bootstrap_standard_errors
+from trainables.metrics.evaluate import bootstrap_standard_error
 
 
 def shares_of(confidence, bins, name):
@@ -41,17 +41,6 @@ def test_errors_agree_with_resampling(seed):
     for name in BOOTSTRAPPED:
         expected = naive(probabilities, targets, name, 10, 25, seed)
         assert found[f"{name}_se"] == pytest.approx(expected, abs=1e-12)
-
-
-@pytest.mark.parametrize("elements", [1, 4_000_000])
-def test_networks_together_are_each_one_alone_to_the_last_bit(monkeypatch, elements):
-    cases = [reference.random_case(seed, samples=70, classes=4)[0].round(seed) for seed in range(2, 6)]
-    cases = [case / case.sum(1, keepdims=True) for case in cases]
-    targets = reference.random_case(0, samples=70, classes=4)[1]
-    names = ("nll", *BOOTSTRAPPED)
-    alone = [bootstrap_standard_error(names, own, targets, 10, 25, 3) for own in cases]
-    monkeypatch.setattr(module, "_ELEMENTS", elements)
-    assert bootstrap_standard_errors(names, np.stack(cases), targets, 10, 25, 3) == alone
 
 
 def degenerate_case(kind, seed):
@@ -93,13 +82,6 @@ def test_bins_that_stay_tell_what_new_bins_of_each_resample_do(name):
     again = [evaluate_probabilities(probabilities[d], targets[d], names=[name])[name] for d in draws]
     found = bootstrap_standard_error(name, probabilities, targets, repetitions=400, seed=0)
     assert found[f"{name}_se"] == pytest.approx(np.std(again, ddof=1), rel=0.15)
-
-
-def test_blocks_of_classes_change_nothing(monkeypatch):
-    probabilities, targets = reference.random_case(1, samples=70, classes=4)
-    whole = bootstrap_standard_error(BOOTSTRAPPED, probabilities, targets, repetitions=25)
-    monkeypatch.setattr("trainables.metrics.evaluate._ELEMENTS", 70 * 3)
-    assert bootstrap_standard_error(BOOTSTRAPPED, probabilities, targets, repetitions=25) == pytest.approx(whole)
 
 
 @pytest.mark.parametrize("name", BOOTSTRAPPED)

@@ -78,13 +78,6 @@ def test_the_bias_of_ece_is_what_calibrated_labels_give(scheme: str) -> None:
     assert found == ece_bias(probabilities, targets * 0, scheme=scheme, repetitions=2000), "labels do not enter"
 
 
-def test_blocks_of_repetitions_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    probabilities, targets = random_case(2, samples=100)
-    expected = ece_bias(probabilities, targets, repetitions=7)
-    monkeypatch.setattr("trainables.metrics.debiased._BLOCK_ELEMENTS", 300)
-    assert ece_bias(probabilities, targets, repetitions=7) == pytest.approx(expected, abs=1e-12)
-
-
 STATISTICS = {"cutoff": cutoff_statistic, "t_cal": t_cal_statistic}
 
 
@@ -154,13 +147,6 @@ def test_what_each_test_sees():
         }
     assert max(found["over"].values()) < 0.02
     assert found["wiggling"]["t_cal"] < 0.02 < found["wiggling"]["cutoff"]
-
-
-def test_blocks_of_draws_change_nothing(monkeypatch):
-    probabilities, targets = random_case(3, samples=100)
-    expected = [METRICS.build(name, probabilities, targets, repetitions=99) for name in ("cutoff_p", "t_cal_p")]
-    monkeypatch.setattr("trainables.metrics.debiased.AT_ONCE", 700)
-    assert [METRICS.build(name, probabilities, targets, repetitions=99) for name in ("cutoff_p", "t_cal_p")] == expected
 
 
 def test_sure_and_right_is_no_evidence():

@@ -18,7 +18,8 @@ def test_every_metric_agrees_with_its_plain_definition(seed):
     probabilities, targets = reference.random_case(seed)
     found = evaluate_probabilities(probabilities, targets, bins)
     assert tuple(found) == METRIC_NAMES
-    assert found == pytest.approx(reference.evaluate(probabilities, targets, bins), abs=1e-12, nan_ok=True)
+    plain = reference.evaluate(probabilities, targets, bins)
+    assert {name: found[name] for name in plain} == pytest.approx(plain, abs=1e-12, nan_ok=True)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -61,20 +62,6 @@ def test_no_wrong_samples_leaves_their_metrics_undefined():
     assert undefined == {"nll_wrong", "s99_accuracy", "confidence_wrong", "entropy_wrong"}
     assert found["aurc"] == found["e_aurc"] == 0.0
     assert found["top5"] == 1.0
-
-
-def test_only_wrong_samples():
-    found = evaluate_probabilities(np.tile([0.7, 0.3], (20, 1)), np.ones(20, dtype=int))
-    assert math.isnan(found["nll_correct"])
-    assert found["aurc"] == pytest.approx(1.0)
-    assert found["e_aurc"] == pytest.approx(0.0, abs=1e-15)
-
-
-def test_certain_and_wrong_has_a_large_finite_nll():
-    probabilities = np.tile([1.0, 0.0], (20, 1))
-    found = evaluate_probabilities(probabilities, np.ones(20, dtype=int))
-    assert 700 < found["nll"] < 709
-    assert found["entropy_wrong"] == 0.0
 
 
 def test_the_nll_of_logits_has_no_limit_and_other_samples_keep_their_bits():
@@ -176,14 +163,6 @@ def test_unusable_input_is_named(probabilities, targets, bins, sentence):
 def test_all_faults_are_named_at_once():
     with pytest.raises(UnusablePredictions, match=r"inf.*target 7.*fewer than 15 bins"):
         evaluate_probabilities(np.full((4, 2), np.inf), np.full(4, 7), 15)
-
-
-@pytest.mark.parametrize("names", [("ece",), ("cw_ada_ece", "nll"), METRIC_NAMES])
-def test_metrics_are_the_same_by_name(names):
-    case = reference.random_case(3, samples=50, classes=4)
-    every, found = evaluate_probabilities(*case), evaluate_probabilities(*case, names=names)
-    assert tuple(found) == names
-    assert found == pytest.approx({name: every[name] for name in names}, rel=0, abs=0, nan_ok=True)
 
 
 @pytest.mark.parametrize("seed", range(5))

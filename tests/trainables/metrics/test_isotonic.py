@@ -55,12 +55,6 @@ def test_the_curve_between_scores_is_the_exact_line(pairs: list[tuple[float, int
     np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
-def test_levels_pool_what_falls_and_keep_their_ends() -> None:
-    scores, levels = isotonic_levels(np.array([0.1, 0.2, 0.3, 0.4, 0.4, 0.9]), np.array([0, 1, 0, 1, 0, 1]))
-    np.testing.assert_allclose(scores, [0.1, 0.2, 0.4, 0.9])
-    np.testing.assert_allclose(levels, [0, 0.5, 0.5, 1])
-
-
 @given(st.integers(0, 10_000), st.integers(2, 200))
 def test_the_parts_add_up_and_are_not_negative(seed: int, samples: int) -> None:
     rng = np.random.default_rng(seed)
@@ -107,14 +101,6 @@ def test_networks_that_see_the_same_samples_have_a_wider_band_than_independent_o
     alone, apart, together = (consistency_band(*given) for given in ((one,), (three,), (three, same)))
     width = [float((band.upper - band.lower).mean()) for band in (alone, apart, together)]
     assert width[1] < 0.75 * width[0] and width[2] == pytest.approx(width[0], rel=0.15)
-
-
-def test_an_overconfident_curve_lies_below_the_band() -> None:
-    rng = np.random.default_rng(3)
-    confidence = rng.beta(4, 1, 2000)
-    band = consistency_band(confidence)
-    curve = np.interp(band.confidence, *isotonic_levels(confidence, rng.random(2000) < confidence - 0.15))
-    assert np.mean(curve < band.lower) > 0.6
 
 
 def bins_outside(confidence: np.ndarray, correct: np.ndarray, bins: int = 10) -> np.ndarray:

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from scipy.optimize import brentq
 
 from tests.trainables.predictions import drawn_predictions
-from trainables.metrics import evaluate_probabilities, refinement as module, softmax64
+from trainables.metrics import evaluate_probabilities, softmax64
 from trainables.metrics.refinement import (
     FOLDS,
     REFINEMENT_COLUMNS,
@@ -50,23 +49,6 @@ def test_equals_a_plain_loop(samples, classes, scale, seed):
     assert (found.nll, found.brier) == pytest.approx(expected, abs=2e-7)
 
 
-def search_one_by_one(values, own, kept, start, tolerance=None):
-    """Search the root of each slope by scipy's method of Brent; the bound if the slope does not change sign."""
-    bounds = np.array([-module.LOG_BOUND, module.LOG_BOUND])
-    found = np.empty(start.shape)
-    for network, chosen in np.ndindex(*start.shape):
-        rows, picked = values[network].T[kept[chosen] > 0], own[network][kept[chosen] > 0]
-
-        def slope(log_beta, rows=rows, picked=picked):
-            return ((softmax64(rows * np.exp(log_beta)) * rows).sum(axis=1) - picked).mean()
-
-        low, high = (slope(bound) for bound in bounds)
-        bound = bounds[0] if low > 0 else bounds[1]  # the slope underflows to 0 where all samples are right
-        root = bound if low > 0 or high <= 0 else brentq(slope, *bounds, xtol=1e-13)
-        found[network, chosen] = math.exp(root)
-    return found
-
-
 def drawn_case(kind: str, seed: int, samples: int, classes: int, scale: float) -> tuple[np.ndarray, np.ndarray]:
     """Draw predictions of a kind that a search may stumble over."""
     logits, targets = drawn_predictions(seed, samples, classes, scale)
@@ -83,20 +65,6 @@ def drawn_case(kind: str, seed: int, samples: int, classes: int, scale: float) -
     elif kind == "equal logits":
         logits = np.zeros_like(logits)
     return logits, targets
-
-
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize(("samples", "classes", "scale"), [(15, 2, 1), (60, 3, 100), (359, 10, 3), (2500, 4, 1)])
-@pytest.mark.parametrize(
-    "kind", ["random", "all right", "all but one right", "all wrong", "absent class", "tied", "equal logits"]
-)
-def test_folds_searched_at_once_are_those_searched_one_by_one(monkeypatch, kind, samples, classes, scale, seed):
-    logits, targets = drawn_case(kind, seed, samples, classes, scale)
-    found = refinement(logits, targets)
-    monkeypatch.setattr(module, "_search", search_one_by_one)
-    monkeypatch.setattr(module, "HOPELESS", math.inf)
-    expected = refinement(logits, targets)
-    assert (found.nll, found.brier) == pytest.approx((expected.nll, expected.brier), abs=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -148,17 +116,6 @@ def test_no_temperature_changes_it(temperature):
     logits, targets = drawn_predictions(2, 400, 5, 3)
     expected, found = refinement(logits, targets), refinement(logits / np.float32(temperature), targets)
     assert (found.nll, found.brier) == pytest.approx((expected.nll, expected.brier), abs=1e-6)
-
-
-def test_samples_that_are_separated_perfectly_cost_what_the_mixture_leaves():
-    targets = np.arange(40) % 4
-    found = refinement(np.eye(4)[targets] * 5, targets)
-    assert found.nll == pytest.approx(-math.log(32 / 33 + 1 / 33 / 4), abs=1e-9)
-
-
-def test_logits_without_information_are_worth_the_uniform_distribution():
-    found = refinement(np.zeros((40, 4)), np.arange(40) % 4)
-    assert (found.nll, found.brier) == pytest.approx((math.log(4), 0.75), abs=1e-12)
 
 
 def test_too_few_samples_give_no_number():

@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional
 from torch.nn.modules.module import register_module_forward_hook
 
+from tests.trainables.registered import register
 from trainables.datasets import DataSet, Split, load_dataset
 from trainables.datasets.base import batch_fault
 from trainables.models import ARCHITECTURES, build_for, build_model, fit_fault
@@ -90,13 +91,6 @@ def test_the_check_does_not_import_the_compiler():
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
-def test_the_check_uses_up_no_random_numbers():
-    torch.manual_seed(3)
-    before = torch.get_rng_state()
-    assert fit_fault(digits(), {"name": "mlp"}) is None
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 def test_weights_are_drawn_where_a_network_is_computed(monkeypatch):
     """A network may compute with its weights when it is built, e.g. divide them by their singular values."""
 
@@ -108,7 +102,7 @@ def test_weights_are_drawn_where_a_network_is_computed(monkeypatch):
         return torch.nn.Sequential(torch.nn.Flatten(), layer)
 
     component = replace(ARCHITECTURES["mlp"], name="normalised", build=build, hyperparameters=())
-    monkeypatch.setitem(ARCHITECTURES._components, "normalised", component)
+    register(monkeypatch, ARCHITECTURES, "normalised", component)
     assert fit_fault(digits(), {"name": "normalised"}) is None
 
 
@@ -138,8 +132,3 @@ def test_the_two_differ_and_the_default_is_he_et_als() -> None:
     same.load_state_dict(plain.state_dict())
     inputs = torch.randn(2, 3, 8, 8)
     assert torch.equal(plain(inputs), same(inputs)) and not torch.allclose(plain(inputs), raw(inputs), rtol=0.05)
-
-
-def test_an_unknown_shortcut_is_refused() -> None:
-    with pytest.raises(ValueError, match="activated, raw"):
-        build_model("preresnet", (3, 32, 32), 10, depth=8, shortcut="projected")

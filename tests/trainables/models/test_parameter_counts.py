@@ -99,10 +99,6 @@ def test_counts_are_those_of_the_definition(name, options, expected):
     assert count(name, **options) == expected
 
 
-def test_pooling_widens_the_head_alone():
-    assert count("resnet50", classes=200, pool=2) - count("resnet50", classes=200) == 3 * 2048 * 200
-
-
 @pytest.mark.parametrize(("shape", "options"), [((64,), {}), ((3, 32, 3), {}), ((3, 32, 32), {"depth": 18})])
 def test_unsuitable_shapes_and_depths_are_refused(shape, options):
     with pytest.raises(ValueError, match=r"resnet8|6n\+2"):

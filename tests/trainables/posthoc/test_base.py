@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.trainables.predictions import drawn_predictions
+from tests.trainables.registered import register
 from trainables.metrics import METRIC_NAMES, evaluate_probabilities, softmax64
 from trainables.metrics.refinement import FOLDS, folds_of
 from trainables.posthoc import POSTHOC, Calibrator, PosthocMethod, PosthocUnavailable, fit
@@ -84,20 +85,6 @@ def test_unusable_validation_data_name_value_and_remedy(name, spoil, sentence):
     logits, targets = spoil(*logits_and_targets())
     with pytest.raises(PosthocUnavailable, match=sentence):
         fit(name, logits, targets, **OPTIONS.get(name, {}))
-
-
-@pytest.mark.parametrize(("name", "options"), [("temperature", {"objective": "ece"}), ("focal_temperature", {})])
-def test_fewer_samples_than_bins(name, options):
-    logits, targets = logits_and_targets(12)
-    with pytest.raises(PosthocUnavailable, match="12 samples are fewer than 15 bins: use at most 12 bins"):
-        fit(name, logits, targets, **options)
-    assert fit(name, logits, targets, bins=12, **options)
-
-
-def test_several_faults_are_named_at_once():
-    logits, targets = logits_and_targets()
-    with pytest.raises(PosthocUnavailable, match=r"inf.*; target 4"):
-        fit("temperature", logits + np.inf, targets * 0 + 4)
 
 
 def test_application_checks_its_logits(fitted):
@@ -224,7 +211,7 @@ class Failing(Calibrator):
 )
 def test_what_is_not_probabilities_is_a_reason(monkeypatch, result, parameters, sentence):
     method = PosthocMethod("failing", lambda logits, targets: Failing(result, parameters))
-    monkeypatch.setitem(POSTHOC._components, "failing", method)
+    register(monkeypatch, POSTHOC, "failing", method)
     with pytest.raises(PosthocUnavailable, match=sentence):
         fit("failing", *logits_and_targets())(logits_and_targets()[0])
 
@@ -233,7 +220,7 @@ def test_a_fit_that_fails_is_a_reason(monkeypatch):
     def build(logits, targets):
         raise np.linalg.LinAlgError("singular")
 
-    monkeypatch.setitem(POSTHOC._components, "failing", PosthocMethod("failing", build))
+    register(monkeypatch, POSTHOC, "failing", PosthocMethod("failing", build))
     with pytest.raises(PosthocUnavailable, match="LinAlgError: singular"):
         fit("failing", *logits_and_targets())
 

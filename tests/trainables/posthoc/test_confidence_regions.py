@@ -16,7 +16,6 @@ from trainables.posthoc.confidence_regions import (
     line_through,
     measured_bounds,
     over_confident,
-    region_shares,
     region_thresholds,
     simplex_logits,
     theoretical_bounds,
@@ -56,17 +55,6 @@ def test_regions_agree_with_the_focal_risks_minimiser(gamma):
     assert over.any()
     assert not over.all()
     np.testing.assert_array_equal(over_confident(minimiser, gamma), over)
-
-
-def test_shares_add_up():
-    p = np.random.default_rng(0).dirichlet(np.full(30, 0.7), size=500)
-    shares = region_shares(p, 3.0)
-    assert shares["below_tau_oc"] + shares["ambiguous"] + shares["above_tau_uc"] == pytest.approx(1.0)
-    assert shares["over_confident"] + shares["under_confident"] == pytest.approx(1.0)
-    assert shares["below_tau_oc"] <= shares["over_confident"]
-    assert shares["above_tau_uc"] <= shares["under_confident"]
-    raised = focal_map(p, 3.0).max(1) > p.max(1)
-    assert shares["under_confident"] == pytest.approx(raised.mean(), abs=1e-12)
 
 
 def sigmoid(s):

@@ -36,16 +36,6 @@ def test_weights_lie_on_the_simplex_and_predictions_stay(seed: int) -> None:
     np.testing.assert_array_equal(found(logits).argmax(1), logits.argmax(1))
 
 
-def test_confident_errors_ask_for_a_uniform_share() -> None:
-    logits, targets = drawn_predictions(0, 400, 3, 2)
-    logits = np.concatenate([logits * 10, logits[:20] * 40])
-    targets = np.concatenate([logits[:400].argmax(1), (logits[400:].argmax(1) + 1) % 3])
-    found = fit("ensemble_temperature", logits, targets)
-    plain = evaluate_probabilities(fit("temperature", logits, targets)(logits), targets)["nll"]
-    assert found.parameters["weight_uniform"] > 0.01
-    assert evaluate_probabilities(found(logits), targets)["nll"] < plain
-
-
 @pytest.mark.parametrize("objective", ["nll", "brier"])
 def test_separated_data_leave_a_confident_error_finite(objective: str) -> None:
     targets = np.arange(18) % 3

@@ -1,19 +1,11 @@
 import numpy as np
 import pytest
 
-from tests.trainables import reference_metrics as reference
 from tests.trainables.posthoc.reference_grid import double_loop
 from trainables.metrics import evaluate_probabilities
 from trainables.posthoc import fit
 from trainables.posthoc.focal_map import focal_map_of_logits
-from trainables.posthoc.focal_temperature import (
-    GAMMAS,
-    best_temperatures,
-    equal_mass_errors,
-    focal_grid,
-    full_grid_search,
-    line_search,
-)
+from trainables.posthoc.focal_temperature import GAMMAS, best_temperatures, focal_grid, full_grid_search, line_search
 from trainables.posthoc.temperature import TEMPERATURE_GRIDS, first_smallest
 
 TEMPERATURES = TEMPERATURE_GRIDS["properness"]
@@ -57,27 +49,6 @@ def test_every_cell_is_what_the_calibrator_of_that_cell_gives(kind):
             assert found.ada_ece[g, t] == pytest.approx(expected["ada_ece"], abs=1e-10)
         if expected["nll"] < 5:
             assert found.nll[g, t] == pytest.approx(expected["nll"], abs=1e-10)
-
-
-def test_neither_threads_nor_blocks_change_the_grid(monkeypatch):
-    logits, targets = logits_and_targets(1, samples=90)
-    few = TEMPERATURES[::7]
-    once, again = (focal_grid(logits, targets, np.array([0.0, 2.0]), few, threads=threads) for threads in (1, 3))
-    np.testing.assert_array_equal(once.nll, again.nll)
-    np.testing.assert_array_equal(once.ada_ece, again.ada_ece)
-    monkeypatch.setattr("trainables.posthoc.focal_temperature._BLOCK_ELEMENTS", 50)
-    small = focal_grid(logits, targets, np.array([0.0, 2.0]), few)
-    np.testing.assert_allclose(once.nll, small.nll, rtol=1e-12)
-    np.testing.assert_allclose(once.ada_ece, small.ada_ece, atol=1e-12)
-
-
-def test_equal_mass_errors_share_ties():
-    random = np.random.default_rng(0)
-    correct = (random.random(50) < 0.5).astype(float)
-    confidence = np.stack([random.integers(0, levels, 50) / levels for levels in (1, 3, 20, 10**6, 3, 7)])
-    errors = equal_mass_errors(confidence.reshape(3, 2, 50), correct, 7).ravel()
-    for row, found in zip(confidence, errors, strict=True):
-        assert found == pytest.approx(reference.mass_error(row, correct, 7), abs=1e-14)
 
 
 @pytest.mark.parametrize("objective", ["ada_ece", "nll"])

@@ -142,15 +142,6 @@ def test_strong_penalties_leave_temperature_scaling() -> None:
     assert held.parameters["temperature"] == pytest.approx(plain["temperature"])
 
 
-def test_a_shift_of_classes_is_found_again() -> None:
-    logits, targets = drawn_predictions(5, 20_000, 3, 2)
-    shifted = logits * 2 + np.float32([1.0, -2.0, 0.5])
-    parameters = fit("vector", shifted, targets).parameters
-    assert parameters["weight_min"] == pytest.approx(0.2, abs=0.02)
-    assert parameters["weight_max"] == pytest.approx(0.2, abs=0.02)
-    assert parameters["bias_range"] == pytest.approx(0.2 * 3, abs=0.1)
-
-
 def test_separable_samples_end_at_the_limit_of_iterations_or_at_no_loss() -> None:
     targets = np.arange(60) % 3
     for name in ("vector", "matrix", "dirichlet", "structured_matrix"):

@@ -10,7 +10,7 @@ import pytest
 
 from tests.trainables.predictions import drawn_predictions
 from trainables.metrics.base import softmax64
-from trainables.posthoc import PosthocUnavailable, fit
+from trainables.posthoc import fit
 from trainables.posthoc.one_vs_rest import brackets, levels_of
 
 
@@ -81,19 +81,6 @@ def test_the_uniform_share_keeps_every_probability_above_zero(name: str) -> None
     assert plain(logits).min() == 0 and mixed(logits).min() >= 0.01 / 4 - 1e-12
     np.testing.assert_allclose(mixed(logits), 0.99 * plain(logits) + 0.01 / 4)
     assert (mixed.parameters["uniform"], plain.parameters["uniform"]) == (0.01, 0)
-
-
-def test_rows_of_which_no_class_has_a_frequency_are_uniform() -> None:
-    logits = np.array([[4.0, 0.0], [4.0, 0.0], [0.0, 4.0], [0.0, 4.0], [0.3, 0.0]])
-    targets = np.array([1, 1, 0, 0, 0])
-    found = fit("histogram_binning", logits, targets, bins=2, mix=False)
-    assert found(np.array([[9.0, 0.0]])).sum() == pytest.approx(1)
-
-
-def test_fewer_samples_than_bins_are_refused() -> None:
-    logits, targets = drawn_predictions(0, 12, 3, 1)
-    with pytest.raises(PosthocUnavailable, match="fewer than 15 bins"):
-        fit("histogram_binning", logits, targets)
 
 
 @pytest.mark.parametrize("name", ["isotonic", "histogram_binning"])

@@ -88,12 +88,6 @@ def test_logits_that_point_the_wrong_way_end_at_the_other_bound():
     assert found["temperature"] == pytest.approx(logit_scale(logits) * BOUND_RATIO)
 
 
-def test_constant_logits_are_flagged_too():
-    calibrator = fit("temperature", np.zeros((20, 3)), np.arange(20) % 3)
-    assert (calibrator.parameters["at_bound"], calibrator.parameters["temperature"]) == (1.0, 1.0)
-    np.testing.assert_allclose(calibrator(np.zeros((2, 3))), 1 / 3)
-
-
 @pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0, 3.0, 5.0])
 def test_focal_objective_is_the_lowest_of_a_fine_grid(gamma):
     for seed in range(2):
@@ -139,14 +133,6 @@ def test_ties_go_to_the_smallest_temperature_in_spite_of_rounding():
     targets = np.array([0, 1] * 10)
     found = fit("temperature", logits, targets, objective="ece").parameters
     assert (found["temperature"], found["at_bound"]) == (0.1, 1.0)
-
-
-def test_logits_are_read_in_float64():
-    logits, targets = logits_and_targets(2)
-    single = logits.astype(np.float32)
-    same = fit("temperature", single.astype(np.float64), targets).parameters
-    assert fit("temperature", single, targets).parameters == same
-    assert fit("temperature", torch.from_numpy(single), torch.from_numpy(targets)).parameters == same
 
 
 def networks(seed: int, count: int, samples: int = 60, classes: int = 5) -> tuple[np.ndarray, np.ndarray]:

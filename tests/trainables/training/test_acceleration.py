@@ -25,7 +25,7 @@ from trainables.training.acceleration import (
 )
 from trainables.training.evaluation import EvaluationSettings
 from trainables.training.lanes.cohort import Lanes
-from trainables.training.lanes.packing import AUTO, LANES, SEQUENTIAL, chosen_packing, cohort_fault
+from trainables.training.lanes.packing import LANES, SEQUENTIAL, cohort_fault
 from trainables.training.loop import Replicate
 from trainables.training.prediction import epoch_metrics, predict
 from trainables.worker.checkpoints import checkpoint_file
@@ -173,13 +173,6 @@ def test_many_replicates_share_what_was_translated(data, translated, architectur
     assert 0 < len(translated) <= torch._dynamo.config.recompile_limit
 
 
-def test_one_network_in_lanes_is_translated_as_often_as_it_is_trained(data, translated):
-    for turn in range(torch._dynamo.config.recompile_limit + 2):
-        before = len(translated)
-        Lanes(_replicates(data, COMPILED, {"name": "mlp", "width": 20})).train_epoch()
-        assert len(translated) > before or turn > 0
-
-
 def test_a_missing_compiler_is_said_before_the_run_and_in_a_trial(data, monkeypatch):
     from torch._inductor import config
 
@@ -204,14 +197,6 @@ def test_what_cannot_be_combined_is_refused_in_a_sentence(data):
     assert "layout cannot be channels_last" in cohort_fault(configuration(architecture="resnet8"), CHANNELS_LAST)
     with pytest.raises(CannotCompileError, match="choose packing: sequential, or compile: false"):
         Lanes(_replicates(data, COMPILED, {"name": "wide_resnet", "depth": 10, "width": 0.25, "dropout": 0.4}))
-
-
-@pytest.mark.parametrize("asked", [AUTO, LANES])
-def test_replicates_train_in_turn_where_lanes_cannot_have_the_layout(data, asked):
-    taken = chosen_packing(
-        asked, lambda *_: pytest.fail("measured"), configuration(), (1, 2), data, "cpu", CHANNELS_LAST
-    )
-    assert taken == SEQUENTIAL
 
 
 def _switches():
@@ -286,12 +271,6 @@ def test_tf32_is_refused_on_a_card_without_it(monkeypatch, capability, refused):
     assert (fault is not None) is refused
     if fault is not None:
         assert fault.startswith("precision = tf32 needs a GPU of compute capability 8.0") and "T4 has 7.5" in fault
-
-
-def test_the_arithmetic_is_said_in_words():
-    assert PLAIN.described == "float32"
-    assert replace(TF32, deterministic=True).described == "tf32, deterministic"
-    assert TrainingSettings("bfloat16", "channels_last", True).described == "bfloat16, channels_last, compiled"
 
 
 @pytest.mark.parametrize(

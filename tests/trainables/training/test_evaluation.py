@@ -14,10 +14,10 @@ from torch import nn
 from sweeper.core.columns import evaluation_columns
 from sweeper.core.schemas import REHEARSAL, record_batch, table_schemas
 from sweeper.space.spec import Evaluation
+from tests.trainables.registered import register
 from tests.trainables.small_data import small_digits
 from trainables.curvature.statistics.base import statistic_words
 from trainables.datasets import load_dataset
-from trainables.datasets.base import Split
 from trainables.losses import build_loss
 from trainables.metrics import RECALIBRATED
 from trainables.metrics.base import softmax64
@@ -81,12 +81,6 @@ def test_the_whole_split_where_no_fewer_are_asked_for(dataset, samples):
     assert torch.equal(inputs, dataset.val.inputs) and torch.equal(targets, dataset.val.targets)
 
 
-def test_smaller_subsets_with_rare_classes():
-    split = Split(torch.arange(103.0).unsqueeze(1), torch.tensor([0] * 100 + [1] * 3))
-    _, targets, _ = curvature_subset(split, 52)
-    assert targets.tolist().count(1) in (1, 2)
-
-
 ABSENT = (*POSTERIOR_COLUMNS, *WEIGHTED_COLUMNS)
 
 
@@ -111,18 +105,6 @@ def test_methods_that_objectives_need_are_cross_fitted_on_validation_data(model,
     assert rows["val"]["cross_fitted_temperature_nll"] >= rows["val"]["posthoc_temperature_nll"], (
         "fitted on all samples"
     )
-
-
-def test_values_are_plain_python_values(model, dataset):
-    for row in _rows(model, dataset, _settings()).values():
-        assert all(type(value) in (float, int, str) for value in row.values()), row
-
-
-def test_curvature_is_of_the_validation_split_alone(model, dataset):
-    rows = _rows(model, dataset, _settings())
-    assert {k for k in rows["test"] if k.startswith("hessian")} == set()
-    assert rows["val"]["hessian_training_samples"] == 40
-    assert rows["val"]["hessian_training_trace"] == rows["val"]["hessian_cross_entropy_trace"], "the same loss here"
 
 
 def test_what_is_asked_for_besides_has_the_columns_of_the_tables(model, dataset):
@@ -196,7 +178,7 @@ def test_a_posthoc_method_that_fails_leaves_its_reason_and_the_others_are_measur
         "raises": lambda logits, targets: {}["nothing"],
     }
     for name, build in fitted.items():
-        monkeypatch.setitem(POSTHOC._components, name, PosthocMethod(name, build))
+        register(monkeypatch, POSTHOC, name, PosthocMethod(name, build))
     rows = _rows(model, dataset, _settings(curvature=False, posthoc=[*fitted, "temperature"], cross_fitted=["raises"]))
     for row in rows.values():
         assert all(row[f"posthoc_{name}_unavailable"] and f"posthoc_{name}_nll" not in row for name in fitted)
@@ -271,16 +253,6 @@ def test_reliability_counts_every_sample(model, dataset):
         assert sum(row["n"] for row in found.reliability if row["split"] == split) == samples
         assert found.logits[split].shape == (samples, 10) and found.logits[split].dtype == np.float32
     assert all(row["stage"] == "end" for row in found.rows)
-
-
-def test_settings_of_a_resolved_search_space():
-    settings = EvaluationSettings.from_mapping(
-        {"posthoc": [{"name": "temperature", "objective": "ece"}, "focal_temperature"], "curvature": False}
-    )
-    assert settings.posthoc == ({"name": "temperature", "objective": "ece"}, {"name": "focal_temperature"})
-    assert settings.curvature is None and settings.bins == 15
-    with pytest.raises(ValueError, match="lanczos"):
-        EvaluationSettings.from_mapping({"curvature": {"lanczos_stepps": 3}})
 
 
 def test_region_shares_of_a_focal_network_and_distances_from_a_known_posterior() -> None:

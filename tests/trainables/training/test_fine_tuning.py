@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.trainables.registered import register
 from tests.trainables.small_data import small_digits
 from tests.trainables.training.fixtures import normed as build_normed
 from tests.trainables.training.lanes.comparison import SGD, configuration, timeless
@@ -16,10 +17,10 @@ from trainables.losses import build_loss
 from trainables.models import ARCHITECTURES, build_model
 from trainables.models.base import ArchitectureComponent
 from trainables.training.evaluation import EvaluationSettings
-from trainables.training.fine_tuning import freeze_layers, frozen_modules, layer_numbers, radius_of, scale_by_depth
+from trainables.training.fine_tuning import freeze_layers, frozen_modules, layer_numbers, scale_by_depth
 from trainables.training.lanes.packing import cohort_fault
 from trainables.training.loop import Replicate
-from trainables.training.recipe import OPTIMIZERS, build_optimizer, set_learning_rate
+from trainables.training.recipe import build_optimizer, set_learning_rate
 
 RESNET = {"name": "resnet8", "width": 0.25}
 
@@ -153,7 +154,7 @@ def test_an_affine_free_norm_in_a_frozen_block_is_held():
 @pytest.fixture
 def normed(monkeypatch):
     """A network with a batch norm and dropout, registered for one test."""
-    monkeypatch.setitem(ARCHITECTURES._components, "normed", ArchitectureComponent("normed", build_normed))
+    register(monkeypatch, ARCHITECTURES, "normed", ArchitectureComponent("normed", build_normed))
 
 
 def _sharp_replicate(dataset, loss="cross_entropy", architecture="normed", **optimizer):
@@ -250,11 +251,3 @@ def test_a_loss_with_a_state_sees_each_batch_once(dataset, loss):
     assert mine and mine.keys() == theirs.keys()
     for key, value in mine.items():
         torch.testing.assert_close(torch.as_tensor(theirs[key]), torch.as_tensor(value))
-
-
-def test_defaults_and_refusals():
-    assert radius_of({"name": "sgd", "sharpness": "sam"}) == 0.05
-    assert radius_of({"name": "adamw", "sharpness": "asam"}) == 0.5
-    assert radius_of({"name": "sgd"}) == 0.0
-    (fault,) = OPTIMIZERS["sgd"].faults({"rho": 0.1})
-    assert fault.startswith("rho is the radius")

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-import search_spaces
 from sweeper.planning.preparation import prepare_dataset
 from sweeper.planning.user_code_checks import LoopData
 from sweeper.space.loading import load_spec
@@ -14,7 +11,6 @@ from sweeper.space.user_code import set_code_root
 
 # A warning of theirs would be sent to xdist's main process by its class, for which that imports the whole library.
 pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore")]  # importing Lightning takes seconds
-EXAMPLES = Path(search_spaces.__file__).parent / "examples"
 #: The configuration's loss, as a search space names it.
 LOSS = {"name": "focal", "gamma": 2.0}
 

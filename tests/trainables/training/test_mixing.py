@@ -119,13 +119,6 @@ def test_alpha_zero_trains_as_ever(dataset):
     assert cohort_fault(configuration(mixup=0)) is None
 
 
-def test_both_are_each_taken_for_half_of_the_batches(dataset):
-    mixing = Mixing(configuration(mixup=1.0, cutmix=1.0), 0, build_loss("cross_entropy"), dataset)
-    inputs = torch.arange(20.0).view(20, 1, 1, 1).expand(20, 1, 8, 8)
-    pasted = [bool(((mixing(inputs, 0, batch) % 1) == 0).all()) for batch in range(400)]
-    assert 150 < sum(pasted) < 250
-
-
 REFUSED = {"kde_xe", "mdca", "mmce", "hessian_trace"}
 
 

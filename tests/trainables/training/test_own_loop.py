@@ -12,10 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-import sweeper
 from trainables.curvature import CurvatureSettings
 from trainables.extensions.targets import look_in
-from trainables.losses import build_loss
 from trainables.metrics import evaluate_probabilities
 from trainables.registry import ExtensionError
 from trainables.training import own_loop
@@ -340,13 +338,6 @@ def test_one_logit_in_the_unit_interval_is_a_logit_unless_it_fits_as_a_probabili
         one_output("probabilities").train_epoch()
 
 
-def test_logits_are_not_taken_for_probabilities():
-    trained = replicate()
-    trained.loop.predicts = "probabilities"
-    with pytest.raises(LoopError, match=r"returns rows that are no probabilities, from -.* each row sums to 1"):
-        trained.train_epoch()
-
-
 def test_splits_agree_on_the_number_of_classes():
     trained = replicate("Bad", how="two")
     trained.train_epoch()
@@ -363,12 +354,3 @@ def test_a_loop_that_prints_a_million_lines_fills_no_log(capsys):
     printed = capsys.readouterr().out.splitlines()
     assert len(printed) == own_loop.MOST_LINES + 2
     assert printed[-1] == "looped:Bad: train_epoch printed more than 10,000 lines; the rest is omitted"
-
-
-def test_a_loop_is_closed_and_an_attribute_may_stand_for_an_optional_part():
-    trained = replicate()
-    trained.loop.loss, trained.loop.network = build_loss("focal", gamma=1.0), trained.loop.model
-    assert trained._part("loss").name == "focal" and trained._part("network") is trained.loop.model
-    trained.close()
-    assert trained.loop.closed
-    assert issubclass(type(trained.loop), sweeper.TrainingLoop)

@@ -13,7 +13,6 @@ from trainables.training.recipe import (
     milestones_reached,
     prepare_gradients,
     replaces_checkpoint,
-    set_learning_rate,
     setting,
 )
 
@@ -121,15 +120,6 @@ def test_descriptions_agree_with_what_is_built(name):
         assert group["betas"] == (0.9, 0.999)
 
 
-def test_frozen_parameters_are_left_out_and_the_learning_rate_can_be_set():
-    model = nn.Linear(3, 2)
-    model.bias.requires_grad_(False)
-    optimizer = build_optimizer(model, {"name": "sgd"})
-    assert len(optimizer.param_groups[0]["params"]) == 1
-    set_learning_rate(optimizer, 0.25)
-    assert optimizer.param_groups[0]["lr"] == 0.25
-
-
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
@@ -190,8 +180,3 @@ def test_checkpoint_rules():
     assert kept_epoch({"name": "sgd", "checkpoint": "best_val_nll", "checkpoint_after": 2}, losses) == 4
     assert kept_epoch({"name": "sgd", "checkpoint": "best_val_accuracy"}, losses) == 1
     assert kept_epoch({"name": "sgd", "checkpoint": "best_val_nll"}, [math.nan, 0.2, math.nan]) == 2
-
-
-def test_the_checkpoint_threshold_scales_with_the_recipe():
-    settings = {**SELECTIVE, "checkpoint": "best_val_nll", "checkpoint_after": 40}
-    assert kept_epoch(settings, [0.1, 0.2, 0.3, 0.4, 0.5], max_epochs=5) == 2

@@ -164,19 +164,6 @@ def test_a_replicate_is_the_same_alone_and_beside_another(dataset):
             assert timeless([second]) == timeless([single[table]])
 
 
-def test_a_report(dataset):
-    report = Trial(assignment(), SETTINGS, dataset).advance().to_dict()
-    assert list(report) == [
-        "configuration", "epoch", "objective", "device", "packing", "wall_seconds", "epochs", "evaluations",
-    ]  # fmt: skip
-    assert (report["configuration"], report["epoch"]) == (7, 1)
-    assert report["objective"] == pytest.approx(sum(row["val_nll"] for row in report["epochs"]) / 2, rel=1e-15)
-    assert [(r["replicate"], r["split"], r["stage"]) for r in report["evaluations"]] == [
-        (0, "val", "rung"), (0, "test", "rung"), (1, "val", "rung"), (1, "test", "rung"),
-    ]  # fmt: skip
-    assert json.loads(json.dumps(report)).keys() == report.keys(), "plain values only"
-
-
 def test_the_objective_at_the_end_is_of_the_weights_that_are_kept(dataset):
     """The report orders trials by evaluations: had the journal judged other weights, it would name another best."""
     case = assignment(lr=1.0, schedule="constant", checkpoint="best_val_nll")
@@ -260,22 +247,6 @@ def test_a_checkpoint_of_other_seeds_is_not_continued(tmp_path, dataset):
     Trial(assignment(seeds=(1, 2)), settings, dataset).advance()
     for seeds in ((1, 3), (1,), (1, 2, 3)):
         assert Trial(assignment(seeds=seeds), settings, dataset).epoch == 0
-
-
-def test_a_state_is_loaded_on_the_cpu_so_that_an_optimiser_counts_its_steps_there(tmp_path, dataset, monkeypatch):
-    asked, load = [], torch.load
-
-    def noted(path, **options):
-        asked.append(options["map_location"])
-        return load(path, **{**options, "map_location": "cpu"})
-
-    monkeypatch.setattr(torch, "load", noted)
-    settings = replace(SETTINGS, checkpoints=tmp_path)
-    Trial(assignment(), settings, dataset).advance()
-    trial = Trial(assignment(), settings, dataset)
-    trial.settings = replace(settings, device="cuda")  # as on a card, which this test does not need
-    trial._restore()
-    assert asked and set(asked) == {"cpu"}
 
 
 def test_a_checkpoint_holds_tensors_and_plain_values(tmp_path, dataset):

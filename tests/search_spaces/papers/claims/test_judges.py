@@ -35,17 +35,6 @@ def curvature_by_gamma(cross_entropy: float, per_weight: float) -> Measure:
     return measure
 
 
-def family_curvature(brier: float, aurc: float) -> Measure:
-    factors = {"cross_entropy": 1.0, "brier": brier, "aurc": aurc}
-
-    def measure(configuration: Mapping[str, Any], random: np.random.Generator) -> Mapping[str, float]:
-        factor = factors[configuration["loss_name"]]
-        return {"val.hessian_cross_entropy_lambda_max": factor * math.exp(random.normal(0, 0.05))}
-
-    return measure
-
-
-FAMILIES = [{"loss_name": name} for name in ("cross_entropy", "brier", "aurc")]
 TRACES = [{"loss_name": "cross_entropy", "optimizer_lr": lr} for lr in np.logspace(-3, 0, 24)]
 
 
@@ -59,70 +48,12 @@ def ece_by_trace(shape: Any) -> Measure:
     return measure
 
 
-WEIGHTS = [1e-5, 1e-4, 1e-3, 3e-3, 1e-2]
-REGULARISED = [
-    {"optimizer_lr": lr, "loss_name": name, **more}
-    for lr in (0.03, 0.1)
-    for name, more in (
-        ("cross_entropy", {}),
-        *(("hessian_trace", {"loss_base": "cross_entropy", "loss_weight": w}) for w in WEIGHTS),
-    )
-]
-
-
-def by_weight(ece: float, trace: float) -> Measure:
-    def measure(configuration: Mapping[str, Any], random: np.random.Generator) -> Mapping[str, float]:
-        place = math.log10(configuration.get("loss_weight", 1e-6))
-        noise = random.normal(0, 0.01, 2)
-        return {
-            "val.ece": 0.1 * math.exp(ece * place + noise[0]),
-            "val.hessian_cross_entropy_trace": math.exp(trace * place + noise[1]),
-        }
-
-    return measure
-
-
-def posterior(after_map: float) -> Measure:
-    def measure(configuration: Mapping[str, Any], random: np.random.Generator) -> Mapping[str, float]:
-        noise = np.exp(random.normal(0, 0.05, 3))
-        return {
-            "test.kl_to_posterior": 0.1 * noise[0],
-            "test.posthoc_temperature_kl_to_posterior": 0.02 * noise[1],
-            "test.posthoc_focal_map_kl_to_posterior": after_map * noise[2],
-        }
-
-    return measure
-
-
 RATES = (0.01, 0.03, 0.1, 0.3)
 """Losses that are tuned are compared at each of several settings."""
 
 
 def at_rates(configurations: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{**each, "optimizer_lr": rate} for rate in RATES for each in configurations]
-
-
-SELECTIVE = at_rates(
-    [
-        {"loss_name": "cross_entropy"},
-        *(
-            {"loss_name": "selective_risk", "loss_coverage": k, "loss_nu": v}
-            for k in (0.2, 0.5, 0.8, 0.9)
-            for v in (0.1, 1.0)
-        ),
-    ]
-)
-
-
-def selective(gain: float) -> Measure:
-    """ECE 0.05 of cross-entropy, and of selective risk lower by `gain` at coverage 0.8 but higher elsewhere."""
-
-    def measure(configuration: Mapping[str, Any], random: np.random.Generator) -> Mapping[str, float]:
-        best = configuration.get("loss_coverage") == 0.8
-        shift = 0.0 if configuration["loss_name"] == "cross_entropy" else -gain if best else 0.03
-        return {"ece": 0.05 + shift + random.normal(0, 0.001)}
-
-    return measure
 
 
 MISTAKES = [{"loss_name": "cross_entropy"}, {"loss_name": "focal_sample_dependent", "loss_variant": "flsd_53"}]
@@ -202,17 +133,6 @@ def scores(gain: float) -> Measure:
 
 
 PLAIN = [{"loss_name": "cross_entropy"}, *({"loss_name": "focal", "loss_gamma": float(g)} for g in (1, 2, 3, 4, 5))]
-SMOOTHED = [
-    {"loss_name": "label_smoothing", "loss_alpha": 0.1},
-    *({"loss_name": "focal", "loss_gamma": float(g), "loss_smoothing": 0.1} for g in (1, 2, 3, 4, 5)),
-]
-
-
-def rising(column: str, slope: float) -> Measure:
-    def measure(configuration: Mapping[str, Any], random: np.random.Generator) -> Mapping[str, float]:
-        return {column: 0.05 + slope * gamma_of(configuration) + random.normal(0, 0.001)}
-
-    return measure
 
 
 def norms(early: float, late: float) -> Measure:
@@ -274,23 +194,10 @@ CASES = [
     ("curvature_falls_with_gamma", FOCAL, curvature_by_gamma(-0.2, 0.2), FAILS),
     ("curvature_falls_with_gamma", FOCAL, curvature_by_gamma(0.0, -0.2), UNDECIDED),
     ("curvature_falls_with_gamma", FOCAL[:5], curvature_by_gamma(-0.2, -0.2), UNDECIDED),
-    ("every_loss_controls_curvature", FAMILIES, family_curvature(0.5, 0.6), HOLDS),
-    ("every_loss_controls_curvature", FAMILIES, family_curvature(0.5, 1.6), FAILS),
-    ("every_loss_controls_curvature", FAMILIES, family_curvature(0.5, 1.02), UNDECIDED),
     ("ece_smallest_at_intermediate_trace", TRACES, ece_by_trace(lambda t: -2 + 0.5 * (t - 1.5) ** 2), HOLDS),
     ("ece_smallest_at_intermediate_trace", TRACES, ece_by_trace(lambda t: -2 + 0.4 * t), FAILS),
     ("ece_smallest_at_intermediate_trace", TRACES, ece_by_trace(lambda t: -1 - 0.4 * t), FAILS),
     ("ece_smallest_at_intermediate_trace", TRACES[:6], ece_by_trace(lambda t: -2 + 0.5 * (t - 1.5) ** 2), UNDECIDED),
-    ("trace_regularisation_calibrates", REGULARISED, by_weight(-0.2, -0.5), HOLDS),
-    ("trace_regularisation_calibrates", REGULARISED, by_weight(0.2, -0.5), FAILS),
-    ("trace_regularisation_calibrates", REGULARISED, by_weight(0.0, -0.5), UNDECIDED),
-    ("focal_map_recovers_posterior", FOCAL[1:4], posterior(0.002), HOLDS),
-    ("focal_map_recovers_posterior", FOCAL[1:4], posterior(0.05), FAILS),
-    ("focal_map_recovers_posterior", FOCAL[1:4], posterior(0.02), UNDECIDED),
-    ("focal_map_recovers_posterior", FOCAL[:1], posterior(0.002), UNDECIDED),
-    ("coverage_and_nu_calibrate", SELECTIVE, selective(0.02), HOLDS),
-    ("coverage_and_nu_calibrate", SELECTIVE, selective(-0.02), FAILS),
-    ("coverage_and_nu_calibrate", SELECTIVE[:1], selective(0.02), UNDECIDED),
     ("flsd_beats_baselines", BASELINES, baselines(0.02, 0.02), HOLDS),
     ("flsd_beats_baselines", BASELINES, baselines(0.02, -0.02), FAILS),
     ("flsd_beats_baselines", BASELINES, baselines(0.02, 0.0), UNDECIDED),
@@ -304,9 +211,6 @@ CASES = [
     ("margin_is_the_best_score", SCORES, scores(0.02), HOLDS),
     ("margin_is_the_best_score", SCORES, scores(-0.02), FAILS),
     ("margin_is_the_best_score", SCORES, scores(0.0), UNDECIDED),
-    ("temperature_falls_with_training_gamma", PLAIN[:3], rising("posthoc_temperature_temperature", -0.01), UNDECIDED),
-    ("ece_rises_with_gamma_with_label_smoothing", SMOOTHED[:3], rising("test.ece", 0.01), UNDECIDED),
-    ("ece_rises_with_gamma_after_ts_fl", PLAIN[1:], rising("test.posthoc_ts_fl_ece", 0.01), UNDECIDED),
     ("weight_norm_order_reverses", PLAIN, norms(0.8, 1.25), HOLDS),
     ("weight_norm_order_reverses", PLAIN, norms(1.25, 1.25), FAILS),
     ("weight_norm_order_reverses", PLAIN[:1], norms(0.8, 1.25), UNDECIDED),
@@ -323,11 +227,6 @@ def test_the_verdict_is_the_tables(claim: str, configurations: Any, measure: Mea
     assert found.claim == claim and found.sentence
     if found.interval is not None:
         assert found.interval[0] <= found.statistic <= found.interval[1]
-
-
-def test_every_claim_states_its_rule() -> None:
-    for name, claim in CLAIMS.items():
-        assert claim.name == name and claim.statement and claim.rule and "olds where" in claim.rule
 
 
 CLEAR = Draws("normal", 8, 3, within=0.5)
@@ -356,15 +255,6 @@ def test_neither_the_order_of_rows_nor_trials_that_were_stopped_early_say_anythi
     shuffled = [rows[place] for place in np.random.default_rng(1).permutation(len(rows))]
     assert CLAIMS[claim].judge(shuffled).to_dict() == CLAIMS[claim].judge(rows).to_dict()
     assert CLAIMS[claim].judge([{**row, "stage": "rung"} for row in rows]).verdict == UNDECIDED
-
-
-def test_where_nothing_is_true_few_verdicts_are_given() -> None:
-    """Of 95 % intervals on pure chance, about one in twenty excludes 0; a rule that finds more is no rule."""
-    given = 0
-    for seed in range(100):
-        rows = final_rows(MISTAKES, mistakes(0.0), replicates=5, seed=seed)
-        given += CLAIMS["cross_entropy_overconfident_on_mistakes"].judge(rows).verdict != UNDECIDED
-    assert given <= 12  # 5 expected; more than 12 has probability 0.1 %
 
 
 @pytest.mark.parametrize("claim", ["temperature_falls_with_training_gamma", "cross_entropy_overconfident_on_mistakes"])

@@ -4,8 +4,6 @@ Sentences as word pieces.
 """
 
 import random
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -96,15 +94,6 @@ def test_missing_and_unequal_files_are_named_with_the_remedy(tmp_path: Path) -> 
         loaded(written(tmp_path / "other"), vocabulary=8)
     with pytest.raises(DataSetUnavailableError, match="no training pair of at most 2 tokens"):
         loaded(written(tmp_path / "third"), length=2)
-
-
-@pytest.mark.parametrize("load", [wmt14_en_de, number_words])
-def test_sentencepiece_is_to_be_installed(load: Callable[[], Pairs], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "sentencepiece", None)
-    with pytest.raises(
-        DataSetUnavailableError, match=r"not installed; pip install 'calibration-sweeper\[translation\]'"
-    ):
-        load()
 
 
 def test_numbers_are_read_backwards_in_german() -> None:

@@ -14,7 +14,6 @@ from sweeper.execution.driver.capacity import (
     ClusterView,
     fit_resources,
     view_of_first_autoscaler,
-    waiting_for,
 )
 from sweeper.execution.driver.steering import Steering
 from sweeper.space.spec import Resources
@@ -154,11 +153,6 @@ def test_the_first_autoscaler_is_told_from_a_cluster_without_one() -> None:
     assert view.autoscales
     assert view.starting == {"worker": 3}
     assert view.failures == ("worker: no capacity",)
-
-
-def test_waiting_names_a_launch_that_failed_when_nothing_else_starts() -> None:
-    view = ClusterView((HEAD,), autoscales=True, failures=("worker: no quota",))
-    assert waiting_for(view, TRIAL).endswith("the autoscaler could not start any: worker: no quota")
 
 
 def test_a_head_that_does_not_answer_now_is_asked_again() -> None:

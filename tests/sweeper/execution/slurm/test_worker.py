@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -15,7 +14,7 @@ from sweeper.execution.cluster.cluster import create_token
 from sweeper.execution.slurm import worker
 from sweeper.execution.slurm.head import fruitless
 from sweeper.execution.slurm.jobs import Exchange, Head
-from sweeper.execution.slurm.worker import WorkerJob, address_here, environment, free_port, own_job, ray_folder
+from sweeper.execution.slurm.worker import WorkerJob, address_here, environment, own_job, ray_folder
 from sweeper.journal.journal import Journal
 from sweeper.journal.segments import last_sequence
 from tests.patience import patient
@@ -52,11 +51,6 @@ def test_an_interface_has_its_address_and_one_that_is_not_there_a_sentence(monke
     monkeypatch.setenv("SWEEPER_SLURM_INTERFACE", "ib9")
     with pytest.raises(SweeperError, match=r"interface 'ib9': this machine has .*lo"):
         address_here()
-
-
-def test_a_port_is_free() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", free_port("127.0.0.1")))
 
 
 def test_a_node_has_the_sweep_s_token_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,13 +113,6 @@ def test_the_map_has_the_means_over_finished_configurations(page: Page, losses_f
         }
 
 
-def test_random_coverages_and_nus_are_points(halved: Page, quickstart_folder: Path) -> None:
-    table = means(quickstart_folder, "val", ["ece"])
-    table = table[table.config_loss_coverage.notna()]
-    drawn = points(halved.data["coverage-nu-map-0"]) | points(halved.data["coverage-nu-map-2"])
-    assert drawn == {(t, row.config_loss_coverage, row.config_loss_nu) for t, row in table.iterrows()}
-
-
 def test_the_trace_penalty_has_every_tau_and_cross_entropy_at_zero(page: Page, losses_folder: Path) -> None:
     column = "hessian_cross_entropy_trace"
     table = means(losses_folder, "val", ["ece", column])
@@ -177,16 +170,6 @@ def test_the_audit_has_every_comparison_and_what_was_saved(halved: Page, quickst
         assert f"Saved {int((27 - mine.epochs).sum()):,} epochs" in section
 
 
-def test_hyperparameters_are_weighed_at_the_first_rung(halved: Page, page: Page, quickstart_folder: Path) -> None:
-    section = halved.sections["importance"]
-    reached = frame(quickstart_folder, "epochs").query("epoch == 3").trial.nunique()
-    assert "at epoch 3, the first rung" in section and f"n = {reached} configurations" in section
-    assert "at their last epoch" in page.sections["importance"]
-    shown = {panel: {row["name"] for row in marks(page.data[f"importance-{panel}"], "bar")} for panel in (0, 1)}
-    assert set(shown[0]) == {"loss", "architecture", "lr"}
-    assert set(shown[1]) == {"coverage", "ν", "architecture", "lr"}
-
-
 def test_families_are_paired_by_settings_on_test_data_within_each_network(tmp_path: Path) -> None:
     folder = write_sweep(tmp_path / "losses", space="losses", configurations=128, replicates=1, failures=0, samples=20)
     table = means(folder, "test", ["ece", "nll"])
@@ -234,13 +217,6 @@ def test_of_many_points_every_finished_one_is_drawn_and_the_others_are_thinned_e
     assert others[0] == 1 and others[-1] == 4999 and max(np.diff(others)) <= 6
     assert remarks == ["Evenly thinned: 1,000 of 4,000 unfinished points are drawn; statistics use all."]
     assert thin_points(rows[:1000]) == (rows[:1000], [])
-
-
-def test_no_label_of_parallel_coordinates_reaches_the_axis_before() -> None:
-    short = hyperparameters.Dimension("lr", [0.1], {0.1: "0.1"})
-    long = hyperparameters.Dimension("loss", [0], {0: "focal_sample_dependent_and_more"})
-    assert short.width == hyperparameters.AXIS_WIDTH
-    assert long.width > 5 * len("focal_sample_dependent_and_more")
 
 
 @pytest.mark.parametrize(("replicates", "said"), [(4, "no p can be below 0.25"), (8, None)])

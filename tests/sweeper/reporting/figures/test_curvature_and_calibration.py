@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from sweeper.core.statistics.basics import partial_correlation, ranks
 from sweeper.reporting.figures.configurations import correlated
-from sweeper.reporting.figures.curvature_and_calibration import (
-    is_sharpness,
-    sharpness_and_calibration,
-    sharpness_correlations,
-    sharpness_panel,
-)
-from sweeper.results import Results
+from sweeper.reporting.figures.curvature_and_calibration import sharpness_correlations, sharpness_panel
 from tests.sweeper.reporting.figures.drawn import layers, marks
 
 
@@ -61,13 +53,6 @@ def test_a_panel_has_the_intervals() -> None:
         bar = layers(drawn, "rule")[-1]["data"]["values"][0]
         assert row["rho"] == rho.rho and (bar["low"], bar["high"]) == pytest.approx(rho.interval)
     assert marks(sharpness_panel("ece", {"none": {}}, ["none"], 0), "point") == []
-
-
-def test_none_where_no_further_statistic_was_measured(gamma_folder: Path) -> None:
-    assert sharpness_and_calibration(Results(gamma_folder)) is None
-    shown = [*map(is_sharpness, ("ece", "hessian_cross_entropy_sam", "hessian_training_sam"))]
-    assert shown == [False, True, False]
-    assert not is_sharpness("hessian_cross_entropy_fisher_trace_se")
 
 
 def test_a_training_that_is_repeated_is_one_pair() -> None:

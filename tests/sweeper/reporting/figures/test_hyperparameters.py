@@ -9,7 +9,6 @@ import pytest
 
 from sweeper.reporting.figures import hyperparameters
 from sweeper.reporting.figures.hyperparameters import MINIMUM_TRIALS, Branch, importances
-from sweeper.results.leaderboard import Goal, Leaderboard
 
 COLUMNS = ("config_loss_name", "config_loss_gamma", "config_optimizer_lr", "config_optimizer_decay")
 
@@ -78,13 +77,3 @@ def test_of_many_trials_some_are_drawn_and_the_same_seed_draws_the_same(monkeypa
     rows = drawn(3, 90)
     once, twice = (importances(rows, COLUMNS[2:]) for _ in range(2))
     assert once == twice and [branch.n for branch in once] == [40]
-
-
-def test_every_axis_of_the_parallel_coordinates_is_named() -> None:
-    names = {
-        "config_loss_name": "loss", "config_loss_gamma": "γ", "config_epochs": "epochs", "config_lora_rank": "lora rank"
-    }  # fmt: skip
-    rows = [{**dict.fromkeys(names, n), "trial": f"c{n}", "status": "completed", "judged": float(n)} for n in (1, 2)]
-    board = Leaderboard(rows, tuple(names), "", Goal("val_nll", "min"))
-    drawn = hyperparameters.dimensions_of(board, rows)
-    assert [axis.label for axis in drawn[: len(names)]] == [*names.values()], "a loop's own have no part"

@@ -8,8 +8,8 @@ import pytest
 
 import sweeper
 from sweeper.reporting.figures import FIGURES
-from sweeper.reporting.figures.base import Figure, Panel, colour, mark, points, quantity
-from sweeper.reporting.figures.drawing import PALETTE, caption, on_paper, svg_text, write_report_figure
+from sweeper.reporting.figures.base import Figure, Panel, colour, points, quantity
+from sweeper.reporting.figures.drawing import on_paper, write_report_figure
 from sweeper.results import Results
 from tests.sweeper.held import held
 
@@ -50,27 +50,6 @@ def figure(**changes: Any) -> Figure:
     layers = [points(ROWS, color=colour("kind", ["a", "b"]))]
     panels = [Panel(f"{name} λ", layers, quantity("x", "eggs"), quantity("y", "ham"), ["ρ = 1."]) for name in "AB"]
     return Figure("Title", "What is shown.", [], panels, legend=["a", "b"], **changes)
-
-
-def test_paper_has_axes_headings_one_legend_of_colours_and_the_caption_with_remarks():
-    drawn = figure()
-    assert caption(drawn, "Rehearsal.") == "Rehearsal. What is shown. A λ: ρ = 1. B λ: ρ = 1."
-    text = svg_text(drawn)
-    for words in ("eggs", "ham", "A λ", "B λ"):
-        assert f">{words}<" in text
-    assert text.count(">a<") == text.count(">b<") == 1, "both panels share it"
-    assert PALETTE["series-1"].lower() in text.lower() and ">finished<" not in text
-
-
-def test_shapes_are_explained_where_there_are_several_statuses():
-    text = svg_text(figure(statuses=["completed", "early_stopped"]))
-    assert text.count(">finished<") == text.count(">stopped early<") == 1 and ">failed<" not in text
-
-
-def test_a_chart_that_vega_lite_does_not_know_is_an_error():
-    wrong = Figure("Title", "", [], [Panel("", [mark("dots", ROWS)], quantity("x"), quantity("y"))])
-    with pytest.raises(ValueError, match="Vega-Lite"):
-        svg_text(wrong)
 
 
 def test_a_rehearsals_figure_says_so(results, tmp_path, monkeypatch):

@@ -13,10 +13,9 @@ import pytest
 
 from sweeper.judging.means import means
 from sweeper.judging.question import Data, Question
-from sweeper.reporting.figures import FIGURES, shift
+from sweeper.reporting.figures import shift
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
-from tests.sweeper.held import held
 from tests.sweeper.reporting.figures.drawn import layers, marks
 
 KINDS, SEVERITIES = ("fog", "gaussian_noise"), (1, 5)
@@ -95,10 +94,6 @@ def test_it_says_whether_the_winner_stays_calibrated_and_temperature_helps(
     alone = shift.draw(Results(with_shifts(losses_folder, tmp_path / "alone", replicates=1)))
     assert alone is not None and "too few replicates for an interval" in alone.findings[0]
     assert marks(alone.panels[0], "rule") == []
-
-
-def test_nothing_is_drawn_where_nothing_was_corrupted(losses_folder: Path) -> None:
-    assert shift.draw(held(losses_folder)) is None and "shift" in FIGURES
 
 
 def test_detection_of_other_data_names_the_best_score() -> None:

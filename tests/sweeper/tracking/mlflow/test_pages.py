@@ -15,7 +15,7 @@ from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
 from sweeper.journal.segments import sweep_id
 from sweeper.tracking import sync as projection
-from sweeper.tracking.mlflow.pages import address, delete_runs, ended_with_this_process, experiments, serve
+from sweeper.tracking.mlflow.pages import delete_runs, ended_with_this_process, experiments, serve
 from tests.alive import running, wait_for_ends
 from tests.faults.processes import below
 from tests.mlflow_stores import free_port
@@ -23,10 +23,6 @@ from tests.patience import patient
 from tests.running import started
 from tests.seeds import drawn_seed
 from tests.sweeper.records import made_body
-
-
-def test_a_link_names_the_experiment():
-    assert address("http://127.0.0.1:5000/", "7").startswith("http://127.0.0.1:5000/#/experiments/7/runs?")
 
 
 def test_sweeps_are_listed_and_found_by_name_and_nothing_else_is(random_sweep, tmp_path, uri):

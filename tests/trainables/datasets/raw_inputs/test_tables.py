@@ -105,10 +105,6 @@ def test_every_fault_is_named_with_value_rule_and_remedy(given, said):
     assert refused.value.remedy
 
 
-def test_a_value_that_no_training_row_has_is_a_code_in_arrays():
-    assert READER.array([[1.0, -1, 0, 0, 0]])[0, 1] == -1
-
-
 @pytest.fixture(scope="module")
 def table(tmp_path_factory):
     """A data set with missing numbers, categories of which one is only in test rows, and its rows."""

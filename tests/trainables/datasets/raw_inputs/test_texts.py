@@ -41,16 +41,6 @@ def test_anything_else_is_refused(given):
         READER.array(given)
 
 
-def test_a_text_table_reads_its_own_texts(tmp_path):
-    texts = [None if i % 9 == 0 else f"the {'good' if i % 2 else 'bad'} film, number n{i}" for i in range(60)]
-    part = np.array(["train", "val", "test"])[np.arange(60) // 20]
-    rows = pa.table({"review": texts, "stars": [i % 2 for i in range(60)], "part": part})
-    pa.parquet.write_table(rows, tmp_path / "r.parquet")
-    given = {"file": str(tmp_path / "r.parquet"), "text": "review", "target": "stars", "split": "part", "length": 6}
-    data = load_dataset("text_table", **given)
-    assert np.array_equal(data.transform.reader.array(rows.slice(40)), data.test.inputs.numpy())
-
-
 @pytest.mark.integration  # importing transformers takes seconds
 def test_a_tokenizer_reads_texts_as_in_the_table_and_travels(tmp_path):
     transformers = pytest.importorskip("transformers")

@@ -8,6 +8,7 @@ from torch import nn
 
 from tests.trainables.losses.test_every_loss import CASES
 from tests.trainables.models.test_networks import HEAVY, OPTIONS, inputs_for
+from tests.trainables.registered import register
 from tests.trainables.training.lanes.comparison import (
     configuration,
     digits,
@@ -183,5 +184,5 @@ def test_stochastic_depth_is_the_seeds_own(double, monkeypatch):
     def build(input_shape, classes):
         return nn.Sequential(nn.Flatten(), StochasticDepth(0.5), nn.Linear(64, classes))
 
-    monkeypatch.setitem(ARCHITECTURES._components, "stochastic", ArchitectureComponent("stochastic", build))
+    register(monkeypatch, ARCHITECTURES, "stochastic", ArchitectureComponent("stochastic", build))
     assert distance(*train_both(configuration("focal", "stochastic"), digits(double))[:2]) < 1e-8

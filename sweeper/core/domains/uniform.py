@@ -1,0 +1,20 @@
+"""The domain `uniform`."""
+
+from dataclasses import dataclass
+
+from sweeper.core.domains.base import Choice, Interval, domain
+
+
+@domain("uniform")
+@dataclass(frozen=True)
+class Uniform(Interval):
+    """A real number, evenly.
+
+    Example:
+        >>> Uniform(1.0, 3.0).choice(0.5)
+        2.0
+    """
+
+    def choice(self, u: float) -> Choice:
+        """Return the number at a quantile."""
+        return min(self.low + u * (self.high - self.low), float(self.high))  # the sum may round above the high end
