@@ -24,12 +24,11 @@ SUMS = 3
 
 #: The most probable class and the target determine these metrics; others need every class, and are not measured for
 #: tokens.
-TOKEN_METRICS = tuple(
-    name
-    for name in METRIC_NAMES
-    if name in confidence_metrics(np.ones(1), np.ones(1, bool), 1)
-    or name in means_of_samples(np.ones(1, bool), *np.ones((4, 1)))
-)
+_MEASURED = {
+    **confidence_metrics(np.ones(1), np.ones(1, bool), 1),
+    **means_of_samples(np.ones(1, bool), *np.ones((4, 1))),
+}
+TOKEN_METRICS = tuple(name for name in METRIC_NAMES if name in _MEASURED)
 
 #: Temperatures of the curves of BLEU and calibration error (mukhoti Fig. 5; the text does not give its axis).
 TEMPERATURES = (0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5)
