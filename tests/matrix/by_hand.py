@@ -101,16 +101,26 @@ class Trial:
         """The replicates that were measured at the last epoch."""
         return sorted({row["replicate"] for row in self.own("evaluations") if row["epoch"] == self.epoch})
 
-    @cached_property
+    @property
     def has_fresh_seeds(self) -> bool:
-        """Whether some of its replicates did not select it."""
-        return any(row["stage"] == "final" for row in self.own("evaluations"))
+        """Whether it is judged by replicates that did not select it: two or more, where another trial has none."""
+        return len(self.added) > 1 and self.has_rivals_without
 
     @cached_property
     def fresh(self) -> list[int]:
-        """The replicates by which it is judged: those that did not select it, or all if there are none."""
-        final = {row["replicate"] for row in self.own("evaluations") if row["stage"] == "final"}
-        return sorted(final) or self.replicates
+        """The replicates by which it is judged."""
+        return self.added if self.has_fresh_seeds else self.replicates
+
+    @cached_property
+    def added(self) -> list[int]:
+        """The replicates that were trained after the selection."""
+        return sorted({row["replicate"] for row in self.own("evaluations") if row["stage"] == "final"})
+
+    @property
+    def has_rivals_without(self) -> bool:
+        """Whether a trial of the sweep has no added replicates, so that something was selected."""
+        rows = self.tables["evaluations"]
+        return {row["trial"] for row in rows} > {row["trial"] for row in rows if row["stage"] == "final"}
 
     def seed(self, replicate: int) -> int:
         """Return the seed of a replicate."""

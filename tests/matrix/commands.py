@@ -226,12 +226,13 @@ def compare(case: Case) -> None:
 
 
 def _paired(*sides: Trial) -> list[list[int]]:
-    """Return the replicates of two trials that are compared: those with common seeds, else as many of both."""
-    used = [side.fresh if len(side.fresh) > 1 else side.replicates for side in sides]
+    """Return the replicates of two trials that are compared: those with common seeds, if half are common, else all."""
+    used = [side.fresh for side in sides]
     seeds = [{side.seed(replicate): replicate for replicate in own} for side, own in zip(sides, used, strict=True)]
-    if len(common := sorted(seeds[0].keys() & seeds[1].keys())) > 1:
+    common = sorted(seeds[0].keys() & seeds[1].keys())
+    if len(common) > 1 and 2 * len(common) >= min(map(len, used)):
         return [[own[seed] for seed in common] for own in seeds]
-    return [own[: min(map(len, used))] for own in used]
+    return used
 
 
 # After training
@@ -408,7 +409,7 @@ def sync(case: Case) -> None:
     everywhere = [experiment.experiment_id for experiment in client.search_experiments()]
     runs = case.made.once("runs", lambda: client.search_runs(everywhere, where))
     by_name = {run.data.tags.get("trial"): run.data for run in runs}
-    added = case.trial.fresh if case.trial.has_fresh_seeds else []
+    added = case.trial.added
     drawn = [replicate for replicate in case.trial.replicates if replicate not in added]
     expected = {f"{case.trial.name}-r{replicate}": [replicate] for replicate in added}
     for name, replicates in (expected | ({case.trial.name: drawn} if drawn else {})).items():
