@@ -11,7 +11,8 @@ would flag the healthy seeds of the noisy ones. A seed is an outlier only if bot
   p-value on Student's scale. Noisy candidates have wide distances between their better seeds too; candidates with a
   diverged seed do not.
 
-A gap of more than `OUTRIGHT` typical spreads is beyond even a candidate that spreads fifteen times as much.
+A gap of more than `OUTRIGHT` typical spreads is beyond even a candidate that spreads fifteen times as much; so is a loss
+of more than `TIMES` that of the next better seed, whatever the spreads.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ FAR = 8.0
 
 #: A wider gap, in typical spreads, is an outlier without further evidence: fifteen spreads times five deviations.
 OUTRIGHT = 80.0
+
+#: A loss that is so many times the next better seed's is no chance: the logarithm of a sound candidate's losses spreads by
+#: less than one.
+TIMES = 30.0
 
 #: Largest p of an outlier, times the number of candidates with a wide gap. Healthy seeds were flagged in at most 1 % of
 #: simulated sweeps with spreads up to 15 : 1 (tests/benchmarks/STATISTICS.md).
@@ -110,7 +115,8 @@ def outliers(values: Mapping[str, Mapping[int, float]], mode: str) -> Outliers:
         (('c8', 2),)
     """
     every = [value for by_seed in values.values() for value in by_seed.values()]
-    scores = {name: _scores(by_seed, mode, min(every)) for name, by_seed in values.items() if by_seed}
+    ratios = mode == "min" and min(every, default=0.0) > 0
+    scores = {name: _scores(by_seed, mode, ratios=ratios) for name, by_seed in values.items() if by_seed}
     distances = np.concatenate([np.empty(0), *(_distances(np.array([*row.values()])) for row in scores.values())])
     if len(distances) < LEAST_PAIRS:
         return Outliers((), len(every))
@@ -118,16 +124,17 @@ def outliers(values: Mapping[str, Mapping[int, float]], mode: str) -> Outliers:
     gaps = [gap for name, row in scores.items() if spread and (gap := _widest(name, row, FAR * spread)) is not None]
     own = math.sqrt(sum(gap.squares for gap in gaps) / max(1, sum(gap.freedom for gap in gaps)))
     freedom = sum(gap.freedom for gap in gaps)
-    gaps = [gap for gap in gaps if gap.width > OUTRIGHT * spread or len(gaps) * gap.p(own, freedom) < SURE]
+    outright = min(OUTRIGHT * spread, math.log(TIMES)) if ratios else OUTRIGHT * spread
+    gaps = [gap for gap in gaps if gap.width > outright or len(gaps) * gap.p(own, freedom) < SURE]
     flagged = {(gap.candidate, seed) for gap in gaps for seed in gap.beyond}
     if len(flagged) > MOST * len(every):
         return Outliers((), len(every))
     return Outliers(tuple((n, s) for n, by_seed in values.items() for s in by_seed if (n, s) in flagged), len(every))
 
 
-def _scores(by_seed: Mapping[int, float], mode: str, smallest: float) -> dict[int, float]:
-    """Return the values on a scale where smaller is better."""
-    if mode == "min" and smallest > 0:
+def _scores(by_seed: Mapping[int, float], mode: str, *, ratios: bool) -> dict[int, float]:
+    """Return the values on a scale where smaller is better; as logarithms to compare ratios."""
+    if ratios:
         return {seed: float(np.log(value)) for seed, value in by_seed.items()}
     return {seed: value if mode == "min" else -value for seed, value in by_seed.items()}
 
