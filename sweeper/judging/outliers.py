@@ -11,8 +11,8 @@ would flag the healthy seeds of the noisy ones. A seed is an outlier only if bot
   p-value on Student's scale. Noisy candidates have wide distances between their better seeds too; candidates with a
   diverged seed do not.
 
-A gap of more than `OUTRIGHT` typical spreads is beyond even a candidate that spreads fifteen times as much; so is a loss
-of more than `TIMES` that of the next better seed, whatever the spreads.
+A gap of more than `OUTRIGHT` typical spreads is beyond even a candidate that spreads fifteen times as much. So is a
+loss of more than `TIMES` that of the next better seed, however much the candidate spreads.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FAR = 8.0
 #: A wider gap, in typical spreads, is an outlier without further evidence: fifteen spreads times five deviations.
 OUTRIGHT = 80.0
 
-#: A loss that is so many times the next better seed's is no chance: the logarithm of a sound candidate's losses spreads by
+#: A loss that is so many times the next better seed's is no chance: logarithms of losses of seeds that train spread by
 #: less than one.
 TIMES = 30.0
 

@@ -56,7 +56,7 @@ class Use:
     Attributes:
         nll: mean test NLL before and after.
         accuracy: mean test accuracy, which temperature scaling does not change.
-        standing: BEST, ALIKE, WORSE or UNKNOWN by test NLL after temperature scaling.
+        standing: BEST, ALIKE, EQUAL, WORSE or UNKNOWN by test NLL after temperature scaling.
     """
 
     nll: tuple[float, float]
@@ -146,7 +146,7 @@ class Answer:
         command: command that would decide the open questions; empty if there are none, or if trials are still to be
             trained.
         seconds: mean duration of a training; None if unknown.
-        deployed: verdicts on the finalists without and with temperature scaling; None without stored predictions.
+        deployed: verdicts on the finalists with temperature scaling; None without stored predictions.
     """
 
     place: str

@@ -309,7 +309,7 @@ def deployment(answer: Answer) -> str:
         return f"With temperature scaling it leads, too: {measured}; {sure}."
     other = answer.leader.used
     against = "" if other is None else f" {name(answer.leader)}: {other.nll[1]:.3f}, {share(other.accuracy)}."
-    return f"With temperature scaling the order is another one: {name(best)} leads, {measured}; {sure}.{against}"
+    return f"With temperature scaling {name(best)} leads on test data: {measured}; {sure}.{against}"
 
 
 def share(mean: Mean) -> str:

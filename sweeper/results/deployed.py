@@ -1,8 +1,8 @@
-"""The finalists as they are used: the network alone, and with temperature scaling, judged on test data.
+"""The finalists as they are used, with temperature scaling, judged on test data.
 
 The objective of a sweep is measured on validation data, mostly before any post-hoc method. Most networks are used with
 temperature scaling, and the order of two losses can be another one then: label smoothing and focal loss have a large
-NLL without it, and may have the smallest with it. So the same finalists are judged twice by their test NLL.
+NLL without it, and may have the smallest with it. So the finalists are judged once more, by their test NLL with it.
 """
 
 from __future__ import annotations
@@ -26,20 +26,14 @@ class Deployed:
     """The finalists without and with temperature scaling.
 
     Attributes:
-        before, after: verdicts on which finalist has the smallest test NLL.
+        after: verdicts on which finalist has the smallest test NLL after temperature scaling.
         nll: trial → mean test NLL before and after.
         accuracy: trial → mean test accuracy with its interval; temperature scaling does not change it.
     """
 
-    before: Verdicts
     after: Verdicts
     nll: Mapping[str, tuple[float, float]]
     accuracy: Mapping[str, Mean]
-
-    @property
-    def reversed(self) -> bool:
-        """Whether another finalist leads with temperature scaling than without."""
-        return self.before.leader != self.after.leader
 
 
 #: Trial → its test predictions before and after temperature scaling.
@@ -47,7 +41,7 @@ Stages = Mapping[str, tuple[Networks, Networks]]
 
 
 def deployed(stages: Stages, *, margin: float = 0.0, alone: bool = False, first: int = 0) -> Deployed | None:
-    """Judge finalists by their test NLL without and with temperature scaling; None if no finalist has both.
+    """Judge finalists by their test NLL with temperature scaling; None if none has finite values without and with it.
 
     Args:
         stages: the finalists' predictions.
@@ -60,14 +54,14 @@ def deployed(stages: Stages, *, margin: float = 0.0, alone: bool = False, first:
     finite = [trial for trial in known if all(math.isfinite(_mean(data, trial)) for data in measured)]
     if not finite:
         return None
+    # the objective is the screen's other question
     asked = Question(
         finite, "test_nll", margin=margin, relative=True, level=LEVEL, among=2, samples_only=alone, first=first
     )
-    before, after = (judge(asked, data) for data in measured)
     nll = {trial: (_mean(measured[0], trial), _mean(measured[1], trial)) for trial in finite}
     hits = Question(finite, "test_accuracy", "max", level=INTERVAL, samples_only=alone)
     accuracy = means(hits, _data({trial: known[trial][0] for trial in finite}, _accuracy))
-    return Deployed(before, after, nll, accuracy)
+    return Deployed(judge(asked, measured[1]), nll, accuracy)
 
 
 def _mean(data: Data, trial: str) -> float:

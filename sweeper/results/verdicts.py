@@ -112,7 +112,7 @@ class Calibration:
     Attributes:
         changes: trial → judgement of after minus before.
         between: judgements of the first minus the second configuration, before and after.
-        deployed: verdicts on their test NLL, before and after.
+        deployed: verdicts on their test NLL after it.
     """
 
     changes: Mapping[str, Judgement]

@@ -35,3 +35,12 @@ def test_accuracies_are_judged_the_other_way_round() -> None:
     table[3, 2] = 0.1
     assert outliers(named(table), "max").flagged == (("3", 2),)
     assert outliers(named(table[:1]), "max").flagged == ()  # too few to know a typical spread
+
+
+def test_a_loss_far_above_the_next_better_seeds_is_flagged_however_much_seeds_spread() -> None:
+    # Thirty times the loss is thirteen typical spreads here, which the other rules do not flag with three seeds.
+    values = {f"c{k}": {seed: 0.1 * float(np.exp(0.12 * ((k + seed) % 3 - 1))) for seed in range(3)} for k in range(8)}
+    assert not outliers(values, "min").flagged
+    for times, flagged in ((50.0, (("c0", 2),)), (5.0, ())):
+        worst = {**values["c0"], 2: times * max(values["c0"].values())}
+        assert outliers({**values, "c0": worst}, "min").flagged == flagged

@@ -189,12 +189,12 @@ def test_the_order_with_temperature_scaling_is_told() -> None:
     for after, named in ((verdicts(rival, leader, WORSE), True), (raw, False)):
         answer = replace(
             ANSWER, leader=leader, lines=(leader, rival),
-            deployed=Deployed(raw, after, {}, {}),
+            deployed=Deployed(after, {}, {}),
         )  # fmt: skip
         said = deployment(answer)
         assert ("inverse_focal on resnet8" in said) == named and ("0.040" in said) == named and "0.060" in said
         assert "97.8 % (96.0–99.0)" in said
-    alike = replace(answer, deployed=Deployed(raw, verdicts(leader, rival, OPEN), {}, {}))
+    alike = replace(answer, deployed=Deployed(verdicts(leader, rival, OPEN), {}, {}))
     assert "inverse_focal on resnet8 may be as good" in deployment(alike)
     assert cells(rival, alike).after == cells(LEADER, answer).standing == "best" and not cells(LEADER, answer).after
     assert deployment(ANSWER) == "" == deployment(replace(answer, state=UNFINISHED))
