@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sweeper.judging.advice import needed
+from sweeper.judging.advice import needed, samples_needed
 from sweeper.judging.levels import weakest
 from sweeper.judging.moderation import Prior
 from sweeper.judging.pairs import Error, Pair, pair_of
@@ -49,11 +49,9 @@ def judge(question: Question, data: Data) -> Verdicts:
     """
     pairs = {names: pair_of(question, data, *names) for names in question.pairs}
     known = {names: pair for names, pair in pairs.items() if pair is not None}
-    priors = {
-        paired: Prior.of([(pair.variance, pair.freedom) for pair in known.values() if pair.paired == paired])
-        for paired in (True, False)
+    judged = {
+        names: _Judged(question, pair, pair.error(_prior(question, pair, known))) for names, pair in known.items()
     }
-    judged = {names: _Judged(question, pair, pair.error(priors[pair.paired])) for names, pair in known.items()}
     if question.against:
         of = {
             names[0]: judged[names].verdict() if names in judged else not_compared(question, data, names)
@@ -61,6 +59,19 @@ def judge(question: Question, data: Data) -> Verdicts:
         }
         return Verdicts(question, None, of)
     return _best(question, data, judged)
+
+
+def _prior(question: Question, pair: Pair, known: Mapping[tuple[str, str], Pair]) -> Prior:
+    """Return the typical variance of the pairs like this one.
+
+    Spreads belong to candidates, so they are the pairs that share a candidate with it. Where each candidate has a rival
+    of its own, all pairs are alike.
+    """
+    own = {pair.candidate, pair.rival}
+    alike = [
+        other for names, other in known.items() if other.paired == pair.paired and (question.against or own & {*names})
+    ]
+    return Prior.of([(other.variance, other.freedom) for other in alike])
 
 
 def change(metric: str, before: Mapping[Any, float], after: Mapping[Any, float], among: int = 1) -> Verdict:
@@ -97,15 +108,21 @@ class _Judged:
     @property
     def code(self) -> str:
         """BETTER, WORSE, SAME or OPEN."""
-        if abs(self.pair.estimate) > self.reach:
-            return WORSE if self.pair.estimate > 0 else BETTER
+        low, high = self.ends(self.reach)
+        if low > 0 or high < 0:
+            return WORSE if low > 0 else BETTER
         return SAME if self.largest <= self.question.margin else OPEN
+
+    def ends(self, reach: float) -> tuple[float, float]:
+        """Return the interval of the difference, on the scale of comparison."""
+        least, most = self.pair.excess
+        return self.pair.estimate - most - reach, self.pair.estimate - least + reach
 
     @property
     def largest(self) -> float:
         """Largest difference of either sign that two one-sided tests do not exclude, in the question's unit."""
         nearer = self.error.reach(2 * self.share)
-        return max(abs(self.in_unit(self.pair.estimate + end)) for end in (-nearer, nearer))
+        return max(abs(self.in_unit(end)) for end in self.ends(nearer))
 
     def in_unit(self, score: float) -> float:
         """Convert a difference on the scale of comparison to candidate minus rival in the question's unit."""
@@ -116,21 +133,25 @@ class _Judged:
     def verdict(self) -> Verdict:
         """Return the verdict on the candidate."""
         question, pair, code = self.question, self.pair, self.code
-        ends = [self.in_unit(pair.estimate + side * self.reach) for side in (-1, 1)]
+        ends = [self.in_unit(end) for end in self.ends(self.reach)]
         one, other = pair.means
         wanted = needed(question, pair, self.error) if code == OPEN else None
-        by_samples = wanted is None and self.error.samples > self.error.seeds
+        few_samples = self.error.samples > self.error.seeds or pair.excess[1] - pair.excess[0] > self.reach
+        by_samples = code == OPEN and wanted is None and few_samples
+        samples = samples_needed(question, pair, self.error) if by_samples else None
         return Verdict(
             code, question.metric, question.unit, question.margin, question.level, pair.rival,
             one - other, min(ends), max(ends), self.largest, one / other if min(one, other) > 0 else math.nan,
-            (SAMPLES if by_samples else SEEDS) if code == OPEN else "", wanted, pair.seeds, pair.paired,
+            (SAMPLES if by_samples else SEEDS) if code == OPEN else "", wanted, samples, pair.seeds, pair.paired,
         )  # fmt: skip
 
     def mirrored(self) -> _Judged:
         """Return the same comparison from the rival's side."""
         pair = self.pair
-        means = pair.means[::-1]
-        other = replace(pair, candidate=pair.rival, rival=pair.candidate, means=means, estimate=-pair.estimate)
+        other = replace(
+            pair, candidate=pair.rival, rival=pair.candidate, means=pair.means[::-1], estimate=-pair.estimate,
+            excess=(-pair.excess[1], -pair.excess[0]),
+        )  # fmt: skip
         return _Judged(self.question, other, self.error)
 
 

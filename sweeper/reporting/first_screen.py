@@ -56,7 +56,7 @@ class Use:
     Attributes:
         nll: mean test NLL before and after.
         accuracy: mean test accuracy, which temperature scaling does not change.
-        standing: BEST, ALIKE, EQUAL, WORSE or UNKNOWN by test NLL after temperature scaling.
+        standing: BEST, ALIKE, EQUAL, WORSE or UNKNOWN by the test NLL that `Deployed` judges.
     """
 
     nll: tuple[float, float]
@@ -146,7 +146,7 @@ class Answer:
         command: command that would decide the open questions; empty if there are none, or if trials are still to be
             trained.
         seconds: mean duration of a training; None if unknown.
-        deployed: verdicts on the finalists with temperature scaling; None without stored predictions.
+        deployed: verdicts on the finalists' test NLL; None without stored predictions.
     """
 
     place: str
@@ -344,9 +344,10 @@ def use_of(deployed: Deployed | None, trial: str) -> Use | None:
     """Return how a finalist does without and with temperature scaling; None if that is unknown."""
     if deployed is None or trial not in deployed.nll:
         return None
-    code = deployed.after.of[trial].code if trial in deployed.after.of else codes.NOT_COMPARED
+    verdicts = deployed.verdicts
+    code = verdicts.of[trial].code if trial in verdicts.of else codes.NOT_COMPARED
     standing = {codes.WORSE: WORSE, codes.SAME: EQUAL, codes.NOT_COMPARED: UNKNOWN}.get(code, ALIKE)
-    leads = trial == deployed.after.leader
+    leads = trial == verdicts.leader
     return Use(deployed.nll[trial], deployed.accuracy[trial], BEST if leads else standing)
 
 
