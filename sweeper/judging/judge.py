@@ -12,6 +12,7 @@ bioavailability).
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -49,8 +50,10 @@ def judge(question: Question, data: Data) -> Verdicts:
     """
     pairs = {names: pair_of(question, data, *names) for names in question.pairs}
     known = {names: pair for names, pair in pairs.items() if pair is not None}
+    priors = _priors(question, [*known.values()])
     judged = {
-        names: _Judged(question, pair, pair.error(_prior(question, pair, known))) for names, pair in known.items()
+        names: _Judged(question, pair, pair.error(prior))
+        for (names, pair), prior in zip(known.items(), priors, strict=True)
     }
     if question.against:
         of = {
@@ -61,17 +64,24 @@ def judge(question: Question, data: Data) -> Verdicts:
     return _best(question, data, judged)
 
 
-def _prior(question: Question, pair: Pair, known: Mapping[tuple[str, str], Pair]) -> Prior:
-    """Return the typical variance of the pairs like this one.
+def _priors(question: Question, pairs: Sequence[Pair]) -> list[Prior]:
+    """Return for each pair the typical variance of the pairs like it.
 
-    Spreads belong to candidates, so they are the pairs that share a candidate with it. Where each candidate has a rival
-    of its own, all pairs are alike.
+    Spreads belong to candidates, so these are the pairs that share a candidate with it. Where each candidate has a
+    rival of its own, all pairs are alike.
     """
-    own = {pair.candidate, pair.rival}
-    alike = [
-        other for names, other in known.items() if other.paired == pair.paired and (question.against or own & {*names})
-    ]
-    return Prior.of([(other.variance, other.freedom) for other in alike])
+    of = defaultdict[tuple[str, bool], list[Pair]](list)
+    for pair in pairs:
+        for name in (pair.candidate, pair.rival):
+            of["" if question.against else name, pair.paired].append(pair)
+
+    def alike(pair: Pair) -> list[Pair]:
+        if question.against:
+            return of["", pair.paired][::2]  # each pair was entered for both of its sides
+        one, other = (of[name, pair.paired] for name in (pair.candidate, pair.rival))
+        return [*one, *(shared for shared in other if shared is not pair)]
+
+    return [Prior.of([(like.variance, like.freedom) for like in alike(pair)]) for pair in pairs]
 
 
 def change(metric: str, before: Mapping[Any, float], after: Mapping[Any, float], among: int = 1) -> Verdict:
