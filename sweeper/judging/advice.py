@@ -46,7 +46,8 @@ def needed(question: Question, pair: Pair, error: Error) -> int | None:
 
 def samples_needed(question: Question, pair: Pair, error: Error) -> float | None:
     """Return how many times the present test samples decide with probability `CHANCE`; None if no number tried does."""
-    normal = np.random.default_rng(0).standard_normal(_DRAWS)
+    half = np.random.default_rng(0).standard_normal(_DRAWS // 2)
+    normal = np.concatenate([half, -half])  # both sides of a pair need equally many samples
     for times in MORE_SAMPLES:
         estimates = pair.estimate + np.sqrt(error.samples * (1 - 1 / times)) * normal
         deviations = np.full(_DRAWS, np.sqrt(error.seeds + error.samples / times))
