@@ -120,20 +120,28 @@ def pair_of(question: Question, data: Data, candidate: str, rival: str) -> Pair 
     means = float(sides[0].mean()), float(sides[1].mean())
     relative = question.relative and question.mode == "min" and min(means) > 0
     scores = [_scores(side, mean, relative, question) for side, mean in zip(sides, means, strict=True)]
-    step = data.resolution / (np.array(means) if relative else np.ones(2))
-    rounding = step**2 / 12  # rounding adds at least this to a variance (Sheppard 1898)
     samples = _over_samples(question, data, (candidate, rival), seeds, means, relative)
-    if paired and samples == (0.0, GROUPS - 1) and np.array_equal(scores[0], scores[1]):
-        rounding = np.zeros(2)  # equal without any group of samples, too: the predictions are the same
-    variance, freedom = _of_pairs(*scores) if paired else _of_sides(*scores)
-    if relative and min(map(min, sides)) > 0:  # two large values and a small one spread far more than v/m − 1 says
-        logs = np.log(sides[0]), np.log(sides[1])
-        variance = max(variance, (_of_pairs(*logs) if paired else _of_sides(*logs))[0])
+    variance, freedom = _over_seeds(scores, sides, paired=paired, relative=relative)
+    # Equal without any group of samples, too: the predictions are the same, and rounding and bias are.
+    same = paired and samples == (0.0, GROUPS - 1) and np.array_equal(scores[0], scores[1])
+    step = data.resolution / (np.array(means) if relative else np.ones(2))
+    rounding = 0.0 if same else float((step**2).sum()) / 12  # it adds at least this to a variance (Sheppard 1898)
+    biased = not same and not relative and question.mode == "min"
+    excess = _excess(data, (candidate, rival), seeds) if biased else (0.0, 0.0)
     count, used = min(map(len, scores)), common if paired else (*seeds[0], *seeds[1])
-    estimate = float(scores[0].mean() - scores[1].mean())
-    variance += float(rounding.sum())
-    excess = (0.0, 0.0) if relative or question.mode == "max" else _excess(data, (candidate, rival), seeds)
+    estimate, variance = float(scores[0].mean() - scores[1].mean()), variance + rounding
     return Pair(candidate, rival, used, paired, means, estimate, variance, freedom, count, samples, relative, excess)
+
+
+def _over_seeds(
+    scores: Sequence[Floats], values: Sequence[Floats], *, paired: bool, relative: bool
+) -> tuple[float, float]:
+    """Return the variance of the difference of one seed of each side, and its degrees of freedom."""
+    of = _of_pairs if paired else _of_sides
+    variance, freedom = of(scores[0], scores[1])
+    if relative and min(map(min, values)) > 0:  # two large values and a small one spread far more than v/m − 1 says
+        variance = max(variance, of(np.log(values[0]), np.log(values[1]))[0])
+    return variance, freedom
 
 
 def _excess(data: Data, names: tuple[str, str], seeds: Sequence[Sequence[Hashable]]) -> tuple[float, float]:
