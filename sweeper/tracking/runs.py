@@ -119,6 +119,11 @@ class RunProjection:
         self._measure_sweep({f"{RECOMMENDED}/{name}": value for name, value in metrics.items()})
         self._touched.add(SWEEP_RUN)
 
+    def tag_sweep(self, key: str, value: str) -> None:
+        """Add a tag to the sweep's run."""
+        self._tags[key] = value
+        self._touched.add(SWEEP_RUN)
+
     def _measure_sweep(self, metrics: Mapping[str, float]) -> None:
         points = [Point(key, value, self._newest, self.state.attempt) for key, value in metrics.items()]
         self._points.setdefault(SWEEP_RUN, []).extend(points)
