@@ -99,7 +99,7 @@ def renamed_quantities(space: Fields) -> dict[str, dict[str, str]]:
 
     Example:
         >>> from sweeper.space.loading import load_spec
-        >>> renamed_quantities(load_spec("trace_regularisation").space)
+        >>> renamed_quantities(load_spec("gamma_tau_nu").space)
         {'config_loss_weight': {'hessian_trace': 'tau'}}
     """
     columns: dict[str, dict[str, str]] = {}

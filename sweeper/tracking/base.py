@@ -23,14 +23,15 @@ with the name, `--tracking-uri lines:`. Addresses such as `sqlite:///…` and `h
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
+from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
 from sweeper.space.spec import SweepSpec
 
@@ -181,15 +182,18 @@ def number_of(text: str) -> float | None:
 
 
 def kind_of(address: str) -> type[Tracker]:
-    """Return the kind of tracker of an address: the module whose name it begins with, else MLflow."""
+    """Return the kind of tracker of an address: the module whose name it begins with, else MLflow.
+
+    Raises:
+        SweeperError: the module has no tracker, or one that is not complete.
+    """
     # `lines://` would be an MLflow store, because MLflow's plugins choose their own schemes.
     name, colon, rest = address.partition(":")
-    known = bool(colon) and not rest.startswith("//") and name.isidentifier()
-    if known and importlib.util.find_spec(f"{__package__}.{name}") is not None:
-        kind = getattr(importlib.import_module(f"{__package__}.{name}"), "TRACKER", None)
-        if isinstance(kind, type) and issubclass(
-            kind, Tracker
-        ):  # this package also has modules that are not trackers, such as `sync`
-            return kind
-    mlflow: type[Tracker] = importlib.import_module(f"{__package__}.mlflow").TRACKER
-    return mlflow
+    if not colon or rest.startswith("//") or not name.isidentifier() or find_spec(f"{__package__}.{name}") is None:
+        name = "mlflow"
+    kind = getattr(importlib.import_module(f"{__package__}.{name}"), "TRACKER", None)
+    if not (isinstance(kind, type) and issubclass(kind, Tracker)):
+        raise SweeperError(f"{name} is not a tracker", "name one of mlflow, tensorboard and wandb")
+    if lacking := [*kind.__abstractmethods__, *({"name"} - {*dir(kind)})]:
+        raise SweeperError(f"the tracker {name} lacks {', '.join(sorted(lacking))}", f"see {__name__}")
+    return kind

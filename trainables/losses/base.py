@@ -25,7 +25,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor, nn
@@ -194,6 +194,12 @@ class Loss:
     needs_model: bool = False
     stateful: bool = False
     lanes: ClassVar[Lanes] = "mapped"
+
+    def __init_subclass__(cls, **options: object) -> None:
+        """Refuse an unknown value of `lanes`, which would be computed as `mapped`."""
+        super().__init_subclass__(**options)
+        if cls.lanes not in get_args(Lanes):
+            raise TypeError(f"{cls.__name__}.lanes = {cls.lanes!r} must be one of {', '.join(get_args(Lanes))}")
 
     @property
     def takes_soft_targets(self) -> bool:

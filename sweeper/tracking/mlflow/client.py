@@ -22,6 +22,7 @@ from sweeper.tracking.base import DIAGRAM, DIAGRAM_TAG, SWEEP_RUN, Known, RunUpd
 from sweeper.tracking.mlflow.experiment import ACTIVE, make_experiment
 from sweeper.tracking.mlflow.pages import as_markdown, questions, read_data
 from sweeper.tracking.runs import GENERATION_TAG
+from trainables.registry.names import nearest
 
 if TYPE_CHECKING:
     from mlflow.entities import Dataset, Run
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 SCHEMES = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "file", "databricks", "databricks-uc")
 
 PLUGINS = "mlflow.tracking_store"
+
+#: The trackers that are not MLflow, as addresses begin, for remedies.
+TRACKERS = ("tensorboard:", "wandb:")
 
 #: The tag with the newest journal record that a run contains.
 SEQUENCE_TAG = "journal_sequence"
@@ -188,6 +192,9 @@ class MlflowTracker(Tracker):
         """Return whether neither MLflow nor a plugin has the address's scheme."""
         scheme, separator, _ = address.partition("://")
         kind = scheme.partition("+")[0]  # `mysql+pymysql`: database and driver
+        name, colon, _ = address.partition(":")
+        if not separator and colon and name.isidentifier() and name != "file":  # MLflow would make a folder `wandbb:`
+            return f"{name} is not a tracker{nearest(name, TRACKERS)}", f"use {', '.join(TRACKERS)} or an MLflow store"
         if not separator or kind in SCHEMES or scheme in {plugin.name for plugin in entry_points(group=PLUGINS)}:
             return None
         known = ", ".join(f"{name}://" for name in SCHEMES)
