@@ -26,7 +26,7 @@ from sweeper.judging.means import means
 from sweeper.judging.question import Data, Question
 from sweeper.results import Results
 from sweeper.results.estimators import SHOWN, Networks, judged
-from sweeper.results.recalibration import method_label, signed
+from sweeper.results.recalibration import method_label, rounded_change
 from sweeper.results.verdicts import BEFORE, TrainedNetworks, best_on_networks, methods_of
 
 #: The scores of the table. The Brier score comes first and orders the methods: it is proper and bounded, so no single
@@ -51,9 +51,10 @@ class Gain:
     def text(self) -> str:
         """Return e.g. `✓ +0.012 (+0.008 … +0.016)`; ✓ better, ✗ worse, ? open."""
         if self.interval is None:
-            return f"? {signed(self.value)}"
+            return f"? {rounded_change(self.value)}"
         low, high = self.interval
-        return f"{'✓' if low > 0 else '✗' if high < 0 else '?'} {signed(self.value)} ({signed(low)} … {signed(high)})"
+        sign, ends = "✓" if low > 0 else "✗" if high < 0 else "?", " … ".join(map(rounded_change, self.interval))
+        return f"{sign} {rounded_change(self.value)} ({ends})"
 
 
 @dataclass(frozen=True)

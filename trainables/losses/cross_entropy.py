@@ -57,7 +57,7 @@ class LabelSmoothing(Loss):
         tensor([0.3486])
     """
 
-    takes_lanes = True
+    lanes = "stacked"
 
     alpha: Annotated[Number, "[0, 1)"] = 0.05
     form: Literal["others", "uniform"] = "others"

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from trainables.losses.base import (
     LOSSES,
+    Lanes,
     Loss,
     Number,
     State,
@@ -46,7 +47,7 @@ class FocalTypeLoss(Loss):
     Subclasses define `gamma`; they can override the weight (`log_modulation`) and choose γ per sample (`gammas`).
     """
 
-    takes_lanes = True
+    lanes: ClassVar[Lanes] = "stacked"
 
     gamma: Number = field(init=False)
     smoothing: Smoothing = field(default=0.0, kw_only=True)

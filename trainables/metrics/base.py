@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -260,7 +260,7 @@ class Metric(Component):
     """
 
     label: str = ""
-    mode: Literal["min", "max"] | None = "min"
+    mode: Literal["min", "max"] | None = field(kw_only=True)  # no default: forgotten, it would reverse a ranking
     range: tuple[float, float] = (0.0, math.inf)
     unit: str = ""
     always: bool = False
