@@ -41,6 +41,7 @@ from sweeper.core.labels import plural
 from sweeper.journal.journal import read_kind
 from sweeper.journal.records import Added, Body, Drawn, Suggested
 from sweeper.scheduling.base import WITHIN
+from sweeper.scheduling.lines import NAME
 from sweeper.scheduling.strata import Stratified, stratum_name
 from trainables.registry.names import hint
 
@@ -263,18 +264,33 @@ def named_components(part: Node) -> list[str]:
 
 
 def line_domains(space: Fields) -> dict[str, dict[str, Node]]:
-    """Return loss → hyperparameter → domain, for hyperparameters that the space draws from several numbers."""
+    """Return path → component → domain, for hyperparameters that the space draws from several values.
+
+    The path of a part with several components is `loss.name`, and its domains are the components. A hyperparameter of a
+    user's training loop belongs to no component, so its component is empty.
+
+    Example:
+        >>> from sweeper.space.loading import load_spec
+        >>> [*line_domains(load_spec("quickstart").space)]
+        ['loss.name', 'loss.gamma', 'loss.coverage', 'loss.nu', 'loss.score', 'architecture.name', 'optimizer.lr']
+    """
     lines: dict[str, dict[str, Node]] = {}
-    for component in components_of(space.nodes["loss"]):
-        own = {key: node for key, node in component.nodes.items() if _draws_numbers(node)}
-        lines.setdefault(str(plain(component.nodes["name"])), {}).update(own)
+    for part, node in space.nodes.items():
+        components = [*components_of(node)]
+        if not components and _draws_values(node):
+            lines[part] = {"": node}
+        if len(components) > 1 and len(named_components(node)) > 1:
+            lines[f"{part}.{NAME}"] = {str(plain(component.nodes[NAME])): component for component in components}
+        for component in components:
+            own = {key: domain for key, domain in component.nodes.items() if key != NAME and _draws_values(domain)}
+            for key, domain in own.items():
+                lines.setdefault(f"{part}.{key}", {})[str(plain(component.nodes[NAME]))] = domain
     return lines
 
 
-def _draws_numbers(node: Node) -> bool:
+def _draws_values(node: Node) -> bool:
     values = [value for _, value in extremes(node)]
-    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
-    return len(values) > 1 and numbers
+    return len({*map(repr, values)}) > 1 and not any(isinstance(value, list | dict) for value in values)
 
 
 def _uniform(seed: int, path: str) -> float:

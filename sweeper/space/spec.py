@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetPydanticSchema, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticKnownError, core_schema
 
-from sweeper.core.domains.base import Fields
+from sweeper.core.domains.base import Fields, Node
 from sweeper.core.domains.tree import parse, plain
 from sweeper.core.domains.values import Plain, Values, join_path, part_of
 from sweeper.core.errors import Fault, InvalidSearchSpace
@@ -23,6 +23,7 @@ from sweeper.journal.best import Mode
 from sweeper.scheduling import DEFAULT, SCHEDULERS, Scheduler
 from sweeper.scheduling.base import WITHIN
 from sweeper.scheduling.contenders import FIRST_SEEDS, PARTS, FinalStage, Questions, TrialValues
+from sweeper.scheduling.lines import NAME, Line
 from sweeper.scheduling.strata import stratified
 from sweeper.search.base import SEARCHERS, SearchMethod
 from sweeper.space.configurations import configurations, line_domains, named_components
@@ -434,7 +435,8 @@ class SweepSpec(Part):
         keep: trials whose checkpoints are kept at the end.
         max_concurrent: largest number of trials that run at once; `null` for as many as fit.
         tracking: how trackers show the sweep.
-        which: hyperparameters of the loss. For each, the final stage trains several values.
+        which: hyperparameters that the space draws. For each, the final stage trains several values, all else as in the
+            winner. A name such as `gamma` is enough if it fits one path; `loss` stands for all losses.
         rehearsal: changes that `--rehearse` makes, path → value as `--set` takes them; of the file, not of its sweep.
         rehearsed: changes that a rehearsal made, `path = value` each; empty for a real sweep.
 
@@ -599,9 +601,21 @@ def final_stage(spec: SweepSpec) -> FinalStage | None:
 
     # A part with a single component has nothing to compare.
     parts = [part for part in PARTS if part in spec.space.nodes and len(named_components(spec.space.nodes[part])) > 1]
-    domains = line_domains(spec.space).items()
-    lines = {name: {loss: domain[name] for loss, domain in domains if name in domain} for name in spec.which}
-    return FinalStage(mode, spec.replicate_seeds, spec.replicates.at_most, racing, parts, lines)
+    return FinalStage(mode, spec.replicate_seeds, spec.replicates.at_most, racing, parts, lines_of(spec))
+
+
+def lines_of(spec: SweepSpec) -> list[Line]:
+    """Return the lines that `which` asks for."""
+    domains = line_domains(spec.space)
+    return [_loss_line(path, domains[path]) if path.startswith("loss.") else Line(path, domains[path])
+            for path in spec.which]  # fmt: skip
+
+
+def _loss_line(path: str, domains: Mapping[str, Node]) -> Line:
+    from trainables.losses.base import ends_at_zero, simplest  # imports torch
+
+    key = path.partition(".")[2]
+    return Line(path, domains, frozenset(name for name in domains if key in ends_at_zero({NAME: name})), simplest)
 
 
 def gpu_faults(spec: SweepSpec) -> list[Fault]:

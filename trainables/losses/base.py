@@ -413,10 +413,13 @@ class LossComponent(Component):
         lanes: reason why it cannot be trained as lanes (replicates side by side); empty if it can.
         constant_gamma: function from hyperparameters of the loss to γ. The focal map Ψ^γ with this γ turns the loss's
             risk minimiser back into the posterior. `None` if there is no such γ, e.g. if it changes by sample or epoch.
+        cross_entropy_at_zero: hyperparameters that, all at 0, make the loss cross-entropy. A line of values of one of
+            them contains 0.
     """
 
     lanes: str = ""
     constant_gamma: Callable[[Options], float | None] | None = None
+    cross_entropy_at_zero: tuple[str, ...] = ()
 
 
 def _loss(target: object, path: str, name: str) -> LossComponent:
@@ -461,3 +464,21 @@ def build_loss(name: str, **hyperparameters: HyperparameterValue | Tensor) -> Lo
     """
     loss: Loss = LOSSES.build(name, **hyperparameters)
     return loss
+
+
+def ends_at_zero(loss: Options) -> tuple[str, ...]:
+    """Return the hyperparameters that, all at 0, make this loss cross-entropy; empty for a user's own loss."""
+    name = str(loss.get("name"))
+    return () if LOSSES.is_own(name) else LOSSES[name].cross_entropy_at_zero
+
+
+def simplest(loss: Options) -> Options:
+    """Return cross-entropy if the loss's hyperparameters make it that, else the loss itself.
+
+    Example:
+        >>> simplest({"name": "focal", "gamma": 0.0}), simplest({"name": "focal", "gamma": 0.0, "smoothing": 0.1})
+        ({'name': 'cross_entropy'}, {'name': 'focal', 'gamma': 0.0, 'smoothing': 0.1})
+    """
+    names = ends_at_zero(loss)
+    own = {h.name: h.default for h in LOSSES[str(loss["name"])].hyperparameters} | {**loss} if names else {}
+    return {"name": "cross_entropy"} if names and all(own[name] == 0 for name in names) else loss

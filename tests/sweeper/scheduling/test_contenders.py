@@ -13,7 +13,8 @@ from sweeper.core.errors import SweeperError
 from sweeper.core.ids import FIRST_ADDED, ReplicateSeeds
 from sweeper.journal.records import Added, AddedSeed, Attempt, Body, Decision, Drawn, Record, Reported
 from sweeper.journal.state import SweepState
-from sweeper.scheduling.contenders import FIRST_SEEDS, LINE_SEEDS, audit_rounds, requested, spread, trainings
+from sweeper.scheduling.contenders import FIRST_SEEDS, audit_rounds, requested, trainings
+from sweeper.scheduling.lines import LINE_SEEDS, spread
 from sweeper.space.loading import build_spec
 from sweeper.space.spec import final_stage
 from trainables.worker.trial_reports import TrialReport
@@ -133,7 +134,7 @@ def test_the_best_of_each_level_get_common_seeds_until_questions_are_settled(see
     contenders = {index for *_, index in best.values()}
     assert {added.trial for added in rounds[0]} == contenders and len(best) == 4
     assert len(rounds[0]) == FIRST_SEEDS * len(contenders)
-    line = [added for added in rounds[1] if added.question == "gamma"]
+    line = [added for added in rounds[1] if added.question == "loss.gamma"]
     gammas = {added.values["loss"].get("gamma", 0.0) for added in line}
     assert len(gammas) == 3 and 0.0 in gammas and len({str({**a.values, "loss": 0}) for a in line}) == 1
     had, seeds = defaultdict[int, list[int]](list), dict[int, int]()
@@ -142,7 +143,7 @@ def test_the_best_of_each_level_get_common_seeds_until_questions_are_settled(see
         assert seeds.setdefault(added.replicate, added.seed) == added.seed, "common to all"
     assert all(sorted(numbers) == [*range(1, 1 + len(numbers))] for numbers in had.values())
     assert max(map(len, had.values())) <= 5 and {len(had[a.trial]) for a in line} <= {*range(LINE_SEEDS, 6)}
-    _, most = trainings([2, 2], 1, 5)
+    _, most = trainings([2, 2], [3], 5)
     assert sum(map(len, rounds)) <= most
 
 
@@ -167,7 +168,7 @@ def test_the_best_of_a_line_counts_for_its_loss_and_network() -> None:
 
     played.stage = replace(played.stage, racing=racing)  # type: ignore[type-var]
     played.play()
-    line = {trial for trials in asked[-1]["gamma"].values() for trial in trials}
+    line = {trial for trials in asked[-1]["loss.gamma"].values() for trial in trials}
     for question in ("loss", "network"):
         assert line <= {trial for trials in asked[-1][question].values() for trial in trials}
 
@@ -185,7 +186,7 @@ def test_each_setting_of_the_data_has_a_race_of_its_own() -> None:
             own = [a.values for a in rounds[0] if a.values["dataset"]["label_noise"] == setting]
             assert len({values[question]["name"] for values in own}) == 2
     assert len(rounds[0]) == FIRST_SEEDS * len(fresh)
-    lines = {added.values["dataset"]["label_noise"] for added in rounds[1] if added.question == "gamma"}
+    lines = {added.values["dataset"]["label_noise"] for added in rounds[1] if added.question == "loss.gamma"}
     assert lines == {0.0, 0.3}
 
 
