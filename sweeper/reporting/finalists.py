@@ -13,7 +13,7 @@ from sweeper.core.cells import Row, grouped, text_of
 from sweeper.core.labels import group, number, short, split
 from sweeper.reporting.matrix import Key, Matrix
 from sweeper.results.leaderboard import FINISHED
-from trainables.losses.base import ends_at_zero, simplest
+from sweeper.scheduling.lines import simplest
 from trainables.registry import Options
 
 #: Finalists by loss and network, best first.
@@ -106,8 +106,7 @@ def _of_values(grid: Matrix, cells: Shown, key: Key, column: str) -> Series | No
 
 def _line(grid: Matrix, cells: Shown, key: Key, column: str, rows: Sequence[Row]) -> Series:
     loss, (part, name) = grid.loss_of(key, rows[0]), split(column)
-    ends = part == "loss" and name in ends_at_zero(loss)
-    plain = simplest({**loss, name: 0.0}) if ends else loss
+    plain = simplest({**loss, name: 0.0}, grid.at_zero) if part == "loss" else loss
     zero = _zero(grid, cells, key, rows[0], str(plain["name"]))
     values = [(number(row[column]), row, row[column]) for row in rows]
     values += [] if zero is None else [(f"0 ({plain['name']})", zero, 0.0)]
@@ -137,7 +136,7 @@ def labels(grid: Matrix, rows: Sequence[Row], key: Key) -> dict[str, list[str]]:
     """
     options = [name for name in grid.varying if split(name)[1] != "name"
                and (group(name) != "dataset" or name in grid.asked)]  # fmt: skip
-    own = [name for name in options if group(name) == "loss" and split(name)[1] in ends_at_zero({"name": key[1]})]
+    own = [name for name in options if group(name) == "loss" and split(name)[1] in grid.at_zero.get(key[1], ())]
     order = [*own, *(name for name in grid.asked if name in options and name not in own)]
     order += [name for name in options if name not in order]
     told = {text_of(row, "trial"): [name for name in own if row.get(name) is not None] for row in rows}
@@ -167,7 +166,7 @@ def _setting(row: Row, column: str) -> str:
     return f"no {short(column)}" if value is None else f"{short(column)} {number(value)}"
 
 
-def against_cross_entropy(loss: Options) -> str:
+def against_cross_entropy(grid: Matrix, loss: Options) -> str:
     """Return the settings in which a loss differs from cross-entropy, e.g. `γ 3`; empty if it declares none."""
-    names = [name for name in ends_at_zero(loss) if loss.get(name)]
+    names = [name for name in grid.at_zero.get(str(loss.get("name")), ()) if loss.get(name)]
     return " ".join(f"{short(f'config_loss_{name}')} {number(loss[name])}" for name in names)

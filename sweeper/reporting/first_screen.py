@@ -86,8 +86,8 @@ def answer_of(results: Results, board: Leaderboard, grid: Matrix, place: str, *,
     state = state_of(grid, lines, best, lost, relative=relative)
     sides = [next(line for line in lines if line.trial == row["trial"]) for row in pair or ()]
     # The sentence on two finalists names γ even if it does not vary, because readers compare it with papers.
-    sides = [line if line.setting else replace(line, setting=against_cross_entropy(grid.losses.get(line.trial, {})))
-             for line in sides]  # fmt: skip
+    fixed = {line.trial: against_cross_entropy(grid, grid.losses.get(line.trial, {})) for line in sides}
+    sides = [line if line.setting else replace(line, setting=fixed[line.trial]) for line in sides]
     # While a sweep runs, its own trials may decide the question, so no command is proposed.
     fresh, wanted = best["trial"] in grid.fresh, state in (NEARLY_DECIDED, NOT_DECIDED, NOT_JUDGED) and not running
     trainings, command = more_seeds(results, grid, best, board.finished) if wanted else (0, "")

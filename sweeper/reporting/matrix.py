@@ -112,6 +112,7 @@ class Matrix:
         outliers: trainings that ended far from the others. Their values are left out.
         asked: columns of the hyperparameters for which the final stage trained a line.
         losses: trial → its loss with all hyperparameters, those that do not vary included.
+        at_zero: loss → hyperparameters that, all at 0, make it cross-entropy.
         draws: setting of the data set → loss → number of configurations drawn.
     """
 
@@ -122,6 +123,7 @@ class Matrix:
     outliers: Outliers = field(default_factory=lambda: Outliers((), 0))
     asked: Sequence[str] = ()
     losses: Mapping[str, Options] = field(default_factory=dict)
+    at_zero: Mapping[str, Sequence[str]] = field(default_factory=dict)
     draws: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def loss_of(self, key: Key, row: Row) -> Options:
@@ -164,7 +166,8 @@ def matrix(results: Results, board: Leaderboard) -> Matrix | None:
     # The leaderboard's order uses all seeds. If some seeds do not count, cells are ordered by value again.
     by_value = fresh or (values.keys() if far.flagged else frozenset())
     cells = cells_of(board, decides, by_value)
-    return Matrix(cells, decides, board.varying, fresh, far, asked, losses_of(results), draws_of(board, asked))
+    at_zero = results.specification.get("cross_entropy_at_zero") or {}
+    return Matrix(cells, decides, board.varying, fresh, far, asked, losses_of(results), at_zero, draws_of(board, asked))
 
 
 def asked_columns(results: Results, board: Leaderboard) -> list[str]:

@@ -8,8 +8,8 @@ winner's.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import cast
 
 from sweeper.core.cells import grouped
@@ -21,6 +21,9 @@ from trainables.registry import Configuration, Options
 #: value in 99 % of cases. If the effect is strong, they exclude 89 % of the worse values. With the same number of
 #: trainings, 6 × 2 excludes 52 %.
 LINE_VALUES, LINE_SEEDS = 3, 4
+
+#: The part of a configuration that is its loss.
+LOSS = "loss"
 
 #: Key of a component's name, the last part of the path of a line of components.
 NAME = "name"
@@ -34,22 +37,19 @@ class Line:
         path: its path in a configuration, e.g. `loss.gamma`.
         domains: component → domain of the hyperparameter. The component is empty for a hyperparameter of a user's
             training loop, which belongs to no component. For a line of components, the components.
-        ends_at_zero: components for which 0 is a value of the line, because it switches the hyperparameter off.
-        simplest: returns the component of the path's part that a component equals, e.g. cross-entropy for focal loss
-            with γ 0.
+        at_zero: loss → hyperparameters that, all at 0, make it cross-entropy. A line of one of them contains 0.
 
     Example:
         >>> from sweeper.core.domains.uniform import Uniform
-        >>> line = Line("loss.gamma", {"focal": Uniform(0.0, 6.0)}, frozenset({"focal"}))
+        >>> line = Line("loss.gamma", {"focal": Uniform(0.0, 6.0)}, {"focal": ["gamma", "smoothing"]})
         >>> winner = {"loss": {"name": "focal", "gamma": 0.9}, "optimizer": {"name": "sgd", "lr": 0.1}}
-        >>> [values["loss"]["gamma"] for values in line.members([winner])]
-        [0.9, 0.0, 5.0]
+        >>> [values["loss"].get("gamma") for values in line.members([winner])]  # cross-entropy has no γ
+        [0.9, None, 5.0]
     """
 
     path: str
     domains: Mapping[str, Node]
-    ends_at_zero: frozenset[str] = frozenset()
-    simplest: Callable[[Options], Options] = lambda component: component
+    at_zero: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def part(self) -> str:
@@ -91,7 +91,7 @@ class Line:
         """Return whether two configurations differ at most in the line's value, the first being on the line."""
         if self.key == NAME:
             return {**one, self.part: None} == {**other, self.part: None}
-        plain = self._reduced(self._with(one, 0.0)) if self._component(one) in self.ends_at_zero else one
+        plain = self._reduced(self._with(one, 0.0)) if self._ends_at_zero(self._component(one)) else one
         return self._with(one, None) == self._with(other, None) or plain == other
 
     def _component(self, configuration: Configuration) -> str | None:
@@ -104,7 +104,12 @@ class Line:
         return {**configuration, self.part: part}
 
     def _reduced(self, configuration: Configuration) -> Configuration:
-        return {**configuration, self.part: self.simplest(configuration[self.part])} if self.key else configuration
+        return (
+            {**configuration, LOSS: simplest(configuration[LOSS], self.at_zero)} if self.part == LOSS else configuration
+        )
+
+    def _ends_at_zero(self, component: str | None) -> bool:
+        return self.part == LOSS and self.key in self.at_zero.get(component or "", ())
 
     def _values(self, start: Configuration) -> list[object]:
         """Return the value of `start`, then the others."""
@@ -113,8 +118,24 @@ class Line:
         choices = [value for _, value in extremes(domain)]
         if not all(map(_is_number, [own, *choices])):
             return [*dict.fromkeys([own, *choices])]
-        taken = [*dict.fromkeys([cast(float, own), *([0.0] if component in self.ends_at_zero else [])])]
+        taken = [*dict.fromkeys([cast(float, own), *([0.0] if self._ends_at_zero(component) else [])])]
         return [*taken, *spread(domain, taken, LINE_VALUES - len(taken))]
+
+
+def simplest(loss: Options, at_zero: Mapping[str, Sequence[str]]) -> Options:
+    """Return cross-entropy if the loss's hyperparameters make it that, else the loss itself.
+
+    Args:
+        loss: name and hyperparameters.
+        at_zero: loss → hyperparameters that, all at 0, make it cross-entropy.
+
+    Example:
+        >>> at_zero = {"focal": ["gamma", "smoothing"]}
+        >>> simplest({"name": "focal", "gamma": 0.0}, at_zero), simplest({"name": "focal", "gamma": 2.0}, at_zero)
+        ({'name': 'cross_entropy'}, {'name': 'focal', 'gamma': 2.0})
+    """
+    names = at_zero.get(str(loss.get(NAME)), ())
+    return {NAME: "cross_entropy"} if names and not any(loss.get(name) for name in names) else loss
 
 
 def _length(domain: Node) -> int:

@@ -27,7 +27,7 @@ from sweeper.scheduling.lines import NAME
 from sweeper.search.base import Searcher, written_method
 from sweeper.space.catalogue import Registries, installed_registries
 from sweeper.space.components import PART, WORD, resolve_component, resolve_plain_component, split_axes
-from sweeper.space.configurations import line_domains, size_faults, within_faults
+from sweeper.space.configurations import line_domains, named_components, size_faults, within_faults
 from sweeper.space.evaluation import check_evaluation, objective_faults, write_out_mode
 from sweeper.space.file import Document, apply_overrides, apply_rehearsal, read_document
 from sweeper.space.spec import (
@@ -203,6 +203,7 @@ def _check_names(values: dict[str, Plain], space: Plain, registries: Registries)
             faults += resolved_faults(tree, "space")
         faults += _count_faults(values, tree)
         faults += _line_faults(values, tree)
+        values["cross_entropy_at_zero"] = _at_zero(tree, registries.space["loss"])
         faults += within_faults(part_of(scheduler, WITHIN.name), tree)
         if (per := part_of(values, "keep", "per")) != []:
             faults += within_faults(per, tree, "keep.per")
@@ -293,6 +294,14 @@ def _line_faults(values: dict[str, Plain], space: Fields) -> list[Fault]:
         paths.append(name if isinstance(path, tuple) else path)
     values["which"] = paths
     return faults or repeats(paths, "which", "{!r} is named twice", "name each once")
+
+
+def _at_zero(space: Fields, losses: Registry) -> dict[str, Plain]:
+    """Return loss → hyperparameters that, all at 0, make it cross-entropy, for the project's losses of a space."""
+    # Written into the resolved file, because commands that read a sweep do not import losses.
+    named = named_components(space.nodes["loss"]) if "loss" in space.nodes else []
+    known = {name: getattr(losses[name], "cross_entropy_at_zero", ()) for name in named if not losses.is_own(name)}
+    return {name: [*zeros] for name, zeros in known.items() if zeros}
 
 
 def _line_path(name: str, paths: Sequence[str]) -> str | tuple[str, str]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetPydanticSchema, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticKnownError, core_schema
 
-from sweeper.core.domains.base import Fields, Node
+from sweeper.core.domains.base import Fields
 from sweeper.core.domains.tree import parse, plain
 from sweeper.core.domains.values import Plain, Values, join_path, part_of
 from sweeper.core.errors import Fault, InvalidSearchSpace
@@ -23,7 +23,7 @@ from sweeper.journal.best import Mode
 from sweeper.scheduling import DEFAULT, SCHEDULERS, Scheduler
 from sweeper.scheduling.base import WITHIN
 from sweeper.scheduling.contenders import FIRST_SEEDS, PARTS, FinalStage, Questions, TrialValues
-from sweeper.scheduling.lines import NAME, Line
+from sweeper.scheduling.lines import Line
 from sweeper.scheduling.strata import stratified
 from sweeper.search.base import SEARCHERS, SearchMethod
 from sweeper.space.configurations import configurations, line_domains, named_components
@@ -437,6 +437,7 @@ class SweepSpec(Part):
         tracking: how trackers show the sweep.
         which: hyperparameters that the space draws. For each, the final stage trains several values, all else as in the
             winner. A name such as `gamma` is enough if it fits one path; `loss` stands for all losses.
+        cross_entropy_at_zero: loss → hyperparameters that, all at 0, make it cross-entropy; filled in from the losses.
         rehearsal: changes that `--rehearse` makes, path → value as `--set` takes them; of the file, not of its sweep.
         rehearsed: changes that a rehearsal made, `path = value` each; empty for a real sweep.
 
@@ -470,6 +471,7 @@ class SweepSpec(Part):
     max_concurrent: int | None = Field(default=None, ge=1)
     tracking: Tracking = Tracking()
     which: list[str] = Field(default_factory=list)
+    cross_entropy_at_zero: dict[str, list[str]] = Field(default_factory=dict)
     rehearsal: Values | None = Field(default=None, exclude=True)
     rehearsed: list[str] = Field(default_factory=list)
 
@@ -607,15 +609,7 @@ def final_stage(spec: SweepSpec) -> FinalStage | None:
 def lines_of(spec: SweepSpec) -> list[Line]:
     """Return the lines that `which` asks for."""
     domains = line_domains(spec.space)
-    return [_loss_line(path, domains[path]) if path.startswith("loss.") else Line(path, domains[path])
-            for path in spec.which]  # fmt: skip
-
-
-def _loss_line(path: str, domains: Mapping[str, Node]) -> Line:
-    from trainables.losses.base import ends_at_zero, simplest  # imports torch
-
-    key = path.partition(".")[2]
-    return Line(path, domains, frozenset(name for name in domains if key in ends_at_zero({NAME: name})), simplest)
+    return [Line(path, domains[path], spec.cross_entropy_at_zero) for path in spec.which]
 
 
 def gpu_faults(spec: SweepSpec) -> list[Fault]:

@@ -464,21 +464,3 @@ def build_loss(name: str, **hyperparameters: HyperparameterValue | Tensor) -> Lo
     """
     loss: Loss = LOSSES.build(name, **hyperparameters)
     return loss
-
-
-def ends_at_zero(loss: Options) -> tuple[str, ...]:
-    """Return the hyperparameters that, all at 0, make this loss cross-entropy; empty for a user's own loss."""
-    name = str(loss.get("name"))
-    return () if LOSSES.is_own(name) else LOSSES[name].cross_entropy_at_zero
-
-
-def simplest(loss: Options) -> Options:
-    """Return cross-entropy if the loss's hyperparameters make it that, else the loss itself.
-
-    Example:
-        >>> simplest({"name": "focal", "gamma": 0.0}), simplest({"name": "focal", "gamma": 0.0, "smoothing": 0.1})
-        ({'name': 'cross_entropy'}, {'name': 'focal', 'gamma': 0.0, 'smoothing': 0.1})
-    """
-    names = ends_at_zero(loss)
-    own = {h.name: h.default for h in LOSSES[str(loss["name"])].hyperparameters} | {**loss} if names else {}
-    return {"name": "cross_entropy"} if names and all(own[name] == 0 for name in names) else loss

@@ -262,7 +262,8 @@ def cells_of(trials: list[tuple[str, str, float, float, str, float]], seeds: int
         row = {"trial": name, "status": status, "epochs": epoch, GAMMA: gamma, RATE: rate}
         cells.setdefault(("", loss, network), []).append(row)
         values[name] = {epoch: {100 * at + r: value * (1 + 0.01 * rng.normal()) for r in range(seeds)}}
-    return Matrix(cells, Measured(Goal("val_nll"), values, dict.fromkeys(values, "")), [GAMMA, RATE])
+    measured = Measured(Goal("val_nll"), values, dict.fromkeys(values, ""))
+    return Matrix(cells, measured, [GAMMA, RATE], at_zero={"focal": ["gamma", "smoothing"]})
 
 
 def line(*values: tuple[float, float], rate: float = 0.1, seeds: int = 5) -> Matrix:
