@@ -1,8 +1,9 @@
 """Draw configuration *i* of a search space as a function of (space, seed, *i*) alone.
 
 Every domain draws from its own generator, seeded by (seed, *i*, the domain's path in the file). So adding a key to a
-space changes no other draw, and any machine can draw any configuration without drawing the earlier ones. Only a finite
-space is drawn in order, because repeats of earlier configurations are redrawn (`DistinctDraws`). Grid points are taken
+space changes no other draw, and any machine can draw any configuration without drawing the earlier ones. The components
+of each part are balanced (`sweeper.space.balance`). Only a finite space is drawn in order, because repeats of earlier
+configurations are redrawn (`DistinctDraws`). Grid points are taken
 in turn: configuration *i* has grid point *i* mod (number of grid points). The driver writes the configurations of a
 sweep to the journal, and every reader takes them from there (`Configurations`).
 
@@ -11,7 +12,6 @@ This module also checks the paths of strata (`scheduler.within`, `keep.per`) aga
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections import Counter
@@ -37,12 +37,13 @@ from sweeper.core.domains.tree import (
 from sweeper.core.domains.values import Plain, join_path, repeats
 from sweeper.core.errors import Fault, SweeperError
 from sweeper.core.ids import config_hash, configuration_seed, flatten_configuration, is_added, seed_from
-from sweeper.core.labels import plural
+from sweeper.core.labels import PARTS, plural
 from sweeper.journal.journal import read_kind
 from sweeper.journal.records import Added, Body, Drawn, Suggested
 from sweeper.scheduling.base import WITHIN
 from sweeper.scheduling.lines import NAME
 from sweeper.scheduling.strata import Stratified, stratum_name
+from sweeper.space.balance import Balanced, BalancedMembers
 from trainables.registry.names import hint
 
 if TYPE_CHECKING:
@@ -173,8 +174,11 @@ def configurations(spec: SweepSpec, samples: int | None = None) -> Configuration
     points, repeating = grid_size(spec.space), samples is not None
     distinct: dict[int, DistinctDraws | None] = {}
 
-    def random(point: int, seed: int) -> Configuration:
-        return draw_configuration(spec.space, point, Uniforms(lambda path: _uniform(seed, path)))
+    balanced = BalancedMembers(spec.space, spec.seed, PARTS)
+
+    def random(index: int, seed: int) -> Configuration:
+        uniforms = Uniforms(lambda path: _uniform(seed, path))
+        return draw_configuration(spec.space, index % points, Balanced(balanced.at(index), uniforms))
 
     def draw(index: int) -> Configuration:
         point = index % points
@@ -182,10 +186,10 @@ def configurations(spec: SweepSpec, samples: int | None = None) -> Configuration
             space = at_grid_point(spec.space, point)
             # A space with one configuration has nothing else to draw; an infinite one practically never repeats.
             finite = 1 < random_sizes(space)[1] < math.inf
-            distinct[point] = DistinctDraws(functools.partial(random, point), space, spec.seed) if finite else None
+            distinct[point] = DistinctDraws(random, space, spec.seed) if finite else None
         draws = distinct.get(point)
         if index < points or draws is None:
-            return random(point, configuration_seed(spec.seed, index))
+            return random(index, configuration_seed(spec.seed, index))
         return draws.upto(range(point, index + 1, points))
 
     count = points * (spec.samples if samples is None else samples)
@@ -450,16 +454,16 @@ class DistinctDraws:
         >>> from sweeper.core.domains.base import Constant, Fields
         >>> from sweeper.core.domains.choice import OneMember
         >>> space = Fields({"loss": OneMember((Constant("focal"), Constant("mmce")))})
-        >>> draws = DistinctDraws(lambda seed: {"loss": "focal"}, space, seed=0)  # a draw that always repeats
+        >>> draws = DistinctDraws(lambda index, seed: {"loss": "focal"}, space, seed=0)  # a draw that always repeats
         >>> draws.upto([0]), draws.upto([0, 1])
         ({'loss': 'focal'}, {'loss': 'mmce'})
     """
 
-    def __init__(self, draw: Callable[[int], Configuration], space: Node, seed: int) -> None:
+    def __init__(self, draw: Callable[[int, int], Configuration], space: Node, seed: int) -> None:
         """Begin without draws.
 
         Args:
-            draw: returns a random configuration from a seed.
+            draw: returns a random configuration from its index and a seed.
             space: the finite space, without grids.
             seed: seed of the sweep.
         """
@@ -478,10 +482,10 @@ class DistinctDraws:
 
     def _next(self, index: int) -> Configuration:
         seed = configuration_seed(self._seed, index)
-        first = self._draw(seed)
+        first = self._draw(index, seed)
         for attempt in range(ATTEMPTS):
             # Attempt 0 uses the index's own seed, so a draw that repeats nothing is the same as in an infinite space.
-            configuration = self._draw(seed_from(seed, attempt)) if attempt else first
+            configuration = self._draw(index, seed_from(seed, attempt)) if attempt else first
             if config_hash(configuration) not in self._seen:
                 return configuration
         every = (cast(Configuration, value) for value in every_value(self._space))

@@ -318,8 +318,9 @@ def _line_path(name: str, paths: Sequence[str]) -> str | tuple[str, str]:
         return fitting[0]
     if fitting:
         return f"{name!r} fits {' and '.join(fitting)}", f"write {fitting[0]}"
-    known = hint(name, dict.fromkeys(names.values())) or "the space draws none"
-    return f"the space draws no {name!r} from several values", nearest(name, paths).removeprefix("; ") or known
+    short = [*dict.fromkeys(names.values())]
+    near = (nearest(name, short) or nearest(name, paths)).removeprefix("; ")
+    return f"the space draws no {name!r} from several values", near or hint(name, short) or "the space draws none"
 
 
 #: Packings that work with any training loop, because they do not look inside a network.
