@@ -270,8 +270,8 @@ class AddedSeed(Written):
             drawn, the first seed added to it.
         replicate: number of the added seed among that trial's replicates.
         values: nested values of the configuration.
-        question: question that the seed helps to answer: `network`, `loss`, a hyperparameter, or `request` for a user's
-            request.
+        question: question that the seed helps to answer: `network`, `loss`, the path of a line's hyperparameter, or
+            `request` for a user's request.
     """
 
     configuration: Index

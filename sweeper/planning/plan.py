@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Column, Table
 
-from sweeper.core.domains.tree import Configuration
+from sweeper.core.domains.tree import Configuration, extremes
 from sweeper.core.labels import duration, plural, rehearsal_notice
 from sweeper.scheduling.base import Scheduler
-from sweeper.scheduling.contenders import PARTS, trainings
+from sweeper.scheduling.contenders import DATA, PARTS, trainings
 from sweeper.scheduling.simulation import simulate_strata
 from sweeper.scheduling.strata import Stratified
 from sweeper.space.configurations import (
@@ -30,11 +30,12 @@ from sweeper.space.configurations import (
     configurations,
     examples,
     first_examples,
+    line_domains,
     named_components,
     repeat_notes,
     stratum_sizes,
 )
-from sweeper.space.spec import Resources, SweepSpec
+from sweeper.space.spec import Resources, SweepSpec, lines_of
 from trainables.files.container import usable_cores
 from trainables.training.lanes.packing import LANES, cohort_key
 
@@ -331,9 +332,7 @@ def plan(spec: SweepSpec, costs: Mapping[str, Cost] | None = None, workers: int 
     epochs = reaching @ np.diff([0, *schedule.rungs]) * replicates
     evaluations, finished = reaching.sum(axis=1) * replicates, reaching[:, -1] * replicates
     note = " ".join(filter(None, [*(f"{sentence}." for sentence in repeat_notes(spec)), note]))
-    counts = [len(named_components(spec.space.nodes[part])) for part in PARTS if part in spec.space.nodes]
-    most = spec.replicates.at_most
-    final = None if most is None else trainings([n for n in counts if n > 1], len(spec.which), most - replicates)
+    final = None if spec.replicates.at_most is None else final_trainings(spec, spec.replicates.at_most - replicates)
     planned = Plan(
         trials,
         replicates,
@@ -374,6 +373,24 @@ def plan(spec: SweepSpec, costs: Mapping[str, Cost] | None = None, workers: int 
             shifted_share=float(shifted.mean() / work.mean()),
         )
     return planned
+
+
+def final_trainings(spec: SweepSpec, fresh: int) -> tuple[int, int]:
+    """Return the number of seeds that the final stage trains at least, and at most.
+
+    Example:
+        >>> from sweeper.space.loading import load_spec
+        >>> noise = "dataset={name: digits, label_noise: {grid: [0, 0.1, 0.3]}}"
+        >>> [final_trainings(load_spec("quickstart", more), 5) for more in ([], [noise], ["which=[nu, score]"])]
+        [(21, 30), (63, 90), (29, 40)]
+    """
+    drawn = line_domains(spec.space)
+    counts = [len(named_components(spec.space.nodes[part])) for part in PARTS if part in spec.space.nodes]
+    # Each setting of the data set is a race of its own, unless a line compares them.
+    axes = [domain for path, of in drawn.items() if path.startswith(f"{DATA}.") and path not in spec.which
+            for domain in of.values()]  # fmt: skip
+    settings = math.prod(len(extremes(domain)) for domain in axes)
+    return trainings([n for n in counts if n > 1], [line.length for line in lines_of(spec)], fresh, settings)
 
 
 def describe_searcher(spec: SweepSpec) -> str:

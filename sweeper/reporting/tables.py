@@ -335,7 +335,7 @@ def paper_table(results: Results, form: str = "latex") -> str:
         values = evaluated(snapshot, "test", columns)
         columns = [name for name in columns if values.get(name)]
         goals = [Goal(f"test_{name}", "max" if larger_is_better(name) else "min") for name in columns]
-        measured = [measure(goal, values[goal.column], board, grid.fresh) for goal in goals]
+        measured = [measure(goal, values[goal.column], board, grid.fresh, asked=grid.asked) for goal in goals]
     keys, rows = list(grid.cells), [cells[0] for cells in grid.cells.values()]
     numbers = [_column(rows, one, name) for name, one in zip(columns, measured, strict=True)]
     # A column in which all names are empty (no varying data set) is left out.

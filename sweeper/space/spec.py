@@ -23,6 +23,7 @@ from sweeper.journal.best import Mode
 from sweeper.scheduling import DEFAULT, SCHEDULERS, Scheduler
 from sweeper.scheduling.base import WITHIN
 from sweeper.scheduling.contenders import FIRST_SEEDS, PARTS, FinalStage, Questions, TrialValues
+from sweeper.scheduling.lines import Line
 from sweeper.scheduling.strata import stratified
 from sweeper.search.base import SEARCHERS, SearchMethod
 from sweeper.space.configurations import configurations, line_domains, named_components
@@ -434,7 +435,9 @@ class SweepSpec(Part):
         keep: trials whose checkpoints are kept at the end.
         max_concurrent: largest number of trials that run at once; `null` for as many as fit.
         tracking: how trackers show the sweep.
-        which: hyperparameters of the loss. For each, the final stage trains several values.
+        which: hyperparameters that the space draws. For each, the final stage trains several values, all else as in the
+            winner. A name such as `gamma` is enough if it fits one path; `loss` stands for all losses.
+        cross_entropy_at_zero: loss → hyperparameters that, all at 0, make it cross-entropy; filled in from the losses.
         rehearsal: changes that `--rehearse` makes, path → value as `--set` takes them; of the file, not of its sweep.
         rehearsed: changes that a rehearsal made, `path = value` each; empty for a real sweep.
 
@@ -468,6 +471,7 @@ class SweepSpec(Part):
     max_concurrent: int | None = Field(default=None, ge=1)
     tracking: Tracking = Tracking()
     which: list[str] = Field(default_factory=list)
+    cross_entropy_at_zero: dict[str, list[str]] = Field(default_factory=dict)
     rehearsal: Values | None = Field(default=None, exclude=True)
     rehearsed: list[str] = Field(default_factory=list)
 
@@ -599,9 +603,13 @@ def final_stage(spec: SweepSpec) -> FinalStage | None:
 
     # A part with a single component has nothing to compare.
     parts = [part for part in PARTS if part in spec.space.nodes and len(named_components(spec.space.nodes[part])) > 1]
-    domains = line_domains(spec.space).items()
-    lines = {name: {loss: domain[name] for loss, domain in domains if name in domain} for name in spec.which}
-    return FinalStage(mode, spec.replicate_seeds, spec.replicates.at_most, racing, parts, lines)
+    return FinalStage(mode, spec.replicate_seeds, spec.replicates.at_most, racing, parts, lines_of(spec))
+
+
+def lines_of(spec: SweepSpec) -> list[Line]:
+    """Return the lines that `which` asks for."""
+    domains = line_domains(spec.space)
+    return [Line(path, domains[path], spec.cross_entropy_at_zero) for path in spec.which]
 
 
 def gpu_faults(spec: SweepSpec) -> list[Fault]:

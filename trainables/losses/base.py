@@ -421,9 +421,12 @@ class LossComponent(Component):
     Attributes:
         constant_gamma: function from hyperparameters of the loss to γ. The focal map Ψ^γ with this γ turns the loss's
             risk minimiser back into the posterior. `None` if there is no such γ, e.g. if it changes by sample or epoch.
+        cross_entropy_at_zero: hyperparameters that, all at 0, make the loss cross-entropy. A line of values of one of
+            them contains 0.
     """
 
     constant_gamma: Callable[[Options], float | None] | None = None
+    cross_entropy_at_zero: tuple[str, ...] = ()
 
 
 def _loss(target: object, path: str, name: str) -> LossComponent:

@@ -82,7 +82,9 @@ class FocalTypeLoss(Loss):
         return -(soft * weight * log_p).sum(-1)
 
 
-@LOSSES.add("focal", constant_gamma=lambda given: number_in(given, "gamma", None))
+@LOSSES.add(
+    "focal", constant_gamma=lambda given: number_in(given, "gamma", None), cross_entropy_at_zero=("gamma", "smoothing")
+)
 @dataclass(eq=False)
 class Focal(FocalTypeLoss):
     """Cross-entropy weighted by (1 − p_y)^γ.
@@ -176,7 +178,7 @@ class FocalScheduled(FocalByEpoch):
         self.gamma = SCHEDULES[self.variant][sum(epoch / max_epochs >= switch for switch in switches)]
 
 
-@LOSSES.add("two_stage")
+@LOSSES.add("two_stage", cross_entropy_at_zero=("gamma", "smoothing"))
 @dataclass(eq=False)
 class TwoStage(FocalByEpoch):
     """Focal loss in the first part of the run, then cross-entropy: does focal loss help as a warm-up?
@@ -339,7 +341,7 @@ def check_gradient(values: Mapping[str, object]) -> str | None:
     return f"gamma = {gamma:g} is outside [0, 3.5911]: {REVERSES}"
 
 
-@LOSSES.add("inverse_focal", check=check_gradient)
+@LOSSES.add("inverse_focal", check=check_gradient, cross_entropy_at_zero=("gamma", "smoothing"))
 @dataclass(eq=False)
 class InverseFocal(FocalTypeLoss):
     """Cross-entropy weighted by (1 + p_y)^γ.

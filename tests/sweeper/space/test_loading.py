@@ -13,7 +13,7 @@ from sweeper.core.errors import InvalidSearchSpace
 from sweeper.scheduling.asha import Halving
 from sweeper.scheduling.median_stopping import MedianStopping
 from sweeper.space.configurations import configurations_of
-from sweeper.space.loading import build_spec, load_spec
+from sweeper.space.loading import _line_path, build_spec, load_spec
 from tests.sweeper.searches import SPACE, searched_spec
 from tests.sweeper.small_registries import MINIMAL, REGISTRIES
 
@@ -417,3 +417,21 @@ def test_searchers_come_back():
 
 def test_replicates_may_have_seeds_of_ones_own():
     assert build_spec(_with(replicates={"count": 2, "seeds": [11, 7]}), REGISTRIES).replicate_seeds.of(3) == [11, 7]
+
+
+def test_which_names_a_path_or_what_fits_only_one() -> None:
+    spec = load_spec("quickstart", ["which=[gamma, lr, loss]"])
+    assert spec.which == ["loss.gamma", "optimizer.lr", "loss.name"]
+    assert load_spec("quickstart", ["which=score"]).which == ["loss.score"]
+    assert spec.cross_entropy_at_zero == {"focal": ["gamma", "smoothing"]}
+    with pytest.raises(InvalidSearchSpace) as raised:
+        load_spec("quickstart", ["which=[gama, momentum, lr, optimizer.lr]"])
+    assert [fault.path for fault in raised.value.faults] == ["which[0]", "which[1]"]
+    assert "'gamma'" in raised.value.faults[0].remedy and "coverage" in raised.value.faults[1].remedy
+    with pytest.raises(InvalidSearchSpace) as raised:
+        load_spec("quickstart", ["which=[lr, optimizer.lr]"])
+    assert [fault.path for fault in raised.value.faults] == ["which[1]"]
+    alpha = "space.loss.one_of=[{name: label_smoothing, alpha: {uniform: [0, 0.2]}}, {name: brier}]"
+    assert load_spec("quickstart", [alpha, "which=alpha"]).which == ["loss.alpha"]
+    rule, remedy = _line_path("width", ["loss.width", "architecture.width"])
+    assert "loss.width and architecture.width" in rule and remedy == "write loss.width"
