@@ -133,7 +133,7 @@ print(sorted({"torch._dynamo", "sympy"} & {*sys.modules}))
 
 def test_commands_that_read_a_sweep_load_nothing_that_trains(tmp_path):
     folder = write_sweep(tmp_path / "results" / "small", configurations=4, samples=100, failures=0, space="gamma")
-    (folder / "sweep.yaml").write_text(yaml.safe_dump(load_spec("quickstart").resolved()))
+    (folder / "sweep.yaml").write_text(yaml.safe_dump(load_spec("quickstart", ["objective=val_nll"]).resolved()))
     program = """
 import sys
 import sweeper

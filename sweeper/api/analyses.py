@@ -80,12 +80,13 @@ def compare(
         ['temperature']
     """
     if by is not None:
-        from sweeper.results.improvements import improvements, view as table_of
+        from sweeper.reporting.methods import gains_view
+        from sweeper.results.improvements import improvements
 
         with ExitStack() as held:
             names = dict.fromkeys(sweep for sweep in (name, first, second, *more) if sweep)
             rows = improvements([held.enter_context(opened(sweep, output).snapshot()) for sweep in names])
-        return CommandResult(rows, table_of(rows))
+        return CommandResult(rows, gains_view(rows))
     if first is None or more:
         raise SweeperError(
             f"{name} is to be compared with {'nothing' if first is None else f'{2 + len(more)} names'}",

@@ -48,7 +48,7 @@ def init(
     loss: Sequence[str] = (),
     network: Sequence[str] = (),
     grid: Annotated[Sequence[str], Parameter(metavar="PATH=VALUES")] = (),
-    objective: str = "val_nll",
+    objective: str = "val_posthoc_temperature_nll",
     epochs: AtLeastOne = 27,
     replicates: AtLeastOne = 1,
     tutorial: bool = False,
@@ -148,6 +148,7 @@ def validate(
         >>> spec.replicates.count, spec.scheduler.max_epochs
         (2, 1)
     """
+    from sweeper.planning.plan import describe_objective
     from sweeper.planning.preparation import describe_data_file, prepare_dataset
 
     spec = load_spec(space, overrides(set), rehearse=rehearse)
@@ -167,9 +168,8 @@ def validate(
             untried = f"not tried on its data: {error.message}"
     else:
         untried = "the loop is not tried here: `sweeper plan` trains it for two epochs"
-    return CommandResult(
-        spec, "\n".join(filter(None, (f"{space} is valid: {seeds}; varies {varying}", described, untried)))
-    )
+    said = (f"{space} is valid: {seeds}; varies {varying}", describe_objective(spec), described, untried)
+    return CommandResult(spec, "\n".join(filter(None, said)))
 
 
 def delete(

@@ -96,6 +96,19 @@ def label(name: str) -> str:
     return metric.words if metric is not None and metric.name == name else name.replace("_", " ")
 
 
+def unit(metric: str) -> str:
+    """Return the unit of a metric, as it follows a number; empty for one without a unit.
+
+    Example:
+        >>> unit("val_posthoc_temperature_nll"), unit("val_ece")
+        (' nats', ' on a scale from 0 to 1')
+    """
+    known = metric_of(metric)
+    if known is None:
+        return ""
+    return " nats" if known.name.endswith("nll") else " on a scale from 0 to 1" if known.range == (0, 1) else ""
+
+
 def number(value: object) -> str:
     """Format a value; a float with three significant digits."""
     return f"{value:.3g}" if isinstance(value, float) else str(value)

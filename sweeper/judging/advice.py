@@ -8,6 +8,7 @@ trials).
 from __future__ import annotations
 
 from bisect import bisect_left
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,9 @@ CHANCE = 0.9
 
 #: Numbers of further seeds that are tried.
 TRIED = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
+
+#: Numbers of test samples that are tried, in times the present ones.
+MORE_SAMPLES = (1.5, 2, 3, 5, 8, 12, 20, 30, 50, 100)
 
 _DRAWS = 300
 
@@ -38,6 +42,19 @@ def needed(question: Question, pair: Pair, error: Error) -> int | None:
     # The chance hardly ever falls with more seeds, so the first sufficient number is found by bisection.
     at = bisect_left(TRIED, CHANCE, key=lambda more: _chance(question, pair, error, more))
     return pair.count + TRIED[at] if at < len(TRIED) else None
+
+
+def samples_needed(question: Question, pair: Pair, error: Error) -> float | None:
+    """Return how many times the present test samples decide with probability `CHANCE`; None if no number tried does."""
+    normal = np.random.default_rng(0).standard_normal(_DRAWS)
+    for times in MORE_SAMPLES:
+        estimates = pair.estimate + np.sqrt(error.samples * (1 - 1 / times)) * normal
+        deviations = np.full(_DRAWS, np.sqrt(error.seeds + error.samples / times))
+        low, high = pair.excess
+        later = replace(pair, excess=(low / times**0.5, high / times**0.5))
+        if np.mean(_decided(question, later, estimates, deviations, error.freedom, pair.count)) >= CHANCE:
+            return times
+    return None
 
 
 def _chance(question: Question, pair: Pair, error: Error, more: int) -> float:
@@ -72,4 +89,7 @@ def _decided(
     share = question.error(seeds)
     reach, nearer = stdtrit(freedom, [1 - share, 1 - 2 * share])
     margin = question.margin / abs(pair.means[1]) if pair.relative else question.margin
-    return np.asarray((np.abs(estimates) > reach * deviations) | (np.abs(estimates) + nearer * deviations <= margin))
+    least, most = pair.excess  # of the test samples, so it stays with more seeds
+    apart = (estimates - most > reach * deviations) | (least - estimates > reach * deviations)
+    same = np.maximum(most - estimates, estimates - least) + nearer * deviations <= margin
+    return np.asarray(apart | same)

@@ -12,11 +12,12 @@ bioavailability).
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sweeper.judging.advice import needed
+from sweeper.judging.advice import needed, samples_needed
 from sweeper.judging.levels import weakest
 from sweeper.judging.moderation import Prior
 from sweeper.judging.pairs import Error, Pair, pair_of
@@ -49,11 +50,11 @@ def judge(question: Question, data: Data) -> Verdicts:
     """
     pairs = {names: pair_of(question, data, *names) for names in question.pairs}
     known = {names: pair for names, pair in pairs.items() if pair is not None}
-    priors = {
-        paired: Prior.of([(pair.variance, pair.freedom) for pair in known.values() if pair.paired == paired])
-        for paired in (True, False)
+    priors = _priors(question, [*known.values()])
+    judged = {
+        names: _Judged(question, pair, pair.error(prior))
+        for (names, pair), prior in zip(known.items(), priors, strict=True)
     }
-    judged = {names: _Judged(question, pair, pair.error(priors[pair.paired])) for names, pair in known.items()}
     if question.against:
         of = {
             names[0]: judged[names].verdict() if names in judged else not_compared(question, data, names)
@@ -61,6 +62,26 @@ def judge(question: Question, data: Data) -> Verdicts:
         }
         return Verdicts(question, None, of)
     return _best(question, data, judged)
+
+
+def _priors(question: Question, pairs: Sequence[Pair]) -> list[Prior]:
+    """Return for each pair the typical variance of the pairs like it.
+
+    Spreads belong to candidates, so these are the pairs that share a candidate with it. Where each candidate has a
+    rival of its own, all pairs are alike.
+    """
+    of = defaultdict[tuple[str, bool], list[Pair]](list)
+    for pair in pairs:
+        for name in (pair.candidate, pair.rival):
+            of["" if question.against else name, pair.paired].append(pair)
+
+    def alike(pair: Pair) -> list[Pair]:
+        if question.against:
+            return of["", pair.paired][::2]  # each pair was entered for both of its sides
+        one, other = (of[name, pair.paired] for name in (pair.candidate, pair.rival))
+        return [*one, *(shared for shared in other if shared is not pair)]
+
+    return [Prior.of([(like.variance, like.freedom) for like in alike(pair)]) for pair in pairs]
 
 
 def change(metric: str, before: Mapping[Any, float], after: Mapping[Any, float], among: int = 1) -> Verdict:
@@ -97,15 +118,21 @@ class _Judged:
     @property
     def code(self) -> str:
         """BETTER, WORSE, SAME or OPEN."""
-        if abs(self.pair.estimate) > self.reach:
-            return WORSE if self.pair.estimate > 0 else BETTER
+        low, high = self.ends(self.reach)
+        if low > 0 or high < 0:
+            return WORSE if low > 0 else BETTER
         return SAME if self.largest <= self.question.margin else OPEN
+
+    def ends(self, reach: float) -> tuple[float, float]:
+        """Return the interval of the difference, on the scale of comparison."""
+        least, most = self.pair.excess
+        return self.pair.estimate - most - reach, self.pair.estimate - least + reach
 
     @property
     def largest(self) -> float:
         """Largest difference of either sign that two one-sided tests do not exclude, in the question's unit."""
         nearer = self.error.reach(2 * self.share)
-        return max(abs(self.in_unit(self.pair.estimate + end)) for end in (-nearer, nearer))
+        return max(abs(self.in_unit(end)) for end in self.ends(nearer))
 
     def in_unit(self, score: float) -> float:
         """Convert a difference on the scale of comparison to candidate minus rival in the question's unit."""
@@ -116,21 +143,25 @@ class _Judged:
     def verdict(self) -> Verdict:
         """Return the verdict on the candidate."""
         question, pair, code = self.question, self.pair, self.code
-        ends = [self.in_unit(pair.estimate + side * self.reach) for side in (-1, 1)]
+        ends = [self.in_unit(end) for end in self.ends(self.reach)]
         one, other = pair.means
         wanted = needed(question, pair, self.error) if code == OPEN else None
-        by_samples = wanted is None and self.error.samples > self.error.seeds
+        few_samples = self.error.samples > self.error.seeds or pair.excess[1] - pair.excess[0] > self.reach
+        by_samples = code == OPEN and wanted is None and few_samples
+        samples = samples_needed(question, pair, self.error) if by_samples else None
         return Verdict(
             code, question.metric, question.unit, question.margin, question.level, pair.rival,
             one - other, min(ends), max(ends), self.largest, one / other if min(one, other) > 0 else math.nan,
-            (SAMPLES if by_samples else SEEDS) if code == OPEN else "", wanted, pair.seeds, pair.paired,
+            (SAMPLES if by_samples else SEEDS) if code == OPEN else "", wanted, samples, pair.seeds, pair.paired,
         )  # fmt: skip
 
     def mirrored(self) -> _Judged:
         """Return the same comparison from the rival's side."""
         pair = self.pair
-        means = pair.means[::-1]
-        other = replace(pair, candidate=pair.rival, rival=pair.candidate, means=means, estimate=-pair.estimate)
+        other = replace(
+            pair, candidate=pair.rival, rival=pair.candidate, means=pair.means[::-1], estimate=-pair.estimate,
+            excess=(-pair.excess[1], -pair.excess[0]),
+        )  # fmt: skip
         return _Judged(self.question, other, self.error)
 
 

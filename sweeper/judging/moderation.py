@@ -1,7 +1,7 @@
 """Variances of few seeds, moderated by those of other pairs. No I/O.
 
 Two or three seeds say little about their own spread: Student's t for two has one degree of freedom, and an interval
-twelve standard errors wide. All pairs of a question together say more, but candidates may spread unequally. So each
+twelve standard errors wide. The pairs that share a candidate say more, but candidates may spread unequally. So each
 variance is averaged with the typical one, and the typical one counts as d₀ further degrees of freedom (Smyth 2004,
 Linear models and empirical Bayes methods for assessing differential expression, §3, Eqs. 3.1 and 6.2):
 

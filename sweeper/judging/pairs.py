@@ -5,7 +5,9 @@ share data order and initialisation, so the seed's effect cancels in their diffe
 of both are compared (Welch 1947).
 
 Losses and calibration errors spread in proportion to their size. As ratios, values v are compared on the scale
-log m + v/m − 1, with m their mean: it keeps the order of means, which logarithms do not.
+log m + v/m − 1, with m their mean: it keeps the order of means, which logarithms do not. Their variance is the larger
+one of this scale's and the logarithms', because v/m − 1 is never below −1: where most seeds are in a bad optimum, the
+good ones are farther away than that.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ class Pair:
         count: number of seeds of the side that has fewer.
         samples: variance over test samples and its degrees of freedom.
         relative: whether the scale is logarithmic.
+        excess: between which two values `estimate` exceeds the difference over unlimited test samples, in the mean.
     """
 
     candidate: str
@@ -52,6 +55,7 @@ class Pair:
     count: int
     samples: tuple[float, int]
     relative: bool
+    excess: tuple[float, float] = (0.0, 0.0)
 
     def error(self, prior: Prior) -> Error:
         """Return the error of the estimate, with the variance over seeds moderated."""
@@ -122,10 +126,23 @@ def pair_of(question: Question, data: Data, candidate: str, rival: str) -> Pair 
     if paired and samples == (0.0, GROUPS - 1) and np.array_equal(scores[0], scores[1]):
         rounding = np.zeros(2)  # equal without any group of samples, too: the predictions are the same
     variance, freedom = _of_pairs(*scores) if paired else _of_sides(*scores)
+    if relative and min(map(min, sides)) > 0:  # two large values and a small one spread far more than v/m − 1 says
+        logs = np.log(sides[0]), np.log(sides[1])
+        variance = max(variance, (_of_pairs(*logs) if paired else _of_sides(*logs))[0])
     count, used = min(map(len, scores)), common if paired else (*seeds[0], *seeds[1])
     estimate = float(scores[0].mean() - scores[1].mean())
     variance += float(rounding.sum())
-    return Pair(candidate, rival, used, paired, means, estimate, variance, freedom, count, samples, relative)
+    excess = (0.0, 0.0) if relative or question.mode == "max" else _excess(data, (candidate, rival), seeds)
+    return Pair(candidate, rival, used, paired, means, estimate, variance, freedom, count, samples, relative, excess)
+
+
+def _excess(data: Data, names: tuple[str, str], seeds: Sequence[Sequence[Hashable]]) -> tuple[float, float]:
+    """Return between which two values the difference of two means exceeds that over unlimited test samples."""
+    one, other = (
+        np.mean([data.excess.get(name, {}).get(seed, (0.0, 0.0)) for seed in of], axis=0)
+        for name, of in zip(names, seeds, strict=True)
+    )
+    return float(one[0] - other[1]), float(one[1] - other[0])
 
 
 def _of_pairs(one: Floats, other: Floats) -> tuple[float, float]:

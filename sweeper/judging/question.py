@@ -89,10 +89,13 @@ class Data:
         values: candidate → seed → finite value. Any independent unit can take the place of a seed.
         left_out: candidate → seed → values without each group of test samples, [groups] (`samples.left_out`). Empty
             treats the test set as exact.
+        excess: candidate → seed → between which two values the measured one exceeds that of unlimited test samples, in
+            the mean. Empty for metrics without bias, e.g. means over samples.
     """
 
     values: Mapping[str, Mapping[Any, float]]  # any hashable key: mappings are invariant in it
     left_out: Mapping[str, Mapping[Any, Floats]] = field(default_factory=dict)
+    excess: Mapping[str, Mapping[Any, tuple[float, float]]] = field(default_factory=dict)
 
     @cached_property
     def resolution(self) -> float:
@@ -112,12 +115,15 @@ class Verdict:
         code: BETTER, WORSE, SAME, OPEN or NOT_COMPARED.
         metric, unit, margin, level: of the question.
         rival: the candidate it was compared with; empty if NOT_COMPARED.
-        estimate: candidate minus rival, in the question's unit.
-        low, high: interval of the difference.
+        estimate: candidate minus rival as measured, in the question's unit.
+        low, high: interval of the difference; of that over unlimited test samples, if the data say how far the metric
+            exceeds it.
         largest: largest difference of either sign that is not excluded.
         ratio: candidate's value over the rival's; NaN unless both are positive.
         limited_by: SEEDS or SAMPLES if the verdict is OPEN, else empty.
         seeds_needed: common seeds of both sides that probably decide; None if decided or if no number tried does.
+        samples_needed: if limited by SAMPLES, how many times the present test samples probably decide; None if no
+            number tried does.
         seeds: the seeds used: common ones if paired, else those of both sides.
         paired: whether the candidates were compared seed by seed.
     """
@@ -135,6 +141,7 @@ class Verdict:
     ratio: float = float("nan")
     limited_by: str = ""
     seeds_needed: int | None = None
+    samples_needed: float | None = None
     seeds: tuple[Hashable, ...] = ()
     paired: bool = False
 

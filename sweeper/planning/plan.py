@@ -20,7 +20,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Column, Table
 
 from sweeper.core.domains.tree import Configuration, extremes
-from sweeper.core.labels import duration, plural, rehearsal_notice
+from sweeper.core.labels import duration, plural, rehearsal_notice, unit
 from sweeper.scheduling.base import Scheduler
 from sweeper.scheduling.contenders import DATA, PARTS, trainings
 from sweeper.scheduling.simulation import simulate_strata
@@ -193,6 +193,7 @@ class Plan(PlanView):
         rehearsed: changes that a rehearsal makes; empty for a real sweep.
         packing: how replicates share processes.
         takes: resources of each process, in words.
+        objective: the objective, and the largest difference that counts as none.
         searcher: description of how a searcher chooses configurations; empty if they are random or from grids.
         strata: stratum → its trials, and the number expected at each rung; empty for one pool.
         obstacle: why the sweep cannot start here, such as missing data; empty if it can.
@@ -220,6 +221,7 @@ class Plan(PlanView):
     rehearsed: tuple[str, ...] = ()
     packing: str = "sequential"
     takes: str = ""
+    objective: str = ""
     searcher: str = ""
     strata: dict[str, Stratum] = field(default_factory=dict)
     obstacle: str = ""
@@ -243,6 +245,8 @@ class Plan(PlanView):
         yield "trials", f"{self.trials:,} × {self.replicates} replicates, {self.workers} {unit}at a time"
         if self.balance:
             yield "classes", self.balance
+        if self.objective:
+            yield "objective", self.objective
         if self.searcher:
             yield "searcher", self.searcher
         if self.replicates > 1 or self.lanes:
@@ -347,6 +351,7 @@ def plan(spec: SweepSpec, costs: Mapping[str, Cost] | None = None, workers: int 
         packing=spec.replicates.packing,
         takes=describe_resources(spec.resources, together=spec.replicates.together),
         searcher=describe_searcher(spec),
+        objective=describe_objective(spec),
         lanes=lane_lines(spec),
         strata=_strata(spec, schedule, names, by_stratum) if isinstance(schedule, Stratified) else {},
         final=final,
@@ -391,6 +396,13 @@ def final_trainings(spec: SweepSpec, fresh: int) -> tuple[int, int]:
             for domain in of.values()]  # fmt: skip
     settings = math.prod(len(extremes(domain)) for domain in axes)
     return trainings([n for n in counts if n > 1], [line.length for line in lines_of(spec)], fresh, settings)
+
+
+def describe_objective(spec: SweepSpec) -> str:
+    """Describe the objective and, in its unit, the largest difference that counts as none."""
+    metric, margin = spec.objective.metric, spec.objective.margin
+    counts = "every difference counts" if margin is None else f"up to {margin:g}{unit(metric)} counts as no difference"
+    return f"{metric}{', cross-fitted' if metric.startswith('val_posthoc_') else ''}; {counts}"
 
 
 def describe_searcher(spec: SweepSpec) -> str:

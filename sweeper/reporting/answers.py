@@ -38,7 +38,7 @@ class Use:
     Attributes:
         nll: mean test NLL before and after.
         accuracy: mean test accuracy, which temperature scaling does not change.
-        standing: BEST, ALIKE, EQUAL, WORSE or UNKNOWN by test NLL after temperature scaling.
+        standing: BEST, ALIKE, EQUAL, WORSE or UNKNOWN by the test NLL that `Deployed` judges.
     """
 
     nll: tuple[float, float]
@@ -133,7 +133,7 @@ class Answer:
         command: command that would decide the open questions; empty if there are none, or if trials are still to be
             trained.
         seconds: mean duration of a training; None if unknown.
-        deployed: verdicts on the finalists with temperature scaling; None without stored predictions.
+        deployed: verdicts on the finalists' test NLL; None without stored predictions.
         draws: loss → number of configurations drawn.
         tuned: names of the settings, besides the loss's own, in which the best finalists of the losses differ.
     """

@@ -136,7 +136,8 @@ def use_of(deployed: Deployed | None, trial: str) -> Use | None:
     """Return how a finalist does without and with temperature scaling; None if that is unknown."""
     if deployed is None or trial not in deployed.nll:
         return None
-    code = deployed.after.of[trial].code if trial in deployed.after.of else codes.NOT_COMPARED
+    verdicts = deployed.verdicts
+    code = verdicts.of[trial].code if trial in verdicts.of else codes.NOT_COMPARED
     standing = {codes.WORSE: WORSE, codes.SAME: EQUAL, codes.NOT_COMPARED: UNKNOWN}.get(code, ALIKE)
-    leads = trial == deployed.after.leader
+    leads = trial == verdicts.leader
     return Use(deployed.nll[trial], deployed.accuracy[trial], BEST if leads else standing)

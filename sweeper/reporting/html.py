@@ -29,6 +29,7 @@ from sweeper.reporting.sentences import (
     deployment,
     glossaries,
     lead,
+    nll_words,
     objective_words,
     remedy,
     settings,
@@ -57,7 +58,7 @@ def _environment() -> jinja2.Environment:
     made.globals.update(
         data_script=data_script, words=STATUS_WORDS, served=False, theme=CONFIG, dashes=DASHES,
         lead=lead, deployment=deployment, remedy=remedy, cells=cells, settings=settings,
-        objective_words=objective_words, words_of=words_of,
+        objective_words=objective_words, nll_words=nll_words, words_of=words_of,
         glossary=glossaries()[0], shown=SHOWN, further_words=glossaries()[1],
         style=Markup(FILES.joinpath("page.css").read_text("utf-8")),
         script=Markup(FILES.joinpath("page.js").read_text("utf-8")),

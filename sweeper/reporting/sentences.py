@@ -94,7 +94,12 @@ def recommendation(answer: Answer) -> str:
     if answer.state == UNFINISHED:
         return f"None was trained to the end. {who} leads at epoch {answer.leader.epoch}: {measured}."
     if answer.state == ALONE and answer.leader.network == OWN:  # imported, or from a loop that names no parts
-        return f"{measured[0].upper()}{measured[1:]}."
+        used = answer.leader.used
+        if used is None:
+            return f"{measured[0].upper()}{measured[1:]}."
+        raw, scaled = used.nll
+        accuracy = share(used.accuracy)
+        return f"Test NLL {raw:.3f} without and {scaled:.3f} with temperature scaling, accuracy {accuracy}."
     if answer.state == ALONE:
         return f"Use {who}, the only finalist: {measured}."
     if answer.state == NOT_JUDGED:
@@ -261,8 +266,8 @@ class Cells:
         value: the objective.
         standing: standing compared with the leader; empty if all lines have the same standing.
         accuracy: test accuracy.
-        nll: test NLL before → after temperature scaling.
-        after: standing by the latter; empty if it is unknown.
+        nll: test NLL before and after temperature scaling, see `nll_words`.
+        after: standing by the number that comes last; empty if it is unknown.
         ece: test ECE before → after temperature scaling.
         change: after minus before.
         around: 95 % interval of the change.
@@ -299,32 +304,46 @@ def cells(line: Line, answer: Answer) -> Cells:
 
 
 def use(of: Use, answer: Answer) -> tuple[str, str, str]:
-    """Return a finalist's accuracy, NLL without and with temperature scaling, and its standing with it."""
-    compared = answer.deployed is not None and answer.deployed.after.code != NOT_COMPARED
-    nll = " → ".join(f"{value:.3f}" for value in of.nll)
+    """Return a finalist's accuracy, NLL without and with temperature scaling, and its standing by the last number."""
+    compared = answer.deployed is not None and answer.deployed.verdicts.code != NOT_COMPARED
+    raw, scaled = (f"{value:.3f}" for value in of.nll)
+    nll = f"{raw} → {scaled}" if is_scaled(answer) else f"{scaled}, {raw}"
     return f"{of.accuracy.value:.3f}", nll, STANDINGS[of.standing] if compared else ""
 
 
+def is_scaled(answer: Answer) -> bool:
+    """Return whether the finalists' test NLL is judged with temperature scaling."""
+    return answer.deployed is None or answer.deployed.scaled
+
+
+def nll_words(answer: Answer) -> tuple[str, str]:
+    """Return the headings of both test NLLs, the judged one last, and of the judged one alone."""
+    return ("test NLL → after T", "NLL after T") if is_scaled(answer) else ("test NLL after T, without", "test NLL")
+
+
 def deployment(answer: Answer) -> str:
-    """Return which finalist to use with temperature scaling, and what it costs in accuracy; empty if unknown."""
+    """Return which finalist to use with (or without) temperature scaling, and its accuracy; empty if unknown."""
     lines = {line.trial: line for line in answer.lines if line.used is not None}
     if answer.deployed is None or answer.state == UNFINISHED or not lines:
         return ""
-    verdicts = answer.deployed.after
+    if answer.state == ALONE and answer.leader.network == OWN:  # `recommendation` says it
+        return ""
+    verdicts, at = answer.deployed.verdicts, int(answer.deployed.scaled)
+    used = "With temperature scaling" if answer.deployed.scaled else "Without temperature scaling"
     best = lines.get(verdicts.leader or "", answer.leader)
     if best.used is None:
         return ""
-    measured = f"test NLL {best.used.nll[1]:.3f}, accuracy {share(best.used.accuracy)}"
+    measured = f"test NLL {best.used.nll[at]:.3f}, accuracy {share(best.used.accuracy)}"
     if verdicts.code == NOT_COMPARED:
-        return f"With temperature scaling: {measured}."
+        return f"{used}: {measured}."
     open_ones = [line for trial, line in lines.items() if verdicts.of[trial].code in (SAME, OPEN) and line is not best]
     alike = [line.words if line.network == best.network else name(line) for line in open_ones]
     sure = f"{listed(alike)} may be as good" if alike else f"every other finalist is worse ({SURE} sure)"
     if best is answer.leader:
-        return f"With temperature scaling it leads, too: {measured}; {sure}."
+        return f"{used} it leads, too: {measured}; {sure}."
     other = answer.leader.used
-    against = "" if other is None else f" {name(answer.leader)}: {other.nll[1]:.3f}, {share(other.accuracy)}."
-    return f"With temperature scaling {name(best)} leads on test data: {measured}; {sure}.{against}"
+    against = "" if other is None else f" {name(answer.leader)}: {other.nll[at]:.3f}, {share(other.accuracy)}."
+    return f"{used} {name(best)} leads on test data: {measured}; {sure}.{against}"
 
 
 def share(mean: Mean) -> str:
@@ -359,7 +378,7 @@ def place_in_words(question: Question) -> str:
 
 def objective_words(answer: Answer) -> str:
     """Return the objective's metric as the heading of a column."""
-    return label(answer.objective.column)
+    return label(answer.objective.column).replace("after temperature", "after T")
 
 
 @functools.cache

@@ -12,9 +12,10 @@ from rich.text import Text
 
 from sweeper.core.cells import float_or_none, int_of, text_of
 from sweeper.core.labels import label, plural
-from sweeper.judging.question import BETTER, OPEN, SAME
+from sweeper.judging.question import OPEN
 from sweeper.reporting.answers import BEST, STOPPED, WORSE, Answer, FirstScreen, Line
 from sweeper.reporting.first_screen import first_screen
+from sweeper.reporting.methods import MARKS, imported_methods, methods_view
 from sweeper.reporting.sentences import (
     between_two,
     cells,
@@ -23,6 +24,7 @@ from sweeper.reporting.sentences import (
     lacking,
     lead,
     legend,
+    nll_words,
     objective_words,
     remedy,
     settings,
@@ -51,13 +53,15 @@ def summary(results: Results) -> RenderableType:
         board, counts = leaderboard(snapshot), overview(snapshot)
         answered = first_screen(snapshot, board, counts)
         packed, failed = [*packing_lines(snapshot), *searcher_lines(snapshot)], failure_lines(snapshot)
+        judged = imported_methods(snapshot)
+        top = terminal(answered) if judged is None else Group(methods_view(judged, snapshot), *warned(answered))
         methods, positive = posthoc_methods(snapshot), class_one_line(snapshot, board)
     parts = [part for mark in results.marks for part in (Text(mark, style="bold red"), Text())]
-    after = [] if methods is None else [Text(), methods]
-    after += [Text(), Text(positive)] if positive else []
+    after = [] if methods is None or judged is not None else [Text(), methods]
+    after += [Text(), Text(positive)] if positive and judged is None else []
     after += [Text(), Text(count_line(counts)), *(Text(line, style="red") for line in failed)]
     after += [Text(line, style="dim") for line in packed]
-    return Group(*parts, terminal(answered), *after)
+    return Group(*parts, top, *after)
 
 
 def posthoc_methods(results: Results) -> RenderableType | None:
@@ -138,12 +142,12 @@ def searcher_lines(results: Results) -> list[str]:
 #: Largest number of finalists in the terminal; the report shows all.
 MOST_LINES = 14
 
-#: Columns of the finalists.
-NLL, AFTER, ACCURACY = "test NLL → after T", "NLL after T", "accuracy"
+#: Columns of the finalists. BOTH stands for the test NLL without and with temperature scaling.
+BOTH, ACCURACY = "both", "accuracy"
 CHANGE, INTERVAL, VERDICT = "change", "95 %", "verdict"
 
 #: Columns that a narrow console loses, the first one first. The verdict already contains the change's sign.
-DROPPED = (INTERVAL, CHANGE, VERDICT, NLL, ACCURACY)
+DROPPED = (INTERVAL, CHANGE, VERDICT, BOTH, ACCURACY)
 
 STYLES = {BEST: "bold", WORSE: "dim", STOPPED: "dim"}
 
@@ -185,19 +189,19 @@ class FinalistsTable:
     def _table(self, dropped: Sequence[str]) -> Table:
         """Return the table without some of its columns."""
         answer, table = self.answer, Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-        lines = [(line, cells(line, answer)) for line in answer.lines[:MOST_LINES]]
+        lines, (both, judged) = [(line, cells(line, answer)) for line in answer.lines[:MOST_LINES]], nll_words(answer)
         heads = {
             _first_heading(answer): _names([line for line, _ in lines]),
             objective_words(answer): marked([(cell.value, cell.standing) for _, cell in lines]),
             ACCURACY: [cell.accuracy for _, cell in lines],
-            NLL: marked([(cell.nll, cell.after) for _, cell in lines]),
-            AFTER: marked([(cell.nll.rpartition(" ")[2], cell.after) for _, cell in lines]),
+            both: marked([(cell.nll, cell.after) for _, cell in lines]),
+            judged: marked([(cell.nll.rpartition(" ")[2], cell.after) for _, cell in lines]),
             "ECE → after T": [cell.ece for _, cell in lines],
             CHANGE: [cell.change for _, cell in lines],
             INTERVAL: [cell.around for _, cell in lines],
             VERDICT: [cell.verdict for _, cell in lines],
         }
-        hidden = {*dropped, NLL if NLL in dropped else AFTER}
+        hidden = {*dropped, both if BOTH in dropped else judged}
         kept = {head: column for head, column in heads.items() if any(column) and head not in hidden}
         for at, head in enumerate(kept):
             # If even the fewest columns do not fit, names wrap instead of numbers.
@@ -235,12 +239,15 @@ def terminal(screen: FirstScreen) -> RenderableType:
         parts += [Text(said)] if (said := deployment(answer)) else []
         parts += [Text(), FinalistsTable(screen, answer)]
     parts += [] if screen.answers else [Text(screen.missing, style="bold")]
-    parts += [Text(f"Warning: {warning}", style="yellow") for warning in screen.warnings]
+    parts += [Text(said, style="dim")] if (said := legend(screen)) else []
+    parts += warned(screen)
     parts += [Text.assemble("Every estimator: ", (screen.compare, "bold"))] if screen.compare else []
     return Group(*parts)
 
 
-MARKS = {BETTER: "✓", WORSE: "✗", SAME: "≈", OPEN: "?"}
+def warned(screen: FirstScreen) -> list[RenderableType]:
+    """Return the warnings of a screen."""
+    return [Text(f"Warning: {warning}", style="yellow") for warning in screen.warnings]
 
 
 def compared(comparisons: Sequence[Estimates]) -> RenderableType:

@@ -3,7 +3,12 @@
 "A is better calibrated than B" may hold for ECE with 15 bins but not with 10, before temperature scaling but not after,
 or only for a few seeds. Each estimator is therefore a question of its own. The judgement is over seeds and test samples
 (`sweeper.judging`), because a spread over seeds alone would ignore that the test set is a sample. Assumptions: seeds
-are independent, samples are independent, and an estimator's bias shifts both sides equally.
+are independent, and samples are independent.
+
+A binned error of few samples is larger than that of unlimited ones, most where calibration is good: by up to a few
+points after temperature scaling, by hardly any before. Verdicts on ECE are about unlimited samples
+(`trainables.metrics.debiased.ece_excess`); means and standard deviations are shown as measured. The verdict on smooth
+ECE is about its mean over test sets of this size, because how far it exceeds its limit is not known.
 """
 
 from __future__ import annotations
@@ -11,6 +16,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
@@ -18,10 +25,13 @@ from sweeper.judging.judge import judge
 from sweeper.judging.question import NOT_COMPARED, OPEN, Data, Question, Verdict
 from sweeper.judging.samples import left_out
 from trainables.metrics.base import SMALLEST_PROBABILITY, Floats, Integers
-from trainables.metrics.binning import equal_width_bin, norm_of_gaps, sums_by_bin
+from trainables.metrics.binning import Scheme, equal_width_bin, norm_of_gaps, sums_by_bin
+from trainables.metrics.debiased import ece_excess
 from trainables.metrics.evaluate import confidence_metrics
 from trainables.metrics.kernel import smooth_calibration_error
 from trainables.metrics.refinement import refinement
+
+T = TypeVar("T")
 
 #: Largest difference that counts as none unless `objective.margin` says otherwise, in each estimator's own unit: 0.01
 #: of ECE is one percentage point of confidence.
@@ -70,6 +80,10 @@ def _ece(bins: int) -> Callable[[Scored], float]:
     return measure
 
 
+def _excess(of: Scored, *, bins: int, scheme: Scheme) -> tuple[float, float]:
+    return ece_excess(of.confidence, of.correct, bins, scheme)
+
+
 #: Estimator → function of the scores; smaller is better for all.
 ESTIMATORS: Mapping[str, Callable[[Scored], float]] = {
     **{f"ECE, {bins} bins": _ece(bins) for bins in (10, 15, 20)},
@@ -80,6 +94,12 @@ ESTIMATORS: Mapping[str, Callable[[Scored], float]] = {
     "NLL": lambda of: float(of.nll.mean()),
     "Brier": lambda of: float(of.brier.mean()),
     "refinement NLL": lambda of: math.nan if of.logits is None else refinement(of.logits, of.targets).nll,
+}
+
+#: Binned estimator → between which two values it exceeds that of unlimited samples, in the mean.
+EXCESS: Mapping[str, Callable[[Scored], tuple[float, float]]] = {
+    **{f"ECE, {bins} bins": partial(_excess, bins=bins, scheme="equal_width") for bins in (10, 15, 20)},
+    "equal-mass ECE, 15 bins": partial(_excess, bins=15, scheme="equal_mass"),
 }
 
 #: The estimator that the first screen shows.
@@ -116,6 +136,25 @@ class Judgement:
 Pairs = Mapping[str, tuple[Networks, Networks]]
 
 
+def measured(networks: Mapping[str, Networks], estimator: str | Callable[[Scored], float]) -> Data:
+    """Return an estimator of every network, on all test samples and without each group of them.
+
+    Args:
+        networks: name → networks by seed.
+        estimator: a name in ESTIMATORS, or a function.
+    """
+    measure = ESTIMATORS[estimator] if isinstance(estimator, str) else estimator
+    exceeds = EXCESS.get(estimator) if isinstance(estimator, str) else None
+
+    def each(function: Callable[[Scored], T]) -> dict[str, dict[int, T]]:
+        return {name: {seed: function(of) for seed, of in every.items()} for name, every in networks.items()}
+
+    def without(of: Scored) -> Floats:
+        return left_out(lambda rows: measure(of.at(rows)), len(of.targets))
+
+    return Data(each(measure), each(without), each(exceeds) if exceeds else {})
+
+
 def judged(estimator: str, rows: Pairs, margin: float = MARGIN, *, alone: bool = False) -> dict[str, Judgement]:
     """Return the judgements of one estimator on the rows of a table; rows without a value are left out.
 
@@ -127,25 +166,18 @@ def judged(estimator: str, rows: Pairs, margin: float = MARGIN, *, alone: bool =
         margin: largest difference that counts as none.
         alone: judge a side with a single network over test samples alone: for this network, not for other seeds.
     """
-    values, without = dict[str, dict[int, float]](), dict[str, dict[int, Floats]]()
-    measure, known = ESTIMATORS[estimator], list[str]()
-    for name, sides in rows.items():
-        measured = [{seed: measure(network) for seed, network in side.items()} for side in sides]
-        if all(measured) and all(math.isfinite(value) for side in measured for value in side.values()):
-            known.append(name)
-            for place, (side, of_seeds) in enumerate(zip(sides, measured, strict=True)):
-                values[f"{place} {name}"] = of_seeds
-                without[f"{place} {name}"] = {seed: _left_out(measure, network) for seed, network in side.items()}
+    data = measured({f"{at} {name}": side for name, sides in rows.items() for at, side in enumerate(sides)}, estimator)
+    of = data.values
+    known = [
+        name for name in rows
+        if all(of[f"{at} {name}"] and all(map(math.isfinite, of[f"{at} {name}"].values())) for at in (0, 1))
+    ]  # fmt: skip
     first, second = ([f"{place} {name}" for name in known] for place in (0, 1))
     question = Question(
         first, estimator, margin=margin, level=0.95, against=second, samples_only=alone
     )  # differences, because an improvement of the same size counts the same
-    of = judge(question, Data(values, without)).of
-    return {name: _judgement(estimator, values[f"0 {name}"], values[f"1 {name}"], of[f"0 {name}"]) for name in known}
-
-
-def _left_out(measure: Callable[[Scored], float], network: Scored) -> Floats:
-    return left_out(lambda rows: measure(network.at(rows)), len(network.targets))
+    verdicts = judge(question, data).of
+    return {name: _judgement(estimator, of[f"0 {name}"], of[f"1 {name}"], verdicts[f"0 {name}"]) for name in known}
 
 
 def _judgement(estimator: str, first: Mapping[int, float], second: Mapping[int, float], verdict: Verdict) -> Judgement:

@@ -6,32 +6,40 @@ Holzmüller, Bach & Jordan 2026, CalArena, arXiv:2605.30188, and its released co
 experiments and counts data sets as independent. Here, a sweep is represented by its best finished configuration on each
 network.
 
-Intervals have the level 95 %. For one sweep they are over its seeds and test samples (`estimators`); with a single
-seed, over test samples for this network alone. For several, they are over data sets (`sweeper.judging.means`): sweeps
-with the same test data, and a sweep's networks, count as one value, their mean.
+Intervals have the level 95 %, for all methods of a network together. For one sweep they are over its seeds and test
+samples (`estimators`); with a single seed, over test samples for this network alone. For several, they are over data
+sets (`sweeper.judging.means`): sweeps with the same test data, and a sweep's networks, count as one value, their mean.
+
+Which method to use is decided by the NLL alone: one question, on test data after each method, with doing nothing among
+the candidates.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from rich.console import Group, RenderableType
-from rich.text import Text
+import numpy as np
 
 from sweeper.core.cells import grouped, text_of
-from sweeper.core.display import plain_table
 from sweeper.core.statistics.basics import spread
+from sweeper.judging.judge import judge
 from sweeper.judging.means import means
-from sweeper.judging.question import Data, Question
+from sweeper.judging.question import Data, Question, Verdict, Verdicts
 from sweeper.results import Results
-from sweeper.results.estimators import SHOWN, Networks, judged
-from sweeper.results.recalibration import method_label, rounded_change
-from sweeper.results.verdicts import BEFORE, TrainedNetworks, best_on_networks, methods_of
+from sweeper.results.estimators import SHOWN, Networks, Scored, measured
+from sweeper.results.recalibration import method_label
+from sweeper.results.verdicts import BEFORE, TrainedNetworks, best_on_networks, margin_of, methods_of
 
-#: The scores of the table. The Brier score comes first and orders the methods: it is proper and bounded, so no single
-#: sample decides its mean. ECE is not proper.
-SCORES = ("Brier", "NLL", SHOWN)
+#: The scores of the table. The NLL comes first, because it orders the methods and decides between them. ECE is not
+#: proper: a network that always predicts the classes' shares has an ECE of 0.
+SCORES = ("NLL", "Brier", SHOWN)
+
+#: The name of doing nothing.
+NONE = "none"
+
+#: The level of all intervals and verdicts.
+LEVEL = 0.95
 
 
 @dataclass(frozen=True)
@@ -42,19 +50,13 @@ class Gain:
         value: mean of before − after.
         interval: 95 % interval; None for a single data set of several, or if no spread is known.
         n: number of data sets, or of seeds.
+        verdict: on the score after the method against before, BETTER if it is smaller; None for a mean over data sets.
     """
 
     value: float
     interval: tuple[float, float] | None
     n: int
-
-    def text(self) -> str:
-        """Return e.g. `✓ +0.012 (+0.008 … +0.016)`; ✓ better, ✗ worse, ? open."""
-        if self.interval is None:
-            return f"? {rounded_change(self.value)}"
-        low, high = self.interval
-        sign, ends = "✓" if low > 0 else "✗" if high < 0 else "?", " … ".join(map(rounded_change, self.interval))
-        return f"{sign} {rounded_change(self.value)} ({ends})"
+    verdict: Verdict | None = None
 
 
 @dataclass(frozen=True)
@@ -72,64 +74,116 @@ class Improvement:
     gains: Mapping[str, Gain]
 
 
-def gain(score: str, before: Networks, after: Networks) -> Gain | None:
-    """Return the gain on one network's seeds, over seeds and test samples; None if it has no value."""
-    one = judged(score, {"": (after, before)}, 0.0, alone=True).get("")
-    if one is None:
-        return None
-    interval = None if one.verdict is None else (-one.verdict.high, -one.verdict.low)
-    return Gain(one.means[1] - one.means[0], interval, len(before) if one.verdict is None else len(one.verdict.seeds))
+@dataclass(frozen=True)
+class Methods:
+    """The post-hoc methods of one network.
+
+    Attributes:
+        network: sweep and network in words.
+        scores: score → method, NONE among them → mean over seeds. In two classes, ECE is that of the second class.
+        improvements: the methods' gains.
+        best: verdicts on which method has the smallest NLL, with NONE among the candidates.
+        samples: number of test samples.
+        positive: whether there are two classes.
+    """
+
+    network: str
+    scores: Mapping[str, Mapping[str, float]]
+    improvements: Sequence[Improvement]
+    best: Verdicts
+    samples: int
+    positive: bool
+
+
+def methods_on(network: str, stages: Mapping[str, Networks], margins: Mapping[str, float]) -> Methods:
+    """Judge the post-hoc methods of one network.
+
+    Args:
+        network: sweep and network in words.
+        stages: NONE and the methods → test predictions by seed, after each.
+        margins: score → largest difference that counts as none.
+    """
+    first = next(iter(stages[NONE].values()))
+    positive = first.logits is not None and first.logits.shape[1] == 2
+    of_class = {name: {seed: _second_class(of) for seed, of in every.items()} for name, every in stages.items()}
+    data = {score: measured(of_class if positive and score == SHOWN else stages, score) for score in SCORES}
+    methods = [name for name in stages if name != NONE]
+    gains: dict[str, dict[str, Gain]] = {method: {} for method in methods}
+    for score, of in data.items():
+        asked = Question(
+            methods, score, margin=margins[score], level=LEVEL, against=[NONE] * len(methods), among=len(methods),
+            samples_only=True,
+        )  # fmt: skip
+        for method, verdict in judge(asked, of).of.items():
+            gains[method][score] = _gain(of.values[NONE], of.values[method], verdict)
+    question = Question([NONE, *methods], "test_nll", margin=margins["NLL"], level=LEVEL, samples_only=True)
+    scores = {
+        score: {name: spread([*by.values()]).mean for name, by in of.values.items()} for score, of in data.items()
+    }
+    rows = [Improvement(network, method, gains[method]) for method in methods]
+    return Methods(network, scores, rows, judge(question, data["NLL"]), len(first.targets), positive)
+
+
+def _second_class(of: Scored) -> Scored:
+    """Return the probability of the second of two classes, and whether it is the class, in place of the top class's."""
+    predicted = np.where(of.correct == 1, of.targets, 1 - of.targets)
+    return replace(
+        of, confidence=np.where(predicted == 1, of.confidence, 1 - of.confidence), correct=of.targets.astype(float)
+    )
+
+
+def _gain(before: Mapping[int, float], after: Mapping[int, float], verdict: Verdict) -> Gain:
+    interval = (-verdict.high, -verdict.low) if verdict.rival else None
+    return Gain(spread([*before.values()]).mean - spread([*after.values()]).mean, interval, len(after), verdict)
 
 
 def mean_gain(of_data: Sequence[Sequence[float]]) -> Gain:
     """Return the mean gain over data sets, from the gains on each."""
     values = {"gain": {at: spread(gains).mean for at, gains in enumerate(of_data)}}
-    mean = means(Question(["gain"], "gain", "max", level=0.95), Data(values))["gain"]
+    mean = means(Question(["gain"], "gain", "max", level=LEVEL), Data(values))["gain"]
     return Gain(mean.value, None if mean.seeds < 2 else (mean.low, mean.high), mean.seeds)
 
 
-def improvements(sweeps: Sequence[Results]) -> list[Improvement]:
-    """Return the gain of each method on each network, and its mean over data sets if sweeps have different ones.
+def methods_of_sweep(results: Results) -> list[Methods]:
+    """Return the post-hoc methods of a sweep's best finished configuration on each network.
 
     The methods are temperature scaling and the sweep's own that are fitted on validation data; one that cannot be
     fitted is left out.
 
     Raises:
+        SweeperError: there is no finished configuration, or there are no stored test predictions.
+    """
+    judged, margins = list[Methods](), {score: margin_of(results, score) for score in SCORES}
+    for network, row in best_on_networks(results).items():
+        trained = TrainedNetworks(results, [text_of(row, "trial")])
+        stages = {
+            NONE if method == BEFORE else method_label(*method): after
+            for method in methods_of(results)
+            if (after := trained.after(row, method))
+        }
+        if len(stages) > 1:
+            judged.append(methods_on(f"{results.name}, {network}", stages, margins))
+    return judged
+
+
+def improvements(sweeps: Sequence[Results]) -> list[Improvement]:
+    """Return the gain of each method on each network, and its mean over data sets if sweeps have different ones.
+
+    Raises:
         SweeperError: a sweep has no finished configuration or no stored predictions.
     """
-    on_data = list[tuple[str, Improvement]]()
-    for results in sweeps:
-        data = str(results.manifest.get("dataset", {}).get("split_hash") or results.name)
-        for network, row in best_on_networks(results).items():
-            trained = TrainedNetworks(results, [text_of(row, "trial")])
-            before, others = trained.after(row, BEFORE), methods_of(results)[1:]
-            for method, after in [(method_label(*method), trained.after(row, method)) for method in others]:
-                gains = {score: value for score in SCORES if after and (value := gain(score, before, after))}
-                on_data += [(data, Improvement(f"{results.name}, {network}", method, gains))] if gains else []
+    on_data = [
+        (str(results.manifest.get("dataset", {}).get("split_hash") or results.name), one)
+        for results in sweeps
+        for methods in methods_of_sweep(results)
+        for one in methods.improvements
+    ]
     each = [one for _, one in on_data]
     if len({data for data, _ in on_data}) < 2:
         return each
-    values: dict[str, dict[str, dict[str, list[float]]]] = {}
-    for data, one in on_data:
-        for score, of_one in one.gains.items():
-            values.setdefault(one.method, {}).setdefault(score, {}).setdefault(data, []).append(of_one.value)
-    averaged = {m: {score: mean_gain([*on.values()]) for score, on in of.items()} for m, of in values.items()}
-    return [*each, *(Improvement("mean over data sets", method, gains) for method, gains in averaged.items())]
-
-
-def view(rows: Sequence[Improvement]) -> RenderableType:
-    """Return a table for each network and one of the means; methods are in the order of their Brier gain."""
-    parts: list[RenderableType] = []
-    for where, own in grouped(rows, lambda row: row.where).items():
-        best_first = sorted(own, key=lambda row: -row.gains[SCORES[0]].value if SCORES[0] in row.gains else 0.0)
-        cells = [[row.gains[score].text() if score in row.gains else "" for score in SCORES] for row in best_first]
-        counts = [max(of_one.n for of_one in row.gains.values()) for row in best_first]
-        lines = [(row.method, *of_row, str(n)) for row, of_row, n in zip(best_first, cells, counts, strict=True)]
-        parts += [plain_table((where, *SCORES, "n"), lines, left=(where, *SCORES)), Text()]
-    return Group(*parts, Text(LEGEND, style="dim"))
-
-
-LEGEND = (
-    "Gain over the uncalibrated probabilities on test data, before − after: ✓ better, ✗ worse, ? open. Brackets: 95 % "
-    "over n seeds and the test samples, or over n data sets."
-)
+    averaged = list[Improvement]()
+    for method, rows in grouped(on_data, lambda row: row[1].method).items():
+        by_data = [[one for _, one in same] for same in grouped(rows, lambda row: row[0]).values()]
+        gains = {s: mean_gain([[one.gains[s].value for one in same] for same in by_data]) for s in SCORES}
+        averaged.append(Improvement("mean over data sets", method, gains))
+    return [*each, *averaged]

@@ -27,7 +27,7 @@ from trainables.metrics.base import UnusablePredictions, softmax64
 from trainables.posthoc import POSTHOC, fit
 from trainables.posthoc.focal_map import with_training_gamma
 from trainables.registry import FITTED_ON as FITTED_ON_SPLIT, LABEL, hyperparameter_values
-from trainables.registry.names import did_you_mean
+from trainables.registry.names import CROSS_FITTED, did_you_mean
 
 #: Largest number of logits of all finalists with which the first screen judges them. They take 80 MB and a few seconds
 #: of one core.
@@ -112,7 +112,7 @@ class Calibration:
     Attributes:
         changes: trial → judgement of after minus before.
         between: judgements of the first minus the second configuration, before and after.
-        deployed: verdicts on their test NLL after it.
+        deployed: verdicts on their test NLL after it, or before it if the objective is measured after it.
     """
 
     changes: Mapping[str, Judgement]
@@ -154,7 +154,9 @@ def calibration(results: Results, rows: Sequence[Row], *, between: bool = False,
     pair = [judged(SHOWN, {"": (first, second)}, margin).get("") for first, second in first_two]
     both = (pair[0], pair[1]) if len(pair) == 2 and pair[0] and pair[1] else None
     of_nll = objective_margin(results) if objective(results).column.endswith("nll") else 0.0
-    return Calibration(changes, both, deployed(stages, margin=of_nll, alone=alone, first=first))
+    # The objective may be the NLL after temperature scaling already.
+    scaled = not objective(results).column.startswith(f"{CROSS_FITTED}temperature")
+    return Calibration(changes, both, deployed(stages, scaled=scaled, margin=of_nll, alone=alone, first=first))
 
 
 @dataclass(frozen=True)

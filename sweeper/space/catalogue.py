@@ -269,7 +269,7 @@ def template(
     architectures: Sequence[str] = (),
     values: Mapping[str, Sequence[str]] | None = None,
     *,
-    objective: str = "val_nll",
+    objective: str = "val_posthoc_temperature_nll",
     epochs: int = 27,
     replicates: int = 1,
     bins: int = 15,

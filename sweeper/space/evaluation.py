@@ -189,14 +189,27 @@ def _shift_faults(entries: Sequence[object], registries: Registries, path: str) 
     return faults
 
 
-def write_out_mode(values: dict[str, Plain], registries: Registries) -> None:
-    """Give the objective the mode of its metric unless the file gives one; invalid values stay unchanged."""
-    objective = values.get("objective")
+def write_out_objective(values: dict[str, Plain], registries: Registries) -> None:
+    """Give the objective the metric and the mode that the file leaves out; invalid values stay unchanged.
+
+    The metric is the NLL after temperature scaling, if that is fitted, because most networks are used with it. It is
+    cross-fitted: on the samples of its fit, a method looks better than it is.
+    """
+    objective = values.get("objective", {})
     if not isinstance(objective, dict):
         return
-    metric, own = objective.get("metric"), _own_modes(values.get("evaluation"), registries)
-    if isinstance(metric, str) and (own.get(metric) == "max" or larger_is_better(metric)):
-        values["objective"] = {"mode": "max", **objective}
+    own = _own_modes(values.get("evaluation"), registries)
+    metric = objective.get("metric", _usual_metric(values.get("evaluation")))
+    mode = {"mode": "max"} if isinstance(metric, str) and (own.get(metric) == "max" or larger_is_better(metric)) else {}
+    values["objective"] = {"metric": metric, **mode, **objective}
+
+
+def _usual_metric(evaluation: object) -> str:
+    """Return the objective of a file that names none."""
+    usual = {"objective": "nll", POSTHOC_SPLIT: FITTED_ON}  # and not, e.g., a temperature fitted by ECE
+    methods = [of for of in mappings(part_of(evaluation, "posthoc")) if of.get("name") == "temperature"]
+    fitted = [of for of in methods if all(of.get(key, value) == value for key, value in usual.items())]
+    return f"{POSTHOC}{entry_label(fitted[0])}_nll" if fitted else "val_nll"
 
 
 def _own_modes(evaluation: Plain, registries: Registries) -> dict[str, str]:

@@ -28,7 +28,7 @@ from sweeper.search.base import Searcher, written_method
 from sweeper.space.catalogue import Registries, installed_registries
 from sweeper.space.components import PART, WORD, resolve_component, resolve_plain_component, split_axes
 from sweeper.space.configurations import line_domains, named_components, size_faults, within_faults
-from sweeper.space.evaluation import check_evaluation, objective_faults, write_out_mode
+from sweeper.space.evaluation import check_evaluation, objective_faults, write_out_objective
 from sweeper.space.file import Document, apply_overrides, apply_rehearsal, read_document
 from sweeper.space.spec import (
     MAXIMUM_CONFIGURATIONS,
@@ -164,7 +164,7 @@ def _checked(document: Document, source: str, registries: Registries | None) -> 
         values = written_out({key: value for key, value in document.values.items() if key != "space"})
         registries = registries or installed_registries()
         space, broken = _check_names(values, document.values.get("space"), registries)
-        write_out_mode(values, registries)
+        write_out_objective(values, registries)
         faults += broken
         try:
             spec = SweepSpec.model_validate({**values, "space": space} if "space" in document.values else values)

@@ -132,7 +132,8 @@ class Objective(Part):
     are excluded.
 
     Attributes:
-        metric: split and name of the metric, e.g. `val_nll`; `sweeper spaces --metrics` lists the names.
+        metric: split and name of the metric, e.g. `val_nll`; `sweeper spaces --metrics` lists the names. By default
+            `val_posthoc_temperature_nll`, cross-fitted, if `evaluation.posthoc` names `temperature`; else `val_nll`.
         mode: `min` if small values are better, `max` if large ones are.
         margin: largest difference of the metric, in its own unit, that counts as no difference; by default every
             difference counts. Differences in ECE have the margin 0.01, unless the objective is an ECE.

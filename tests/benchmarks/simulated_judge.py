@@ -20,8 +20,12 @@ from numpy.typing import NDArray
 from sweeper.judging.judge import judge
 from sweeper.judging.outliers import outliers
 from sweeper.judging.question import BETTER, OPEN, SAME, WORSE, Data, Question, Verdicts
+from sweeper.results.estimators import ESTIMATORS, SHOWN, Scored, measured
+from trainables.metrics import softmax64
+from trainables.posthoc import fit
 
 Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
 Values = Mapping[str, Mapping[int, float]]
 
 SEEDS = Path(__file__).with_name("quickstart_seeds.csv")
@@ -230,6 +234,48 @@ def simulate_changes(
     return [every, *each]
 
 
+ECE_CHANGE = "ECE's change by temperature scaling: the interval misses that of all samples"
+PLAIN_CHANGE = "the same interval without the bias of binning"
+
+
+def logits_of(classes: int, sharpness: float, samples: int, rng: np.random.Generator) -> tuple[Floats, Integers]:
+    """Return Student's t₃ logits of a network, `sharpness` times those of a calibrated one, and targets."""
+    logits = 2 * rng.standard_t(3, (samples, classes))
+    targets = (softmax64(logits).cumsum(axis=1) < rng.random((samples, 1))).sum(axis=1)
+    return logits * sharpness, np.minimum(targets, classes - 1)
+
+
+def simulate_ece(classes: int, sharpness: float, samples: int, draws: int) -> list[Simulated]:
+    """Return how often the 95 % interval of ECE's change misses the change on 200,000 samples.
+
+    Power: how often the interval excludes 0. Temperatures are fitted anew in each draw, on as many other samples.
+    """
+    rng, whole = np.random.default_rng(6), logits_of(classes, sharpness, 200_000, np.random.default_rng(7))
+    measure = ESTIMATORS[SHOWN]
+
+    def scored(of: tuple[Floats, Integers], temperature: float) -> Scored:
+        return Scored.of(softmax64(of[0] / temperature), of[1])
+
+    grid = sharpness * np.linspace(0.6, 1.6, 11)  # the true change is smooth in T, so it is interpolated
+    truths = [measure(scored(whole, temperature)) - measure(scored(whole, 1.0)) for temperature in grid]
+    missed, shown = [0, 0], [0, 0]
+    for _ in range(draws):
+        val, test = (logits_of(classes, sharpness, samples, rng) for _ in range(2))
+        temperature = float(fit("temperature", *val).parameters["temperature"])
+        sides = {"after": {0: scored(test, temperature)}, "before": {0: scored(test, 1.0)}}
+        truth, data = float(np.interp(temperature, grid, truths)), measured(sides, SHOWN)
+        for at, asked in enumerate((data, replace(data, excess={}))):
+            question = Question(["after"], "ece", level=0.95, against=["before"], samples_only=True)
+            verdict = judge(question, asked).of["after"]
+            missed[at] += not verdict.low <= truth <= verdict.high
+            shown[at] += verdict.code in (BETTER, WORSE)
+    text = f"{classes} classes, t₃ logits × {sharpness:g}, {samples:,} samples"
+    return [
+        Simulated(name, text, draws, missed[at] / draws, nominal, shown[at] / draws)
+        for at, (name, nominal) in enumerate(((ECE_CHANGE, 0.05), (PLAIN_CHANGE, None)))
+    ]
+
+
 def simulate_race(law: Law, draws: int, most: int = 8) -> list[Simulated]:
     """Return how often a race from three to `most` common seeds ends with the truly best called worse."""
     rng, wrong, decided, spent = np.random.default_rng(2), 0, 0, 0
@@ -350,6 +396,12 @@ def tasks(draws: int) -> list[tuple[Callable[..., list[Simulated]], tuple[object
         *((simulate_best, (law, draws, ask_judge)) for law in (*LAWS, *apart)),
         *((simulate_race, (law, draws // 4)) for law in RACES),
         *((simulate_changes, (noise, n, draws * 4)) for noise, n in noises),
+        *(
+            (simulate_ece, (k, by, n, draws // 2))
+            for k in (10, 2)
+            for by in (2.0, 1.3, 1.0, 0.6)
+            for n in (300, 1000, 5000)
+        ),
         (simulate_advice, (draws,)),
         (simulate_outliers, (draws,)),
     ]

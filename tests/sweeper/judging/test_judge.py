@@ -29,24 +29,31 @@ def naive(values: dict[str, dict[int, float]], level: float = 0.9) -> dict[str, 
             for name, mean in zip((one, other), means, strict=True)
         ]
         differences = np.subtract(*scores)
+        ratios = [np.log(values[one][seed] / values[other][seed]) for seed in common]
         rounding = sum((step / mean) ** 2 / 12 for mean in means)
-        tests[one, other] = differences.mean(), differences.var(ddof=1) + rounding, len(common)
-    every = [(s, n - 1) for (one, other), (_, s, n) in tests.items() if one < other]
+        square = max(differences.var(ddof=1), np.var(ratios, ddof=1)) + rounding
+        tests[one, other] = differences.mean(), square, len(common)
+    error, codes = (1 - level) / 2 / (len(values) - 1), {}
+    for name in values:
+        ps = []
+        for (one, other), (mean, square, n) in tests.items():
+            if one == name:
+                shared = [pair for pair in itertools.combinations(values, 2) if {*pair} & {one, other}]
+                prior, typical = smyth([(tests[pair][1], tests[pair][2] - 1) for pair in shared])
+                moderated = (prior * typical + (n - 1) * square) / (prior + n - 1)
+                ps.append(stats.t.sf(mean / np.sqrt(moderated / n), prior + n - 1))
+        codes[name] = WORSE if min(ps) < error else OPEN
+    return codes
+
+
+def smyth(every: list[tuple[float, int]]) -> tuple[float, float]:
+    """Degrees of freedom and variance of the prior, from variances with theirs."""
     logs = np.array([np.log(s) - special.digamma(d / 2) + np.log(d / 2) for s, d in every])
     excess = logs.var(ddof=1) - np.mean([special.polygamma(1, d / 2) for _, d in every])
     prior = MOST
     if excess > special.polygamma(1, MOST / 2):
         prior = 2 * optimize.brentq(lambda y: special.polygamma(1, y) - excess, 1e-3, MOST / 2)
-    typical = np.exp(logs.mean() + special.digamma(prior / 2) - np.log(prior / 2))
-    error, codes = (1 - level) / 2 / (len(values) - 1), {}
-    for name in values:
-        ps = []
-        for (one, _), (mean, square, n) in tests.items():
-            if one == name:
-                moderated = (prior * typical + (n - 1) * square) / (prior + n - 1)
-                ps.append(stats.t.sf(mean / np.sqrt(moderated / n), prior + n - 1))
-        codes[name] = WORSE if min(ps) < error else OPEN
-    return codes
+    return prior, np.exp(logs.mean() + special.digamma(prior / 2) - np.log(prior / 2))
 
 
 def test_the_best_of_several_as_in_the_definition() -> None:

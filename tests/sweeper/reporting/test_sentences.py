@@ -189,12 +189,15 @@ def test_the_order_with_temperature_scaling_is_told() -> None:
     for after, named in ((verdicts(rival, leader, WORSE), True), (raw, False)):
         answer = replace(
             ANSWER, leader=leader, lines=(leader, rival),
-            deployed=Deployed(after, {}, {}),
+            deployed=Deployed(after, True, {}, {}),
         )  # fmt: skip
         said = deployment(answer)
         assert ("inverse_focal on resnet8" in said) == named and ("0.040" in said) == named and "0.060" in said
         assert "97.8 % (96.0–99.0)" in said
-    alike = replace(answer, deployed=Deployed(verdicts(leader, rival, OPEN), {}, {}))
+    alike = replace(answer, deployed=Deployed(verdicts(leader, rival, OPEN), True, {}, {}))
     assert "inverse_focal may be as good" in deployment(alike)
     assert cells(rival, alike).after == cells(LEADER, answer).standing == "best" and not cells(LEADER, answer).after
+    without = replace(answer, deployed=Deployed(raw, False, {}, {}))
+    assert "0.050" in deployment(without) and "0.060" not in deployment(without)
+    assert cells(leader, without).nll == "0.060, 0.050" and cells(leader, answer).nll == "0.050 → 0.060"
     assert deployment(ANSWER) == "" == deployment(replace(answer, state=UNFINISHED))

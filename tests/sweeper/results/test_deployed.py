@@ -47,7 +47,7 @@ def test_the_order_can_be_another_one_after_temperature_scaling() -> None:
     sharp, soft = stages(signal=2.0, sharpness=2.0, seeds=4), stages(signal=2.8, sharpness=0.25, seeds=4, seed=1)
     found = deployed({"sharp": sharp[:2], "soft": soft[:2]})
     assert found is not None and found.nll["sharp"][0] < found.nll["soft"][0]
-    assert found.after.leader == "soft" and found.after.of["sharp"].code == WORSE
+    assert found.verdicts.leader == "soft" and found.verdicts.of["sharp"].code == WORSE
     for name, made in (("sharp", sharp), ("soft", soft)):
         assert found.nll[name] == pytest.approx(made[2:], rel=1e-3)
         hits = [float(network.correct.mean()) for network in made[0].values()]
@@ -58,18 +58,18 @@ def test_the_order_can_be_another_one_after_temperature_scaling() -> None:
 def test_equal_finalists_keep_an_order_that_is_not_decided() -> None:
     found = deployed({name: stages(2.0, 1.0, seeds=3, seed=seed)[:2] for seed, name in enumerate("ab")})
     assert found is not None
-    assert WORSE not in {verdict.code for verdict in found.after.of.values()}
+    assert WORSE not in {verdict.code for verdict in found.verdicts.of.values()}
 
 
 def test_one_seed_each_is_compared_only_where_no_other_can_be_trained() -> None:
     single = {name: stages(signal, 1.0, seeds=1)[:2] for name, signal in (("a", 2.0), ("b", 1.0))}
     few, alone = deployed(single), deployed(single, alone=True)
-    assert few is not None and few.after.code == NOT_COMPARED and math.isnan(few.accuracy["a"].low)
-    assert alone is not None and alone.after.of["b"].code == WORSE
+    assert few is not None and few.verdicts.code == NOT_COMPARED and math.isnan(few.accuracy["a"].low)
+    assert alone is not None and alone.verdicts.of["b"].code == WORSE
 
 
 def test_a_finalist_without_a_fit_is_left_out() -> None:
     before, after = stages(2.0, 1.0, seeds=2)[:2]
     found = deployed({"a": (before, after), "b": (before, {})})
-    assert found is not None and [*found.nll] == ["a"] and found.after.code == NOT_COMPARED
+    assert found is not None and [*found.nll] == ["a"] and found.verdicts.code == NOT_COMPARED
     assert deployed({"b": (before, {})}) is None

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 import sweeper
+from sweeper.judging.question import BETTER, OPEN, WORSE, Verdict
 from sweeper.results import load
 from sweeper.results.estimators import Scored
-from sweeper.results.improvements import Gain, gain, mean_gain
+from sweeper.results.improvements import NONE, SCORES, Gain, Methods, mean_gain, methods_on
 from trainables.metrics import softmax64
 
 
@@ -62,6 +63,62 @@ def test_sweeps_of_different_data_are_averaged_and_those_of_one_data_set_count_o
     assert "mean over data sets" in repr(compared) and "temperature" in repr(compared)
 
 
+def judged(stages: dict[str, Scored], margin: float = 0.01) -> Methods:
+    """Return the methods of one network, with the same margin for every score."""
+    networks = {name: {0: one} for name, one in stages.items()}
+    return methods_on("network", networks, dict.fromkeys(SCORES, margin))
+
+
+def test_methods_are_judged_together_and_doing_nothing_may_be_the_best() -> None:
+    random = np.random.default_rng(3)
+    for sharpness, expected in ((2.0, "half"), (1.0, NONE)):
+        logits, classes = drawn(random, 3000, sharpness)
+        divisors = {NONE: 1.0, "half": 2.0, "double": 0.5}
+        found = judged({name: Scored.of(softmax64(logits / by), classes) for name, by in divisors.items()})
+        codes = {row.method: row.gains["NLL"].verdict.code for row in found.improvements if row.gains["NLL"].verdict}
+        assert found.best.leader == expected and found.best.of["double"].code == WORSE == codes["double"]
+        assert codes["half"] == (BETTER if expected == "half" else WORSE)
+        assert (found.best.of[NONE].code == WORSE) == (expected == "half"), "the same question cannot have two answers"
+        assert found.scores["NLL"][NONE] - found.scores["NLL"]["half"] == pytest.approx(
+            found.improvements[0].gains["NLL"].value
+        )
+
+
+def test_as_many_samples_as_are_named_decide_what_fewer_leave_open() -> None:
+    random, decided = np.random.default_rng(4), list[bool]()
+    while len(decided) < 12:
+        pair = before_and_after(random, 5000, 1.5)
+        few = gain_of(*(one.at(np.arange(300)) for one in pair))
+        if few.code != OPEN or few.samples_needed is None or few.samples_needed > 16:
+            continue
+        decided.append(gain_of(*(one.at(np.arange(int(300 * few.samples_needed))) for one in pair)).code == BETTER)
+    assert np.mean(decided) >= 0.7
+
+
+def gain_of(before: Scored, after: Scored) -> Verdict:
+    """Return the verdict on the gain in Brier score, of which every one counts."""
+    verdict = judged({NONE: before, "method": after}, 1e-9).improvements[0].gains["Brier"].verdict
+    assert verdict is not None
+    return verdict
+
+
+def test_in_two_classes_the_error_is_that_of_the_second_class() -> None:
+    random = np.random.default_rng(5)
+    logits = 1.5 * random.standard_t(3, (2000, 2))
+    classes = (random.random(2000) < softmax64(logits)[:, 1]).astype(np.int64)
+    found = judged({name: Scored.of(softmax64(logits * by), classes, logits) for name, by in ((NONE, 1.0), ("x", 2.0))})
+    shares = softmax64(2 * logits)[:, 1]
+    assert found.positive and found.scores[SCORES[2]]["x"] == pytest.approx(equal_width(shares, classes == 1), abs=1e-9)
+
+
+def equal_width(confidence: np.ndarray, outcome: np.ndarray) -> float:
+    total = 0.0
+    for low in range(15):
+        inside = (confidence > low / 15) & (confidence <= (low + 1) / 15)
+        total += abs(float((confidence - outcome)[inside].sum()))
+    return total / len(outcome)
+
+
 def share(intervals: list[tuple[float, float]], value: float) -> float:
     return float(np.mean([low <= value <= high for low, high in intervals]))
 
@@ -75,7 +132,14 @@ def test_an_interval_of_one_network_covers_the_gain_on_all_samples() -> None:
     random = np.random.default_rng(1)
     whole = before_and_after(random, 300_000, 2.0)
     expected = [float(scored.brier.mean()) for scored in whole]
-    intervals = [of(gain("Brier", *({0: one} for one in before_and_after(random, 400, 2.0)))) for _ in range(300)]
+    intervals = [
+        of(
+            judged(dict(zip((NONE, "m"), before_and_after(random, 400, 2.0), strict=True)))
+            .improvements[0]
+            .gains["Brier"]
+        )
+        for _ in range(300)
+    ]
     assert 0.91 <= share(intervals, expected[0] - expected[1]) <= 0.98
     assert share(intervals, 0.0) < 0.1, "it finds nearly every gain"
 

@@ -46,6 +46,24 @@ def test_defaults_are_filled_in():
     assert spec.schedule.rungs == (1, 3, 9)
 
 
+@pytest.mark.parametrize(
+    ("posthoc", "objective", "metric"),
+    [
+        (["temperature"], None, "val_posthoc_temperature_nll"),
+        (["vector", {"name": "temperature", "label": "t"}], {"margin": 0.01}, "val_posthoc_t_nll"),
+        (["temperature"], "val_accuracy", "val_accuracy"),
+        ([{"name": "temperature", "objective": "ece"}], None, "val_nll"),
+        ([{"name": "temperature", "fitted_on": "test"}], None, "val_nll"),
+        (["vector"], None, "val_nll"),
+    ],
+)
+def test_without_an_objective_it_is_the_nll_after_temperature_scaling_where_that_is_fitted(posthoc, objective, metric):
+    spec = build_spec({**MINIMAL, "evaluation": {"posthoc": posthoc}, "objective": objective})
+    assert spec.objective.metric == metric and spec.objective.mode == ("max" if metric == "val_accuracy" else "min")
+    assert spec.cross_fitted == ([metric.split("_")[2]] if "posthoc" in metric else [])
+    assert build_spec(spec.resolved()) == spec
+
+
 def test_short_forms():
     evaluation = {"posthoc": "temperature", "curvature": False, "bootstrap": False}
     spec = build_spec(

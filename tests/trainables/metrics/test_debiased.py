@@ -14,11 +14,14 @@ from tests.trainables.reference_metrics import random_case
 from trainables.metrics.base import METRICS
 from trainables.metrics.binning import calibration_error
 from trainables.metrics.debiased import (
+    LEAST,
+    MOST,
     classwise_debiased_l2,
     cutoff_statistic,
     debiased_l2,
     debiased_squared_error,
     ece_bias,
+    ece_excess,
     monte_carlo_p,
     t_cal_statistic,
 )
@@ -153,3 +156,29 @@ def test_sure_and_right_is_no_evidence():
     probabilities = np.array([[1.0, 0.0]] * 20)
     targets = np.zeros(20, dtype=np.int64)
     assert METRICS.build("cutoff_p", probabilities, targets) == METRICS.build("t_cal_p", probabilities, targets) == 1.0
+
+
+def test_the_two_bounds_of_the_excess_lie_on_both_sides_of_it() -> None:
+    z, step = np.linspace(-12, 12, 4801, retstep=True)
+    for mu in np.linspace(0, 6, 61):
+        density = np.exp(-((z - mu) ** 2) / 2) / math.sqrt(2 * math.pi) * step
+        excess = float(density @ np.abs(z)) - mu
+        low, high = (sum(a * float(density @ np.exp(-((z / s) ** 2) / 2)) for a, s in terms) for terms in (LEAST, MOST))
+        assert low - 1e-3 <= excess <= high + 1e-3
+
+
+@pytest.mark.parametrize("scheme", ["equal_width", "equal_mass"])
+def test_the_mean_error_of_few_samples_exceeds_that_of_many_by_as_much_as_is_said(scheme: str) -> None:
+    rng = np.random.default_rng(8)
+    for gap in (0.0, 0.1, 0.3):
+
+        def drawn(samples: int, gap: float = gap) -> tuple[np.ndarray, np.ndarray]:
+            confidence = rng.uniform(0.3, 1.0, samples)
+            return confidence, (rng.random(samples) < confidence - gap).astype(float)
+
+        confidence, outcome = drawn(400_000)
+        truth = np.mean([calibration_error(confidence, outcome, 15, scheme, "mean")])
+        few = [drawn(300) for _ in range(200)]
+        excess = float(np.mean([calibration_error(*one, 15, scheme, "mean") for one in few])) - truth
+        low, high = np.mean([ece_excess(*one, 15, scheme) for one in few], axis=0)
+        assert low - 0.004 <= excess <= high + 0.004, "two standard errors of 200 draws"
