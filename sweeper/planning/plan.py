@@ -249,8 +249,8 @@ class Plan(PlanView):
         if self.width is not None and self.at_once > SHARE_OF_WIDTH * self.width and self.width < self.trials:
             wide = min(self.trials, math.ceil(self.at_once / SHARE_OF_WIDTH))
             yield (
-                f"{self.at_once} trials at a time are more than a quarter of scheduler.width = {self.width}, whose order "
-                f"decides: some wait. Write width: {wide} into the file before the sweep starts"
+                f"{self.at_once} trials at a time are more than a quarter of scheduler.width = {self.width}: some wait "
+                f"for the order of judgements. Write width: {wide} into the file before the sweep starts"
             )
 
     def lines(self) -> Iterator[tuple[str, str]]:

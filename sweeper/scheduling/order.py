@@ -55,6 +55,7 @@ class VirtualOrder:
         running: configuration → the assignment that a virtual worker holds.
         waiting: configurations that no worker has taken yet, in order.
         failed: failed configuration → epochs before its last assignment, from which it can be tried again.
+        issued: configurations whose assignments have begun and were not fetched by `take_issued`.
 
     Example:
         >>> from sweeper.scheduling.asha import Halving
@@ -64,8 +65,8 @@ class VirtualOrder:
         >>> order.first, order.running[1], list(order.waiting)
         (0, Step(end=3, epochs=0), [2])
         >>> order.end(0, Decision("continue", "first", 3))
-        >>> order.first, order.running[0], order.now
-        (1, Step(end=9, epochs=3), 3)
+        >>> order.first, order.running[0], order.now, order.take_issued()
+        (1, Step(end=9, epochs=3), 3, [0, 1])
     """
 
     rungs: RungState
@@ -76,6 +77,7 @@ class VirtualOrder:
     running: dict[int, Step] = field(default_factory=dict, init=False)
     waiting: deque[int] = field(default_factory=deque, init=False)
     failed: dict[int, int] = field(default_factory=dict, init=False)
+    issued: list[int] = field(default_factory=list, init=False)
     _ends: list[tuple[float, int]] = field(default_factory=list, init=False)
     _drawn: int = field(default=0, init=False)
     _suggested: int = field(default=0, init=False)
@@ -133,6 +135,12 @@ class VirtualOrder:
         until = next((rung for rung in rungs if rung > epochs), epochs)
         step = self.running[configuration] = Step(self.now + (until - epochs) * self.pace(configuration), epochs)
         heapq.heappush(self._ends, (step.end, configuration))
+        self.issued.append(configuration)
+
+    def take_issued(self) -> list[int]:
+        """Return the configurations whose assignments have begun since the last call and have not ended."""
+        issued, self.issued = dict.fromkeys(self.issued), []
+        return [configuration for configuration in issued if configuration in self.running]
 
     def end(self, configuration: int, decision: Decision) -> None:
         """End an assignment that has been judged; its worker goes on with it, or is free."""

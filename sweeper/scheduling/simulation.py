@@ -77,26 +77,16 @@ class SimulatedSweep:
             state.pool(trial).add(rung, trial, metric)
             state.pool(trial).decided(trial, decision)
         self.order.end(trial, decision)
-        if decision.kind == "continue":
-            self._issue(trial)
 
     def _take(self) -> None:
-        """Let free virtual workers take promotions and waiting trials."""
-        while self.order.is_free:
-            promoted = self.order.promotion()
-            if promoted is not None:
-                trial, decision = promoted
-                self.order.rungs.pool(trial).decided(trial, decision)
-                self.order.begin(trial, decision.rung or 0)
-            elif self.order.waiting:
-                trial = self.order.waiting.popleft()
-                self.order.begin(trial, 0)
-            else:
-                return
-            self._issue(trial)
-
-    def _issue(self, trial: int) -> None:
-        heapq.heappush(self._issued, (self.order.running[trial].end, trial))
+        """Let free virtual workers take promotions and waiting trials; issue what they hold."""
+        while self.order.is_free and (promoted := self.order.promotion()) is not None:
+            trial, decision = promoted
+            self.order.rungs.pool(trial).decided(trial, decision)
+            self.order.begin(trial, decision.rung or 0)
+        self.order.begin_waiting()
+        for trial in self.order.take_issued():
+            heapq.heappush(self._issued, (self.order.running[trial].end, trial))
 
 
 def simulate_sweep(

@@ -216,7 +216,7 @@ def _check_names(values: dict[str, Plain], space: Plain, registries: Registries)
 def check_scheduler(given: Mapping[str, Plain], registry: Registry, faults: list[Fault]) -> dict[str, Plain]:
     """Fill in the scheduler's defaults; append each broken rule to `faults`."""
     # The order of judgements is not the scheduler's own setting; the structure's check completes and checks it.
-    order = {key: value for key, value in given.items() if key in ORDER and value is not None}
+    order: dict[str, Plain] = {key: value for key, value in given.items() if key in ORDER and value is not None}
     if order.get("order") == ARRIVAL:
         rule = "width belongs to the canonical order; processes that report in order of arrival have none"
         faults += [Fault("scheduler.width", rule, "omit width, or write order: canonical")] if "width" in order else []
