@@ -31,7 +31,9 @@ from sweeper.space.configurations import line_domains, named_components, size_fa
 from sweeper.space.evaluation import check_evaluation, objective_faults, write_out_objective
 from sweeper.space.file import Document, apply_overrides, apply_rehearsal, read_document
 from sweeper.space.spec import (
+    ARRIVAL,
     MAXIMUM_CONFIGURATIONS,
+    ORDER,
     SearcherSettings,
     SweepSpec,
     gpu_faults,
@@ -215,7 +217,13 @@ def _check_names(values: dict[str, Plain], space: Plain, registries: Registries)
 
 def check_scheduler(given: Mapping[str, Plain], registry: Registry, faults: list[Fault]) -> dict[str, Plain]:
     """Fill in the scheduler's defaults; append each broken rule to `faults`."""
-    settings: dict[str, Plain] = {"name": DEFAULT, **given}
+    # The order of judgements is not the scheduler's own setting; the structure's check completes and checks it.
+    order: dict[str, Plain] = {key: value for key, value in given.items() if key in ORDER and value is not None}
+    if order.get("order") == ARRIVAL:
+        rule = "width belongs to the canonical order; processes that report in order of arrival have none"
+        faults += [Fault("scheduler.width", rule, "omit width, or write order: canonical")] if "width" in order else []
+        order["width"] = None
+    settings: dict[str, Plain] = {"name": DEFAULT, **{key: value for key, value in given.items() if key not in ORDER}}
     name = settings["name"]
     if isinstance(name, str) and name in registry and IGNORES_SETTINGS in registry[name].tags:
         kept = {h.name for h in registry[name].hyperparameters}
@@ -223,7 +231,7 @@ def check_scheduler(given: Mapping[str, Plain], registry: Registry, faults: list
         settings = {key: value for key, value in settings.items() if key not in others}
     resolved = resolve_plain_component(settings, registry, "scheduler", faults)
     # If there are faults, a valid scheduler is returned, so that the structure's check does not report them again.
-    return resolved or {"name": name if isinstance(name, str) else DEFAULT, "max_epochs": 1}
+    return (resolved or {"name": name if isinstance(name, str) else DEFAULT, "max_epochs": 1}) | order
 
 
 def _check_space(

@@ -18,12 +18,13 @@ from sweeper.core.domains.base import Fields
 from sweeper.core.domains.tree import parse, plain
 from sweeper.core.domains.values import Plain, Values, join_path, part_of
 from sweeper.core.errors import Fault, InvalidSearchSpace
-from sweeper.core.ids import ReplicateSeeds
+from sweeper.core.ids import ReplicateSeeds, is_added
 from sweeper.journal.best import Mode
 from sweeper.scheduling import DEFAULT, SCHEDULERS, Scheduler
-from sweeper.scheduling.base import WITHIN
+from sweeper.scheduling.base import WITHIN, RungState
 from sweeper.scheduling.contenders import FIRST_SEEDS, PARTS, FinalStage, Questions, TrialValues
 from sweeper.scheduling.lines import Line
+from sweeper.scheduling.order import VirtualOrder
 from sweeper.scheduling.strata import stratified
 from sweeper.search.base import SEARCHERS, SearchMethod
 from sweeper.space.configurations import configurations, line_domains, named_components
@@ -44,6 +45,12 @@ MAY_BE_EMPTY = ("header", "objective", "resources", "evaluation", "keep", "repli
 
 #: (Part, key) of lists for which a single member can be written without brackets.
 LISTS = (("keep", "per"), ("scheduler", WITHIN.name))
+
+#: Keys of the scheduler that every scheduler takes: how its reports are ordered.
+ORDER = ("order", "width")
+
+#: The order in which processes report, as opposed to `canonical`.
+ARRIVAL = "arrival"
 
 
 def _describe(schema: dict[str, Any], model: type[BaseModel]) -> None:
@@ -79,6 +86,11 @@ class _PlugIn(Part):
 class SchedulerSettings(_PlugIn):
     """The scheduler, which stops trials early: a name in `sweeper.scheduling.SCHEDULERS` and its settings.
 
+    Attributes:
+        order: order in which reports are judged. `canonical` is that of a virtual machine, so that decisions follow
+            from the file alone; `arrival` is that in which processes report. See `sweeper.scheduling.order`.
+        width: number of virtual workers in canonical order, whose decisions depend on it; `None` in order of arrival.
+
     Example:
         >>> SchedulerSettings(name="asha", max_epochs=9, grace_epochs=3).built("val_nll", "min").rungs
         (3, 9)
@@ -86,6 +98,8 @@ class SchedulerSettings(_PlugIn):
 
     name: str = DEFAULT
     max_epochs: int
+    order: Literal["canonical", "arrival"] = "canonical"
+    width: int | None = Field(default=32, ge=1, le=MAXIMUM_CONFIGURATIONS)
 
     def built(self, metric: str, mode: Mode) -> Scheduler:
         """Return a scheduler for one objective and one pool of trials.
@@ -491,6 +505,13 @@ class SweepSpec(Part):
             return scheduler
         known = None if self.searcher.learns else configurations(self)
         return stratified(scheduler, [str(path) for path in within], known)
+
+    def order(self, rungs: RungState) -> VirtualOrder | None:
+        """Return the order in which reports are judged, before the first record; `None` for the order of arrival."""
+        width, count = self.scheduler.width, self.replicates.count
+        if width is None:
+            return None
+        return VirtualOrder(rungs, width, lambda index: 1 if is_added(index) else count, self.searcher.learns)
 
     @property
     def cross_fitted(self) -> list[str]:

@@ -77,21 +77,32 @@ def test_short_forms():
 
 
 def test_schedulers_have_settings_of_their_own_with_defaults():
+    ordered = {"order": "canonical", "width": 32}
     median = build_spec(_with(scheduler={"name": "median_stopping", "max_epochs": 9, "grace_epochs": 2}), REGISTRIES)
     assert median.schedule == MedianStopping("val_nll", "min", 9, 2)
     written = {"name": "median_stopping", "max_epochs": 9, "grace_epochs": 2, "min_competitors": 3}
-    assert median.resolved()["scheduler"] == written
+    assert median.resolved()["scheduler"] == written | ordered
     assert build_spec(median.resolved(), REGISTRIES) == median
     asha = build_spec(_with(), REGISTRIES)
     written = {"name": "asha", "max_epochs": 9, "grace_epochs": 1, "reduction_factor": 3}
-    assert asha.resolved()["scheduler"] == written and asha.schedule == Halving("val_nll", "min", 9)
+    assert asha.resolved()["scheduler"] == written | ordered and asha.schedule == Halving("val_nll", "min", 9)
+
+
+def test_an_order_of_arrival_has_no_width():
+    arrival = {"max_epochs": 9, "order": "arrival"}
+    spec = build_spec(_with(scheduler=arrival), REGISTRIES)
+    assert spec.scheduler.width is None and spec.order(spec.schedule.begin()) is None
+    assert build_spec(spec.resolved(), REGISTRIES) == spec
+    with pytest.raises(InvalidSearchSpace) as refused:
+        build_spec(_with(scheduler={**arrival, "width": 8}), REGISTRIES)
+    assert [fault.path for fault in refused.value.faults] == ["scheduler.width"]
 
 
 def test_a_scheduler_that_stops_nothing_takes_no_notice_of_others_settings():
     old = {"name": "none", "max_epochs": 5, "grace_epochs": 1, "reduction_factor": 3}
     spec = build_spec(_with(scheduler=old), REGISTRIES)
     assert spec == build_spec(_with(scheduler={"name": "none", "max_epochs": 5}), REGISTRIES)
-    assert spec.resolved()["scheduler"] == {"name": "none", "max_epochs": 5}
+    assert spec.resolved()["scheduler"] == {"name": "none", "max_epochs": 5, "order": "canonical", "width": 32}
 
 
 def test_numbers_take_their_hyperparameters_type():
