@@ -239,7 +239,6 @@ def terminal(screen: FirstScreen) -> RenderableType:
         parts += [Text(said)] if (said := deployment(answer)) else []
         parts += [Text(), FinalistsTable(screen, answer)]
     parts += [] if screen.answers else [Text(screen.missing, style="bold")]
-    parts += [Text(said, style="dim")] if (said := legend(screen)) else []
     parts += warned(screen)
     parts += [Text.assemble("Every estimator: ", (screen.compare, "bold"))] if screen.compare else []
     return Group(*parts)
