@@ -21,7 +21,16 @@ from sweeper.api import COMMANDS as _MODULES, function_of as _function_of
 #: The functions with the names of commands.
 COMMANDS = tuple(_MODULES)
 
-__all__ = [*COMMANDS, "SweeperError", "TrainingLoop", "load_model", "results"]
+#: Other names → module that has them.
+_OTHERS = {
+    "Calibrator": "sweeper.exporting.estimator",
+    "SweeperError": "sweeper.core.errors",
+    "TrainingLoop": "trainables.training.own_loop",
+    "calibration_report": "sweeper.reporting.calibration_report",
+    "load_model": "sweeper.api.exports",
+}
+
+__all__ = [*COMMANDS, *_OTHERS, "results"]
 
 
 def __dir__() -> list[str]:
@@ -32,12 +41,8 @@ def __getattr__(name: str) -> Any:
     """Import on first use: a command, or the package `results`."""
     if name == "results":
         return importlib.import_module("sweeper.results")
-    if name == "SweeperError":
-        return importlib.import_module("sweeper.core.errors").SweeperError
-    if name == "TrainingLoop":
-        return importlib.import_module("trainables.training.own_loop").TrainingLoop
-    if name == "load_model":
-        return importlib.import_module("sweeper.api.exports").load_model
+    if name in _OTHERS:
+        return getattr(importlib.import_module(_OTHERS[name]), name)
     if name in _MODULES:
         return _function_of(name)
     raise AttributeError(f"module 'sweeper' has no attribute {name!r}")

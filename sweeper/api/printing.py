@@ -105,7 +105,11 @@ def print_run(done: FinishedRun) -> None:
     The sweep succeeds even if its summary cannot be read or printed; a line on stderr then says so.
     """
     try:
-        _print_run(done)
+        _print_summary(done)
+        _print_places(done)
+        _print_next_commands(done)
+        if done.show_timings:
+            _print_phases(done)
         sys.stdout.flush()
     except (SweeperError, OSError, MemoryError, ImportError) as error:  # ImportError: too little memory for a library
         discard_output()
@@ -120,10 +124,14 @@ def discard_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _print_run(done: FinishedRun) -> None:
+def _print_summary(done: FinishedRun) -> None:
     from sweeper.reporting.summary import summary
 
     show(summary(done.results))
+
+
+def _print_places(done: FinishedRun) -> None:
+    """Print where the results are, and notes on the run."""
     store = place_of(done.output, DRIVING).store
     if store is None:
         print(f"\nresults  {near_path(done.folder)}")
@@ -136,7 +144,12 @@ def _print_run(done: FinishedRun) -> None:
     if done.counts["failed"] > done.retriable:
         diverged = plural(done.counts["failed"] - done.retriable, "failed trial")
         print(f"note     {diverged} diverged; retries would diverge again, because they use the same random numbers")
+
+
+def _print_next_commands(done: FinishedRun) -> None:
+    """Print commands to paste: to query and view the results, and to resume or retry what is unfinished."""
     where = "" if done.output == RESULTS else f" --output {done.output}"
+    store = place_of(done.output, DRIVING).store
     split = "test" if "test" in done.results.specification["evaluation"]["splits"] else "val"
     next_commands = [
         f'sweeper results {done.name}{where} --sql "select status, config_loss_name, avg(ece) from final '
@@ -151,8 +164,6 @@ def _print_run(done: FinishedRun) -> None:
     print("\nnext")
     for command in next_commands:
         print(f"  {command}")
-    if done.show_timings:
-        _print_phases(done)
 
 
 def _print_phases(done: FinishedRun) -> None:

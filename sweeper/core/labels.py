@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from sweeper.core.cells import Row
 from trainables.curvature.statistics.base import statistic_words
 from trainables.metrics.base import metric_of
+from trainables.registry.names import QUANTITIES
 
-#: Conventional notation for names of columns that are not metrics.
-LABELS = {"loss": "loss", "gamma": "γ", "nu": "ν", "alpha": "α", "val": "validation"}
+#: Words for names of columns that are neither metrics nor hyperparameters.
+LABELS = {"loss": "loss", "val": "validation"}
+
+#: Column of a hyperparameter → its symbol, if it is a quantity with another name (`symbols_of`).
+Symbols = Mapping[str, str]
 
 #: The parts of a configuration; any other name is a hyperparameter of a user's training loop.
 PARTS = ("loss", "architecture", "optimizer", "dataset")
@@ -46,7 +50,18 @@ def in_order(columns: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(columns, key=lambda name: (order.get(group(name), 2), not name.endswith("_name"))))
 
 
-def describe(row: Row, columns: Sequence[str]) -> str:
+def symbols_of(quantities: Mapping[str, Mapping[str, str]]) -> Symbols:
+    """Return the symbol of each column whose components all mean one quantity by it, see `renamed_quantities`.
+
+    Example:
+        >>> symbols_of({"config_loss_focus": {"my_losses:Focused": "gamma"}})
+        {'config_loss_focus': 'γ'}
+    """
+    meant = {column: {*of.values()} for column, of in quantities.items()}
+    return {column: QUANTITIES[name] for column, names in meant.items() for name in names if len(names) == 1}
+
+
+def describe(row: Row, columns: Sequence[str], symbols: Symbols | None = None) -> str:
     """Describe a configuration by the values of its `config_…` columns.
 
     Hyperparameters follow their component's name in parentheses if that name varies, too.
@@ -61,20 +76,18 @@ def describe(row: Row, columns: Sequence[str]) -> str:
         value = row.get(column)
         if value is None:
             continue
-        part, short = split(column)
-        if part and short == "name":
+        part, rest = split(column)
+        if part and rest == "name":
             parts[part] = [str(value)]
-        elif part in parts:
-            parts[part].append(f"{label(short)} {number(value)}")
         else:
-            parts[column] = [f"{label(short)} {number(value)}"]
+            parts.setdefault(part if part in parts else column, []).append(f"{short(column, symbols)} {number(value)}")
     described = (f"{first} ({', '.join(inside)})" if inside else first for first, *inside in parts.values())
     return " · ".join(described) or "the only configuration"
 
 
 def label(name: str) -> str:
     """Return the conventional notation of a hyperparameter or metric; a post-hoc method follows its metric."""
-    if (words := LABELS.get(name) or statistic_words(name)) is not None:
+    if (words := LABELS.get(name) or QUANTITIES.get(name) or statistic_words(name)) is not None:
         return words
     metric = metric_of(name)
     method = next((name.removeprefix(start) for start in AFTER_METHODS if name.startswith(start)), None)
@@ -111,10 +124,10 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
-def short(name: str) -> str:
+def short(name: str, symbols: Symbols | None = None) -> str:
     """Return the readable name of a hyperparameter's column."""
     part, rest = split(name)
-    return part if part and rest == "name" else label(rest)
+    return part if part and rest == "name" else (symbols or {}).get(name) or label(rest)
 
 
 def duration(seconds: float) -> str:

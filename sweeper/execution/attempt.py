@@ -18,7 +18,7 @@ from rich.console import Console
 from sweeper.core.errors import NO_SPACE, DiskFullError, SweeperError, unwritable
 from sweeper.core.processes import at_death, prepare
 from sweeper.execution import resuming
-from sweeper.execution.driver.context import DriverSettings, Sink
+from sweeper.execution.driver.context import DriverSettings, Fold, Sink
 from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.executor import Executor, Job, Session
 from sweeper.execution.driver.steering import BudgetWatch, Interrupts, WorkingTime, answered
@@ -129,12 +129,14 @@ class Attempt:
         paths, schedule = sweep.paths, sweep.spec.schedule
         self.notes = resuming.discard_damaged(paths, mirror) if options.discard_damaged else []
         self.state, self._rungs = SweepState(len(sweep.configurations)), schedule.begin()
+        self._order = sweep.spec.order(self._rungs)
         self._worked, self._spending = WorkingTime(), Spending()
         self.reported = True
         self._tables = resuming.open_tables(sweep, dataset, mirror)
         if last_sequence(paths.journal) >= 0 or self.notes or mirror.store is not None:
             # One pass over the journal feeds all of them: parsing is the largest part of a resume's start.
-            folds = (self.state, self._rungs, self._worked, self._spending)
+            ordered = [] if self._order is None else [self._order]
+            folds: list[Fold] = [self.state, self._rungs, *ordered, self._worked, self._spending]
             self._tables.rebuild(
                 resuming.folded(paths, folds, lambda: resuming.check_trials(self.state, self._tables.config_hashes))
             )
@@ -280,6 +282,7 @@ class Attempt:
             shares=session.shares,
             state=self.state,
             rungs=self._rungs,
+            order=self._order,
             sinks=[self._tables, self.progress, *session.sinks, *sinks],
             controllers=[self, *watches, *session.controllers],
             additions=self._additions,

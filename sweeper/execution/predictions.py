@@ -58,7 +58,7 @@ class Predictions:
         binary = self.logits.shape[1] == 2
         return {
             "loop": IMPORTED,
-            "scheduler": {"name": "none", "max_epochs": self.epochs[-1]},
+            "scheduler": {"name": "none", "max_epochs": self.epochs[-1], "order": "arrival"},  # the file's
             "samples": len(self.configurations),
             "replicates": {"count": len(self.seeds), "seeds": [*self.seeds]},
             "evaluation": {

@@ -88,7 +88,7 @@ def remove_checkpoints_ahead(paths: SweepPaths, state: SweepState) -> None:
     """
     for index in state.unfinished():
         trial, folder = state.trials[index], paths.trial_checkpoints(index)
-        known = {folder: trial.epochs}
+        known = {folder: trial.reported_epochs}
         for own in folder.glob("r*"):
             known[own] = trial.replicates.get(int(own.name[1:]), ReplicateState()).epochs
         for place, epochs in known.items():

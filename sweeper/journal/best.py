@@ -11,7 +11,7 @@ import heapq
 import math
 from typing import Literal, TypeAlias
 
-from sweeper.journal.records import Record, ReplicateReported, Reported
+from sweeper.journal.records import Arrived, Record, ReplicateReported, Reported
 from sweeper.journal.state import COMPLETED, FAILED, SweepState, TrialState
 from trainables.worker.trial_reports import TrialReport
 
@@ -73,7 +73,7 @@ class Spending:
         body = record.body
         if isinstance(body, ReplicateReported):
             self._add(body.report, body.replicate)
-        elif isinstance(body, Reported):
+        elif isinstance(body, Arrived | Reported):
             separate = self._latest.get(body.configuration, {}).keys() - {None}
             if not separate:  # otherwise its replicates' own reports were counted already
                 self._add(body.report, None)

@@ -215,6 +215,7 @@ class Attempt(Written):
         host, pid: process of the driver.
         code: version of the program, see `sweeper.core.ids.code_version`; `None` if unknown.
         space: the resolved search space.
+        configurations: number of configurations of the sweep, which `resume --set samples=…` raises.
     """
 
     kind: ClassVar[str] = "attempt"
@@ -223,6 +224,7 @@ class Attempt(Written):
     pid: Annotated[StrictInt, Field(ge=0, le=2**32)]  # no process has a larger number (Linux's limit is 2²²)
     code: str | None = None
     space: Annotated[Values | None, LEFT_OUT] = None
+    configurations: Annotated[Whole | None, LEFT_OUT] = None
 
 
 @dataclass(frozen=True)
@@ -270,8 +272,8 @@ class AddedSeed(Written):
             drawn, the first seed added to it.
         replicate: number of the added seed among that trial's replicates.
         values: nested values of the configuration.
-        question: question that the seed helps to answer: `network`, `loss`, a hyperparameter, or `request` for a user's
-            request.
+        question: question that the seed helps to answer: `network`, `loss`, the path of a line's hyperparameter, or
+            `request` for a user's request.
     """
 
     configuration: Index
@@ -357,6 +359,18 @@ class ReplicateReported(_ReportBody):
 
 
 @dataclass(frozen=True)
+class Arrived(_ReportBody):
+    """A configuration reports before its turn in the sweep's order; `Reported` follows when it is judged."""
+
+    kind: ClassVar[str] = "arrived"
+    ORDER: ClassVar[Sequence[str]] = (
+        *("configuration", "attempt", "epoch", "objective", "device", "packing", "wall_seconds", "gpu"),
+        *("epochs", "evaluations", "replicate_errors", "failure"),
+    )
+    attempt: Whole
+
+
+@dataclass(frozen=True)
 class Reported(_ReportBody):
     """A configuration reports, and the scheduler has decided on it.
 
@@ -405,6 +419,7 @@ class Failed(Written):
         replicate: number of a replicate with separate processes.
         given_up: whether that replicate is left out from now on.
         share: GPU fraction for the next try.
+        waits: whether the configuration has no try left, and fails permanently when its turn comes.
     """
 
     kind: ClassVar[str] = "failed"
@@ -418,6 +433,7 @@ class Failed(Written):
     replicate: Annotated[Whole | None, LEFT_OUT] = None
     given_up: Flag = False
     share: Annotated[Annotated[Number, Field(ge=0, le=MOST)] | None, LEFT_OUT] = None
+    waits: Annotated[Flag, Field(exclude_if=lambda value: not value)] = False
 
     def to_json(self) -> dict[str, object]:
         """Return the values that are written to disk; `given_up` is written for replicates only."""
@@ -436,7 +452,7 @@ class Ended(Written):
 
 
 #: The content of a record, by kind.
-Body = Attempt | Suggested | Drawn | Added | Started | ReplicateReported | Reported | Judged | Failed | Ended
+Body = Attempt | Suggested | Drawn | Added | Started | ReplicateReported | Arrived | Reported | Judged | Failed | Ended
 
 _KINDS: dict[str, type[Body]] = {body.kind: body for body in get_args(Body)}
 
@@ -489,7 +505,7 @@ class Record:
         configuration = configuration_of(self.body)
         if configuration is not None:
             name += f"-{trial_name(configuration)}"
-        if isinstance(self.body, ReplicateReported | Reported | Judged | Failed):
+        if isinstance(self.body, ReplicateReported | Arrived | Reported | Judged | Failed):
             name += f"-e{self.body.epoch:05d}"
         return name + ".json"
 

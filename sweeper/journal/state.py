@@ -11,6 +11,7 @@ from sweeper.journal.records import (
     STATUSES,
     Added,
     AddedSeed,
+    Arrived,
     Attempt,
     Decision,
     Drawn,
@@ -132,6 +133,7 @@ class TrialState(Progress):
         replicate_errors: failures of replicates, by number, while the others continued.
         config_hash: hash of its configuration's values at its first report; `None` before.
         replicates: states of replicates with separate processes, by number; empty without these.
+        arrived: report or last failure that waits for its turn to be judged.
         added: the added seed; `None` for a drawn configuration.
     """
 
@@ -144,6 +146,12 @@ class TrialState(Progress):
     replicate_errors: dict[int, Failure] = field(default_factory=dict)
     config_hash: str | None = None
     replicates: dict[int, ReplicateState] = field(default_factory=dict)
+    arrived: TrialReport | Failed | None = None
+
+    @property
+    def reported_epochs(self) -> int:
+        """Number of reported epochs, including a report that waits for its turn."""
+        return self.arrived.epoch if isinstance(self.arrived, TrialReport) else self.epochs
 
     @property
     def stop_kind(self) -> str | None:
@@ -161,7 +169,7 @@ class TrialState(Progress):
         # Replicates with separate processes can be ahead of `epochs`, the number of epochs that all of them have
         # reported.
         trained = [replicate.epochs for replicate in self.replicates.values() if replicate.failed_in is None]
-        return max(self.epochs, sum(trained) / len(trained)) if trained else self.epochs
+        return max(self.epochs, sum(trained) / len(trained)) if trained else self.reported_epochs
 
     def replicate(self, number: int) -> ReplicateState:
         """Return the state of a replicate with separate processes."""
@@ -237,6 +245,8 @@ class SweepState:
                 self._started(self._trial(body), body)
             case ReplicateReported() as body:
                 self._replicate_reported(self._trial(body), body)
+            case Arrived() as body:
+                self._arrived(self._trial(body), body)
             case Reported() as body:
                 self._reported(self._trial(body), body)
             case Judged() as body:
@@ -277,7 +287,7 @@ class SweepState:
         trial = self.trials.get(index)
         return self.configurations.get(index) if trial is None or trial.added is None else trial.added.values
 
-    def _trial(self, body: Started | ReplicateReported | Reported | Judged | Failed) -> TrialState:
+    def _trial(self, body: Started | ReplicateReported | Arrived | Reported | Judged | Failed) -> TrialState:
         trial = self._known(body.configuration)
         trial.attempt = body.attempt
         return trial
@@ -307,8 +317,18 @@ class SweepState:
         trial.wall_seconds = sum(replicate.wall_seconds for replicate in trial.replicates.values())
         trial.follow_replicates()
 
+    def _arrived(self, trial: TrialState, body: Arrived) -> None:
+        # Only a judged report counts, so that the state never shows what the scheduler has not seen.
+        trial.arrived, trial.status, trial.fruitless = body.report, WAITING, 0
+        trial.wall_seconds, trial.device, trial.packing = (
+            body.report.wall_seconds,
+            body.report.device,
+            body.report.packing,
+        )
+
     def _reported(self, trial: TrialState, body: Reported) -> None:
         report, decision = body.report, body.decision
+        trial.arrived = None
         self.last_reported = trial.configuration
         trial.status = body.status
         trial.config_hash = trial.config_hash or body.config_hash  # only the first report has it
@@ -340,7 +360,9 @@ class SweepState:
 
     def _failed(self, trial: TrialState, body: Failed) -> None:
         if body.replicate is None:
-            trial.count_failure(body)
+            if trial.arrived is None:  # otherwise the failure was counted when it arrived
+                trial.count_failure(body)
+            trial.arrived = body if body.waits else None
             trial.status = FAILED if body.final else WAITING
             trial.decision = None
             return

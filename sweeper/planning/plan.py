@@ -19,22 +19,23 @@ from numpy.typing import NDArray
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Column, Table
 
-from sweeper.core.domains.tree import Configuration
+from sweeper.core.domains.tree import Configuration, extremes
 from sweeper.core.labels import duration, plural, rehearsal_notice, unit
 from sweeper.scheduling.base import Scheduler
-from sweeper.scheduling.contenders import PARTS, trainings
-from sweeper.scheduling.simulation import simulate_strata
+from sweeper.scheduling.contenders import DATA, PARTS, trainings
+from sweeper.scheduling.simulation import cost_of_width, simulate_strata
 from sweeper.scheduling.strata import Stratified
 from sweeper.space.configurations import (
     EXAMPLES,
     configurations,
     examples,
     first_examples,
+    line_domains,
     named_components,
     repeat_notes,
     stratum_sizes,
 )
-from sweeper.space.spec import Resources, SweepSpec
+from sweeper.space.spec import Resources, SweepSpec, lines_of
 from trainables.files.container import usable_cores
 from trainables.training.lanes.packing import LANES, cohort_key
 
@@ -50,6 +51,9 @@ SHOWN_LANES = 8
 
 #: Cost of the driver and the tables per evaluation of a replicate.
 REPORT_SECONDS = 0.05
+
+#: Real workers wait noticeably for the order of judgements if they are more than this share of its width.
+SHARE_OF_WIDTH = 0.25
 
 #: Packing → its description.
 PACKINGS = {
@@ -205,6 +209,10 @@ class Plan(PlanView):
         final_epochs: epochs per fresh seed.
         final_seconds: longest duration of the final stage; `None` if costs were not measured.
         price_per_gpu_hour: price of one GPU-hour; with `None`, no price is shown.
+        width: number of virtual workers, whose order decides; `None` for the order of arrival.
+        width_cost: how much longer the sweep takes in that order than in order of arrival, as a share of its time.
+        at_once: number of trials that run at once.
+        blind: number of suggestions that a searcher makes before it has seen a result.
     """
 
     trials: int
@@ -232,11 +240,21 @@ class Plan(PlanView):
     final_epochs: int = 0
     final_seconds: float | None = None
     price_per_gpu_hour: float | None = None
+    width: int | None = None
+    width_cost: float = 0.0
+    at_once: int = 1
+    blind: int = 0
 
     def warnings(self) -> Iterator[str]:
-        """Yield the notice of a rehearsal."""
+        """Yield the notice of a rehearsal, and a warning if many workers wait for few virtual ones."""
         if self.rehearsed:
             yield rehearsal_notice(self.rehearsed)
+        if self.width is not None and self.at_once > SHARE_OF_WIDTH * self.width and self.width < self.trials:
+            wide = min(self.trials, math.ceil(self.at_once / SHARE_OF_WIDTH))
+            yield (
+                f"{self.at_once} trials at a time are more than a quarter of scheduler.width = {self.width}: some wait "
+                f"for the order of judgements. Write width: {wide} into the file before the sweep starts"
+            )
 
     def lines(self) -> Iterator[tuple[str, str]]:
         """Yield trials, rungs, epochs, evaluations and time."""
@@ -248,6 +266,8 @@ class Plan(PlanView):
             yield "objective", self.objective
         if self.searcher:
             yield "searcher", self.searcher
+        if self.width is not None:
+            yield "order", self._order()
         if self.replicates > 1 or self.lanes:
             yield "packing", PACKINGS[self.packing]
         for kind in self.lanes:
@@ -285,6 +305,12 @@ class Plan(PlanView):
                 rate = self.price_per_gpu_hour
                 price = "" if rate is None else f", {low * rate:,.2f} to {high * rate:,.2f} at {rate:g} per hour"
                 yield f"GPU-hours, {gpu}", f"{_hours(low)} to {_hours(high)}{price}"
+
+    def _order(self) -> str:
+        """Return what the order of judgements costs here, and what a searcher lacks because of it."""
+        cost = "no longer than" if self.width_cost < 0.005 else f"{self.width_cost:.0%} longer than"
+        text = f"canonical, width {self.width}: any number of processes decides alike; {cost} in order of arrival"
+        return f"{text}; the first {self.blind} suggestions see no result" if self.blind else text
 
     def _shown_strata(self) -> list[tuple[str, Stratum]]:
         """Return the strata in the order of the space; if there are many, only the smallest."""
@@ -330,14 +356,14 @@ def plan(spec: SweepSpec, costs: Mapping[str, Cost] | None = None, workers: int 
     # A searcher's configurations do not exist yet: the strata are counted over random ones.
     if isinstance(schedule, Stratified) and schedule.configurations is None:
         schedule = replace(schedule, configurations=examples(spec))
-    names, by_stratum = simulate_strata(schedule, trials, math.ceil(workers / per_trial))
+    at_once, width = math.ceil(workers / per_trial), spec.scheduler.width
+    names, by_stratum = simulate_strata(schedule, trials, at_once, width=width)
+    width_cost = 0.0 if width is None else max(0.0, cost_of_width(schedule, trials, at_once, width))
     reaching = by_stratum.sum(axis=1)
     epochs = reaching @ np.diff([0, *schedule.rungs]) * replicates
     evaluations, finished = reaching.sum(axis=1) * replicates, reaching[:, -1] * replicates
     note = " ".join(filter(None, [*(f"{sentence}." for sentence in repeat_notes(spec)), note]))
-    counts = [len(named_components(spec.space.nodes[part])) for part in PARTS if part in spec.space.nodes]
-    most = spec.replicates.at_most
-    final = None if most is None else trainings([n for n in counts if n > 1], len(spec.which), most - replicates)
+    final = None if spec.replicates.at_most is None else final_trainings(spec, spec.replicates.at_most - replicates)
     planned = Plan(
         trials,
         replicates,
@@ -357,6 +383,10 @@ def plan(spec: SweepSpec, costs: Mapping[str, Cost] | None = None, workers: int 
         strata=_strata(spec, schedule, names, by_stratum) if isinstance(schedule, Stratified) else {},
         final=final,
         final_epochs=spec.scheduler.max_epochs,
+        width=width,
+        width_cost=width_cost,
+        at_once=at_once,
+        blind=min(width, trials) if width is not None and spec.searcher.learns else 0,
     )
     if costs:
         shares = architecture_shares(spec)
@@ -369,16 +399,35 @@ def plan(spec: SweepSpec, costs: Mapping[str, Cost] | None = None, workers: int 
         # Shifts are measured on finished networks only, not at every rung.
         shifted = finished * once
         work = epochs * epoch + evaluations * (evaluation + REPORT_SECONDS) + shifted
+        time = work * (1 + width_cost) / workers
         # Fresh seeds run to the end without comparisons, and their curvature is not measured.
         one = spec.scheduler.max_epochs * epoch + evaluation - hessian + REPORT_SECONDS + once
         return replace(
             planned,
-            seconds=Range.of(START_SECONDS + work / workers),
+            seconds=Range.of(START_SECONDS + time),
             final_seconds=None if final is None else final[1] * one / workers,
             curvature_share=float((evaluations * hessian).mean() / work.mean()),
             shifted_share=float(shifted.mean() / work.mean()),
         )
     return planned
+
+
+def final_trainings(spec: SweepSpec, fresh: int) -> tuple[int, int]:
+    """Return the number of seeds that the final stage trains at least, and at most.
+
+    Example:
+        >>> from sweeper.space.loading import load_spec
+        >>> noise = "dataset={name: digits, label_noise: {grid: [0, 0.1, 0.3]}}"
+        >>> [final_trainings(load_spec("quickstart", more), 5) for more in ([], [noise], ["which=[nu, score]"])]
+        [(21, 30), (63, 90), (29, 40)]
+    """
+    drawn = line_domains(spec.space)
+    counts = [len(named_components(spec.space.nodes[part])) for part in PARTS if part in spec.space.nodes]
+    # Each setting of the data set is a race of its own, unless a line compares them.
+    axes = [domain for path, of in drawn.items() if path.startswith(f"{DATA}.") and path not in spec.which
+            for domain in of.values()]  # fmt: skip
+    settings = math.prod(len(extremes(domain)) for domain in axes)
+    return trainings([n for n in counts if n > 1], [line.length for line in lines_of(spec)], fresh, settings)
 
 
 def describe_objective(spec: SweepSpec) -> str:

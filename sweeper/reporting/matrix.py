@@ -8,12 +8,13 @@ best is not compared: it was behind at its rung, and its final value is unknown.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
-from sweeper.core.cells import Row, float_or_none, int_of, text_of
-from sweeper.core.labels import number, short
+from sweeper.core.cells import Row, float_or_none, grouped, int_of, text_of
+from sweeper.core.ids import configuration_index, is_added
+from sweeper.core.labels import group, number, short, split
 from sweeper.core.statistics.basics import Spread, spread
 from sweeper.journal.state import FAILED
 from sweeper.judging.judge import judge
@@ -23,6 +24,7 @@ from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, Goal, Leaderboard, fresh_replicates
 from sweeper.results.verdicts import objective_margin, outlying_seeds
 from sweeper.scheduling.contenders import FIRST_SEEDS
+from trainables.registry import Options
 
 #: (The data set's settings in words, empty if they do not vary; loss; network).
 Key = tuple[str, str, str]
@@ -108,6 +110,10 @@ class Matrix:
         varying: columns of the varying hyperparameters.
         fresh: trials with seeds of the final stage.
         outliers: trainings that ended far from the others. Their values are left out.
+        asked: columns of the hyperparameters for which the final stage trained a line.
+        losses: trial → its loss with all hyperparameters, those that do not vary included.
+        at_zero: loss → hyperparameters that, all at 0, make it cross-entropy.
+        draws: setting of the data set → loss → number of configurations drawn.
     """
 
     cells: Mapping[Key, Sequence[Row]]
@@ -115,6 +121,14 @@ class Matrix:
     varying: Sequence[str]
     fresh: Set[str] = frozenset()
     outliers: Outliers = field(default_factory=lambda: Outliers((), 0))
+    asked: Sequence[str] = ()
+    losses: Mapping[str, Options] = field(default_factory=dict)
+    at_zero: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    draws: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    def loss_of(self, key: Key, row: Row) -> Options:
+        """Return a configuration's loss with its hyperparameters."""
+        return self.losses.get(text_of(row, "trial"), {"name": key[1]})
 
     @property
     def slices(self) -> list[str]:
@@ -147,10 +161,36 @@ def matrix(results: Results, board: Leaderboard) -> Matrix | None:
     for trial, seed in far.flagged:
         values[trial] = {epoch: {s: v for s, v in of.items() if s != seed} for epoch, of in values[trial].items()}
     fresh = {trial for trial, _ in fresh_replicates(results)} & values.keys()
-    decides = measure(goal, values, board, fresh, margin=objective_margin(results))
+    asked = asked_columns(results, board)
+    decides = measure(goal, values, board, fresh, margin=objective_margin(results), asked=asked)
     # The leaderboard's order uses all seeds. If some seeds do not count, cells are ordered by value again.
     by_value = fresh or (values.keys() if far.flagged else frozenset())
-    return Matrix(cells_of(board, decides, by_value), decides, board.varying, fresh, far)
+    cells = cells_of(board, decides, by_value)
+    at_zero = results.specification.get("cross_entropy_at_zero") or {}
+    return Matrix(cells, decides, board.varying, fresh, far, asked, losses_of(results), at_zero, draws_of(board, asked))
+
+
+def asked_columns(results: Results, board: Leaderboard) -> list[str]:
+    """Return the columns of `which` that vary."""
+    columns = [f"config_{path.replace('.', '_')}" for path in results.specification.get("which") or ()]
+    return [column for column in columns if column in board.varying]
+
+
+def losses_of(results: Results) -> dict[str, Options]:
+    """Return trial → its loss with its hyperparameters, as the space writes them."""
+    columns = [name for name in results.columns("trials") if name.startswith("config_loss_")]
+    chosen = ", ".join(f"any_value({name}) AS {name}" for name in columns)
+    rows = results.rows(f"SELECT trial, {chosen} FROM trials GROUP BY trial") if columns else ()
+    return {
+        text_of(row, "trial"): {split(name)[1]: row[name] for name in columns if row[name] is not None} for row in rows
+    }
+
+
+def draws_of(board: Leaderboard, asked: Sequence[str]) -> dict[str, dict[str, int]]:
+    """Return setting of the data set → loss → number of drawn configurations, without those of lines."""
+    drawn = [row for row in board.rows if not is_added(configuration_index(text_of(row, "trial")))]
+    by_place = grouped(drawn, lambda row: place_of(board, row, asked))
+    return {place: {**Counter(str(row["loss"]) for row in rows)} for place, rows in by_place.items()}
 
 
 def cells_of(board: Leaderboard, decides: Measured, fresh: Set[str] = frozenset()) -> dict[Key, list[Row]]:
@@ -168,7 +208,8 @@ def cells_of(board: Leaderboard, decides: Measured, fresh: Set[str] = frozenset(
     cells: dict[Key, list[Row]] = {}
     for row in sorted(board.rows, key=order):
         if row["status"] != FAILED and decides.last(row) is not None:
-            cells.setdefault(key_of(board, row), []).append(row)
+            key = decides.places[text_of(row, "trial")], str(row["loss"] or "all"), str(row["architecture"] or "all")
+            cells.setdefault(key, []).append(row)
     # Cells keep the order of their best configurations, but are grouped by the data set's setting.
     order_of = {key: at for at, key in enumerate(cells)}
     return {key: cells[key] for key in sorted(cells, key=lambda key: (key[0], order_of[key]))}
@@ -221,6 +262,7 @@ def measure(
     board: Leaderboard,
     fresh: Set[str] = frozenset(),
     margin: float = 0.0,
+    asked: Sequence[str] = (),
 ) -> Measured:
     """Return a metric's values for the trials that did not fail.
 
@@ -230,21 +272,17 @@ def measure(
         board: the sweep's leaderboard.
         fresh: trials of which only fresh seeds count. In their settings of the data set, others are not compared.
         margin: largest difference that counts as none.
+        asked: columns of the hyperparameters that are compared even if they belong to the data set.
     """
     kept = {text_of(row, "trial"): row for row in board.rows if row["status"] != FAILED}
-    places = {trial: place_of(board, row) for trial, row in kept.items()}
+    places = {trial: place_of(board, row, asked) for trial, row in kept.items()}
     known = {trial: of_one for trial, of_one in values.items() if trial in kept}
     raced = {places[trial] for trial in fresh if trial in places}
     left_out = frozenset(trial for trial in known if places[trial] in raced and trial not in fresh)
     return Measured(goal, known, places, left_out, margin, FIRST_SEEDS if fresh else 0)
 
 
-def key_of(board: Leaderboard, row: Row) -> Key:
-    """Return the cell of a configuration."""
-    return place_of(board, row), str(row["loss"] or "all"), str(row["architecture"] or "all")
-
-
-def place_of(board: Leaderboard, row: Row) -> str:
-    """Return the varying settings of a configuration's data set in words; empty if they do not vary."""
-    axes = [name for name in board.varying if name.startswith("config_dataset_")]
+def place_of(board: Leaderboard, row: Row, asked: Sequence[str] = ()) -> str:
+    """Return the varying settings of a configuration's data set in words, without those asked for; may be empty."""
+    axes = [name for name in board.varying if group(name) == "dataset" and name not in asked]
     return ", ".join(f"{short(axis)} {number(row[axis])}" for axis in axes)

@@ -11,11 +11,12 @@ from typing import NamedTuple
 from sweeper.core.cells import Rows
 from sweeper.core.errors import SweeperError
 from sweeper.core.labels import STATUS_WORDS, duration, label, plural
+from sweeper.reporting.answers import STOPPED, FirstScreen, Line
 from sweeper.reporting.figures import report_figures
 from sweeper.reporting.figures.base import Figure, Panel, colour, fields, folded, mark, points, quantity
 from sweeper.reporting.figures.best_runs import diagrams
 from sweeper.reporting.figures.drawing import layer_of
-from sweeper.reporting.first_screen import STOPPED, FirstScreen, Line, first_screen
+from sweeper.reporting.first_screen import first_screen
 from sweeper.reporting.html import Sources, write_page
 from sweeper.reporting.tables import decisions_table, failures_table, posthoc_tables, trials_table
 from sweeper.results import Results

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -17,15 +16,17 @@ import yaml
 from sweeper.core.labels import duration, label, plural
 from sweeper.judging.means import Mean
 from sweeper.judging.question import BETTER, LEVEL, NOT_COMPARED, OPEN, SAME, SEEDS
-from sweeper.reporting.first_screen import (
+from sweeper.reporting.answers import (
     ALIKE,
     ALONE,
     BEST,
     DECIDED,
     EQUAL,
     EQUIVALENT,
+    LARGEST,
     NEARLY_DECIDED,
     NOT_JUDGED,
+    SMALLEST,
     STOPPED,
     UNFINISHED,
     UNKNOWN,
@@ -61,7 +62,8 @@ SHOWN = {
 def sentences(screen: FirstScreen) -> list[str]:
     """Return the screen's sentences: one lead per setting of the data set, or the reason why there is none."""
     return [
-        " ".join(filter(None, [lead(answer), deployment(answer), remedy(answer)])) for answer in screen.answers
+        " ".join(filter(None, [lead(answer), deployment(answer), remedy(answer), *settings(answer)]))
+        for answer in screen.answers
     ] or [screen.missing]
 
 
@@ -69,7 +71,21 @@ def lead(answer: Answer) -> str:
     """Return the lead: the configuration to use, its possible cost, and what is decided."""
     start = [f"At {answer.place}:"] if answer.place else []
     start += ["So far:"] if answer.running else []
-    return " ".join([*start, *filter(None, [between(answer), recommendation(answer)])])
+    return " ".join([*start, *filter(None, [between(answer), recommendation(answer), as_tuned(answer)])])
+
+
+def as_tuned(answer: Answer) -> str:
+    """Return what else differs between the losses: settings if two are compared in words, and draws if unequal."""
+    losses = {line.loss for line in answer.lines if line.standing != STOPPED}
+    drawn = {loss: count for loss, count in answer.draws.items() if loss in losses}
+    if len(losses) < 2 or not drawn:
+        return ""
+    own = f"each at its own {listed(answer.tuned)}" if answer.tuned and answer.between is not None else ""
+    fewest = min(drawn.values())
+    few = [loss for loss, count in drawn.items() if count == fewest and max(drawn.values()) > fewest + 1]
+    had = f"{listed(few)} had {fewest} of {plural(sum(answer.draws.values()), 'draw')}" if few else ""
+    said = "; ".join(filter(None, [own, had]))
+    return f"Losses are compared as tuned: {said}." if said else ""
 
 
 def recommendation(answer: Answer) -> str:
@@ -89,7 +105,7 @@ def recommendation(answer: Answer) -> str:
     if answer.state == NOT_JUDGED:
         alike = "One seed each" if answer.seeds < 2 else "All seeds of each finalist have the same value"
         return f"{alike}: no difference can be judged. {who} has the best mean: {measured}."
-    facts = [text for question in answer.questions if (text := fact(question, answer.leader))]
+    facts = [text for question in answer.questions if (text := fact(question))]
     if answer.state == DECIDED:
         sure = f"Every other finalist is worse ({SURE} sure{of_seeds(answer)})."
         return " ".join([f"Use {who}: {measured}.", sure, *left_out(answer)])
@@ -141,21 +157,20 @@ def cost(answer: Answer) -> str:
     return f"{math.ceil(100 * answer.most_lost)} %" if answer.relative else f"{answer.most_lost:.2g}"
 
 
-def fact(question: Question, leader: Line) -> str:
+def fact(question: Question) -> str:
     """Return the known part of a question's answer, e.g. `resnet8 beats mlp` or `inverse_focal may be as good`."""
     first, *alike = question.best
-    # The lead is only about the leader. `settings` describes the hyperparameters of other lines.
-    if question.where and question.where != f"{leader.loss} on {leader.network}":
+    # `settings` describes the lines.
+    if question.cell is not None:
         return ""
-    subject = f"{question.name} " if question.where else ""
-    parts = [f"{subject}{first} beats {listed(question.worse)}"] if question.worse else []
-    parts += [f"{subject}{listed(alike)} may be as good"] if alike else []
+    parts = [f"{first} beats {listed(question.worse)}"] if question.worse else []
+    parts += [f"{listed(alike)} may be as good"] if alike else []
     return "; ".join(parts)
 
 
 def left_out(answer: Answer) -> list[str]:
     """Return a sentence on the losses and networks that were not compared."""
-    unknown = [candidate for question in answer.questions if not question.where for candidate in question.unknown]
+    unknown = [candidate for question in answer.questions if question.cell is None for candidate in question.unknown]
     was = "was" if len(unknown) == 1 else "were"
     return [f"{listed(unknown)} {was} not trained to the end, so not compared."] if unknown else []
 
@@ -321,8 +336,8 @@ def deployment(answer: Answer) -> str:
     measured = f"test NLL {best.used.nll[at]:.3f}, accuracy {share(best.used.accuracy)}"
     if verdicts.code == NOT_COMPARED:
         return f"{used}: {measured}."
-    alike = [name(line) for trial, line in lines.items() if verdicts.of[trial].code in (SAME, OPEN)]
-    alike = [other for other in dict.fromkeys(alike) if other != name(best)]
+    open_ones = [line for trial, line in lines.items() if verdicts.of[trial].code in (SAME, OPEN) and line is not best]
+    alike = [line.words if line.network == best.network else name(line) for line in open_ones]
     sure = f"{listed(alike)} may be as good" if alike else f"every other finalist is worse ({SURE} sure)"
     if best is answer.leader:
         return f"{used} it leads, too: {measured}; {sure}."
@@ -339,21 +354,26 @@ def share(mean: Mean) -> str:
 
 
 def settings(answer: Answer) -> list[str]:
-    """Return one sentence per loss and network on the values of a hyperparameter that may be the best."""
-    said = []
-    for question in answer.questions:
-        if question.where:
-            first, *alike = question.best
-            parts = [f"{listed(question.best)} may be the best" if alike else f"{first} is the best ({SURE} sure)"]
-            if question.unknown:
-                parts = [f"{first} has the best mean; seeds cannot judge it"]
-            parts += (
-                [f"{listed(question.worse)} {'is' if len(question.worse) == 1 else 'are'} worse"]
-                if question.worse
-                else []
-            )
-            said.append(f"{question.name} of {question.where}: {'; '.join(parts)}.")
-    return said
+    """Return one sentence per line of values on those that may be the best, all else being equal."""
+    return [line_in_words(question) for question in answer.questions if question.cell is not None]
+
+
+def line_in_words(question: Question) -> str:
+    """Return the verdict on a line of values, and the end of the line at which the best value is."""
+    first, *alike = question.best
+    said = f"{listed(question.best)} may be the best" if alike else f"{first} is the best ({SURE} sure)"
+    parts = [f"{first} has the best mean; seeds cannot judge it" if question.unknown else said]
+    parts += [f"{listed(question.worse)} {'is' if len(question.worse) == 1 else 'are'} worse"] if question.worse else []
+    beyond = {LARGEST: "larger", SMALLEST: "smaller"}.get(question.edge)
+    edge = f" The best value tried is at the edge of the line: try {beyond} ones." if beyond else ""
+    return f"{place_in_words(question)}: {'; '.join(parts)}.{edge}"
+
+
+def place_in_words(question: Question) -> str:
+    """Return the hyperparameter of a line and where it was varied, e.g. `γ of focal on mlp at lr 0.1`."""
+    loss, network = question.cell or ("", "")
+    of, on = f" of {loss}" if loss else " with all else equal", f" on {network}" if network not in ("", OWN) else ""
+    return f"{question.name}{of}{on}" + (f" at {question.at}" if question.at else "")
 
 
 def objective_words(answer: Answer) -> str:
@@ -376,16 +396,24 @@ def words_of(screen: FirstScreen) -> list[str]:
     return [word for word in glossaries()[0] if word not in optional or word in used]
 
 
-def legend(screen: FirstScreen) -> str:
-    """Return the explanation of this screen's rows and verdicts; empty if no row has a verdict."""
+def legend(screen: FirstScreen, *, changes: bool = True) -> str:
+    """Return the explanation of this screen's rows and verdicts; empty if no row has a verdict.
+
+    Args:
+        screen: the first screen.
+        changes: whether the changes by temperature scaling are shown, with their verdicts.
+    """
     verdicts = {line.change.code for line in screen.lines if line.change is not None}
     if not verdicts:
         return ""
-    rows = Counter((line.place, line.loss, line.network) for line in screen.lines)
-    # Several rows of one loss on one network form a line along the hyperparameter that their settings name.
-    alone = {line.setting.split()[0] for line in screen.lines if rows[line.place, line.loss, line.network] > 1}
-    settings_too = f", and each {listed(sorted(alone))}" if alone else ""
-    said = [f"Finalists: the best of each loss on each network{settings_too}."] if len(screen.lines) > 1 else []
+    lines = dict.fromkeys(q.name for answer in screen.answers for q in answer.questions if q.cell is not None)
+    on_lines = f", and the values of {listed([*lines])} on a line" if lines else ""
+    own = dict.fromkeys(name for answer in screen.answers for name in answer.tuned)
+    tuned = f" as tuned (own {listed([*own])})" if own else ""
+    rows = f"Finalists: the best of each loss on each network{tuned}{on_lines}."
+    said = [rows] if len(screen.lines) > 1 else []
+    if not changes:
+        return " ".join(said)
     seeds = {len(change.verdict.seeds) for line in screen.lines if (change := line.change) and change.verdict}
     over = "test samples, for this network alone" if seeds == {1} else "seeds and test samples"
     said += [f"Change: test ECE after minus before temperature scaling, its 95 % interval over {over}."]

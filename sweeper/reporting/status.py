@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sweeper.core.errors import SweeperError
-from sweeper.core.ids import SweepPaths
+from sweeper.core.ids import SweepPaths, trial_name
 from sweeper.core.processes import prepare
 from sweeper.journal.journal import JournalTail, read_journal
 from sweeper.journal.records import Attempt, Record
@@ -27,6 +27,7 @@ from sweeper.reporting.live import PLAIN_LINE_SECONDS
 from sweeper.reporting.snapshot import Snapshot, Tally, progress_line, progress_panel
 from sweeper.scheduling.base import audit
 from sweeper.scheduling.contenders import audit_rounds
+from sweeper.scheduling.order import OrderAudit, audit_order
 from sweeper.search.base import audit_suggestions
 from sweeper.space.loading import searcher_for
 from sweeper.space.spec import final_stage, spec_of
@@ -128,6 +129,11 @@ def audit_sweep(name: str, output: Path) -> tuple[list[str], list[str]]:
     sweep = open_sweep(name, output)
     checked, differences = audit(sweep.spec.schedule, read_journal(sweep.paths.journal))
     said = [f"{checked} decisions recomputed from the records before them, {len(differences)} differ"]
+    order = sweep.spec.order(sweep.spec.schedule.begin())
+    if order is not None:
+        ordered = audit_order(order, read_journal(sweep.paths.journal))
+        said.append(_order_words(ordered))
+        differences += ordered.differences
     if sweep.spec.replicates.at_most is not None:
         records = read_journal(sweep.paths.journal)
         rounds, others = audit_rounds(
@@ -147,6 +153,17 @@ def audit_sweep(name: str, output: Path) -> tuple[list[str], list[str]]:
     said.append(f"files of all tables looked for, {'some are' if lost else 'none is'} lost")
     differences += lost
     return said, [*differences, *(f"sweep.yaml: {fault.path}: {fault.rule}" for fault in edited(sweep))]
+
+
+def _order_words(audit: OrderAudit) -> str:
+    """Return what an audit of the order found, and up to which virtual time another run would decide alike."""
+    text = f"{audit.checked} turns in the canonical order recomputed, {len(audit.differences)} differ"
+    if audit.chance is None:
+        return f"{text}; the sweep is canonical up to virtual time {audit.now:g}"
+    time, trial = audit.chance
+    return (
+        f"{text}; canonical up to virtual time {time:g}, at which {trial_name(trial)} failed for this machine's reasons"
+    )
 
 
 def lost_files(paths: SweepPaths) -> list[str]:

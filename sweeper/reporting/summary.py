@@ -13,7 +13,8 @@ from rich.text import Text
 from sweeper.core.cells import float_or_none, int_of, text_of
 from sweeper.core.labels import label, plural
 from sweeper.judging.question import OPEN
-from sweeper.reporting.first_screen import BEST, STOPPED, WORSE, Answer, FirstScreen, first_screen
+from sweeper.reporting.answers import BEST, STOPPED, WORSE, Answer, FirstScreen, Line
+from sweeper.reporting.first_screen import first_screen
 from sweeper.reporting.methods import MARKS, imported_methods, methods_view
 from sweeper.reporting.sentences import (
     between_two,
@@ -164,8 +165,9 @@ def marked(values: Sequence[tuple[str, str]]) -> list[str]:
 
 @dataclass(frozen=True)
 class FinalistsTable:
-    """The finalists by network, with intervals if the console is wide enough."""
+    """The finalists by network, with intervals if the console is wide enough, lines of values, and a legend."""
 
+    screen: FirstScreen
     answer: Answer
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -178,13 +180,18 @@ class FinalistsTable:
         yield table
         if len(self.answer.lines) > MOST_LINES:
             yield Text(f"{len(self.answer.lines) - MOST_LINES} more: see the report", style="dim")
+        yield from map(Text, settings(self.answer))
+        if self.answer is self.screen.answers[-1] and (
+            said := legend(self.screen, changes=VERDICT not in DROPPED[:dropped])
+        ):
+            yield Text(said, style="dim")
 
     def _table(self, dropped: Sequence[str]) -> Table:
         """Return the table without some of its columns."""
         answer, table = self.answer, Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
         lines, (both, judged) = [(line, cells(line, answer)) for line in answer.lines[:MOST_LINES]], nll_words(answer)
         heads = {
-            "loss": [line.words for line, _ in lines],
+            _first_heading(answer): _names([line for line, _ in lines]),
             objective_words(answer): marked([(cell.value, cell.standing) for _, cell in lines]),
             ACCURACY: [cell.accuracy for _, cell in lines],
             both: marked([(cell.nll, cell.after) for _, cell in lines]),
@@ -196,16 +203,32 @@ class FinalistsTable:
         }
         hidden = {*dropped, both if BOTH in dropped else judged}
         kept = {head: column for head, column in heads.items() if any(column) and head not in hidden}
-        for head in kept:
-            table.add_column("" if head == VERDICT else head, no_wrap=True)
-        before = None
+        for at, head in enumerate(kept):
+            # If even the fewest columns do not fit, names wrap instead of numbers.
+            table.add_column("" if head == VERDICT else head, no_wrap=at > 0)
+        before = lines[0][0].network
         for at, (line, _) in enumerate(lines):
             # The network is a separate line where it changes. As a column, it would repeat itself.
-            if line.network != before and len({other.network for other in answer.lines}) > 1:
+            if line.network != before:
                 table.add_row(Text(line.network, style="italic"))
             before = line.network
             table.add_row(*(Text(column[at], style=STYLES.get(line.standing, "")) for column in kept.values()))
         return table
+
+
+def _first_heading(answer: Answer) -> str:
+    """Return the heading of the names: the first network if there are several."""
+    return "loss" if len({line.network for line in answer.lines}) == 1 else f"on {answer.lines[0].network}"
+
+
+def _names(lines: Sequence[Line]) -> list[str]:
+    """Return the finalists' names; the loss stands in the first row of several."""
+    before = [None, *lines[:-1]]
+    again = [other is not None and (other.loss, other.network) == (line.loss, line.network)
+             for other, line in zip(before, lines, strict=True)]  # fmt: skip
+    return [
+        f"  {line.setting}" if alike and line.setting else line.words for alike, line in zip(again, lines, strict=True)
+    ]
 
 
 def terminal(screen: FirstScreen) -> RenderableType:
@@ -214,9 +237,8 @@ def terminal(screen: FirstScreen) -> RenderableType:
     for answer in screen.answers:
         parts.append(Text.assemble((lead(answer), "bold"), " ", remedy(answer)))
         parts += [Text(said)] if (said := deployment(answer)) else []
-        parts += [Text(), FinalistsTable(answer), *map(Text, settings(answer))]
+        parts += [Text(), FinalistsTable(screen, answer)]
     parts += [] if screen.answers else [Text(screen.missing, style="bold")]
-    parts += [Text(said, style="dim")] if (said := legend(screen)) else []
     parts += warned(screen)
     parts += [Text.assemble("Every estimator: ", (screen.compare, "bold"))] if screen.compare else []
     return Group(*parts)

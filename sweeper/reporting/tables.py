@@ -11,7 +11,7 @@ from typing import NamedTuple
 from sweeper.core.cells import Row, Rows, Value, grouped, int_of, measured_or_none, measured_values, text_of
 from sweeper.core.display import DAGGER, NumberCell, TableText
 from sweeper.core.errors import SweeperError
-from sweeper.core.labels import STATUS_WORDS, describe, label, number, plural, short
+from sweeper.core.labels import STATUS_WORDS, describe, label, number, plural, short, symbols_of
 from sweeper.core.schemas import REHEARSAL
 from sweeper.core.statistics.basics import decimals, spread, spread_text
 from sweeper.journal.reasons import row_text
@@ -78,7 +78,7 @@ def trials_table(board: Leaderboard) -> DataTable:
     columns += [column("replicates")]
     # A column that contains text is sorted as text, since the page cannot compare names with numbers.
     texts = {name for name in board.varying if any(isinstance(row[name], str) for row in board.rows)}
-    columns += [column(short(name), "text" if name in texts else "number") for name in board.varying]
+    columns += [column(short(name, board.symbols), "text" if name in texts else "number") for name in board.varying]
     rows: list[list[object]] = []
     for row in board.rows:
         values = [[row[name], row[f"{name}_sd"]] for name, _, _ in measured]
@@ -114,14 +114,14 @@ def decisions_table(results: Results) -> DataTable:
 
 def failures_table(results: Results) -> DataTable:
     """Return the failed replicates with their configuration and the reason."""
-    rows, varying = results.rows(FAILURES_SQL), varying_columns(results)
+    rows, varying, symbols = results.rows(FAILURES_SQL), varying_columns(results), symbols_of(results.quantities)
     columns = [
         column("trial", "text"), column("replicate"), column("status", "text"), column("epochs"),
         column("configuration", "text"), column("reason", "text"), column("error", "text"),
     ]  # fmt: skip
     values: list[list[object]] = [
-        [row["trial"], row["replicate"], STATUS_WORDS[text_of(row, "status")], row["epochs"], describe(row, varying),
-         row["stop_kind"], row["error"]]
+        [row["trial"], row["replicate"], STATUS_WORDS[text_of(row, "status")], row["epochs"],
+         describe(row, varying, symbols), row["stop_kind"], row["error"]]
         for row in rows
     ]  # fmt: skip
     caption = "Failed replicates and the reasons." if rows else "No replicate failed."
@@ -335,7 +335,7 @@ def paper_table(results: Results, form: str = "latex") -> str:
         values = evaluated(snapshot, "test", columns)
         columns = [name for name in columns if values.get(name)]
         goals = [Goal(f"test_{name}", "max" if larger_is_better(name) else "min") for name in columns]
-        measured = [measure(goal, values[goal.column], board, grid.fresh) for goal in goals]
+        measured = [measure(goal, values[goal.column], board, grid.fresh, asked=grid.asked) for goal in goals]
     keys, rows = list(grid.cells), [cells[0] for cells in grid.cells.values()]
     numbers = [_column(rows, one, name) for name, one in zip(columns, measured, strict=True)]
     # A column in which all names are empty (no varying data set) is left out.

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from sweeper.core.cells import Row, Rows, by_trial, float_of, float_or_none, int_of, text_of
 from sweeper.core.errors import SweeperError
-from sweeper.core.labels import describe, group, in_order, label, plural
+from sweeper.core.labels import Symbols, describe, group, in_order, label, plural, symbols_of
 from sweeper.core.statistics.basics import spread_text
 from sweeper.journal.best import Mode
 from sweeper.journal.state import COMPLETED, FAILED
@@ -128,12 +128,14 @@ class Leaderboard:
         varying: columns of the hyperparameters that have more than one value in the sweep.
         sql: the query that returns the rows.
         objective: the objective that orders the rows.
+        symbols: columns of hyperparameters with another name than the quantity that they are.
     """
 
     rows: Rows
     varying: tuple[str, ...]
     sql: str
     objective: Goal
+    symbols: Symbols = field(default_factory=dict)
 
     @cached_property
     def finished(self) -> list[Row]:
@@ -147,7 +149,7 @@ class Leaderboard:
 
     def describe(self, row: Row) -> str:
         """Return a short description of a configuration, e.g. `focal (γ 1.9) · resnet8 · lr 0.12`."""
-        return describe(row, self.varying)
+        return describe(row, self.varying, self.symbols)
 
     def value(self, row: Row, column: str = "judged", scale: float = 1.0) -> str:
         """Return a column as `mean ± standard deviation`."""
@@ -182,7 +184,7 @@ def leaderboard(results: Results, most: int | None = None, by: str | None = None
     varying = in_order(dict.fromkeys([*varying_columns(results), *sorted(asked)]))
     sql = leaderboard_sql(results, goal, varying)
     rows: Rows = results.sql(sql, most=most).to_pylist()
-    return Leaderboard(rows, varying, sql, goal)
+    return Leaderboard(rows, varying, sql, goal, symbols_of(results.quantities))
 
 
 def varying_columns(results: Results) -> tuple[str, ...]:

@@ -199,7 +199,7 @@ def heading_of(board: Leaderboard, name: str) -> str:
     if name == "judged":
         return board.objective.label
     if name.startswith("config_"):
-        return short(name)
+        return short(name, board.symbols)
     split, _, metric = name.partition("_")
     return f"{label(split)} {label(metric)}" if split in ("val", "test") else label(name)
 

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sweeper.core.cells import Rows, text_of
-from sweeper.core.labels import describe
 from sweeper.results.leaderboard import FINISHED, leaderboard
 from sweeper.results.queries import literal
 from sweeper.results.recalibration import UNCALIBRATED, Effect, effects, measured_split, options_that_differ
@@ -94,7 +93,7 @@ def posthoc_measurements(results: Results) -> Posthoc | None:
     board = leaderboard(results)
     shown = [row for row in board.rows if row["status"] == FINISHED] or list(board.rows)
     chosen = sorted(shown[:MOST_ROWS], key=lambda row: str(row["trial"]))
-    names = {str(row["trial"]): describe(row, board.varying) for row in chosen}
+    names = {str(row["trial"]): board.describe(row) for row in chosen}
     return Posthoc(sql, [row for row in rows if row["trial"] in names], names, len(shown) - len(chosen))
 
 

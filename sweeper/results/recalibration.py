@@ -226,7 +226,7 @@ class Change:
     def text(self) -> str:
         """Return e.g. `ECE 0.0350 → 0.0210, −0.014 (95 % −0.02 … −0.008), better in 8 of 9 trials`."""
         counted = f"better in {self.better} of {plural(self.units, self.unit)}"
-        return f"{label(self.metric)} {self.arrow()}, {signed(self.difference)}{self.limits()}, {counted}"
+        return f"{label(self.metric)} {self.arrow()}, {rounded_change(self.difference)}{self.limits()}, {counted}"
 
     def limits(self) -> str:
         """Return the difference's interval, e.g. ` (95 % −0.02 … −0.008)`, or an empty string if there is none."""
@@ -234,15 +234,16 @@ class Change:
         if self.verdict.code == NOT_COMPARED:
             return ""
         # A narrow interval gets enough digits to print two different limits.
-        digits = next((digits for digits in range(2, 9) if signed(ends[0], digits) != signed(ends[1], digits)), 2)
-        return f" (95 % {' … '.join(signed(end, digits) for end in ends)})"
+        written = ([rounded_change(end, digits) for end in ends] for digits in range(2, 9))
+        low, high = next((pair for pair in written if pair[0] != pair[1]), map(rounded_change, ends))
+        return f" (95 % {low} … {high})"
 
 
-def signed(value: float, digits: int = 2) -> str:
+def rounded_change(value: float, digits: int = 2) -> str:
     """Return a change with its sign and this many significant digits; from 100 on as a whole number.
 
     Example:
-        >>> signed(-0.0143), signed(1234.5)
+        >>> rounded_change(-0.0143), rounded_change(1234.5)
         ('−0.014', '+1,234')
     """
     return (f"{value:+,.0f}" if abs(value) >= 100 else f"{value:+.{digits}g}").replace("-", "−")

@@ -32,7 +32,7 @@ from sweeper.core.labels import rehearsal_notice
 from sweeper.results import queries
 from sweeper.results.queries import VIEWS, QueryError
 from sweeper.storage.lookup import find_sweep
-from sweeper.storage.metadata import read_manifest, read_specification
+from sweeper.storage.metadata import quantities_of, read_manifest, read_specification
 from sweeper.storage.places import local_copy
 from sweeper.tables.file_list import lost_sentence
 from trainables.files.stores.base import is_store_address
@@ -154,6 +154,28 @@ class Results:
                     f"another program wrote {edited[0]}, and its values do not fit a sweep's tables: {error!r}",
                     f"use an unchanged copy, or `sweeper resume {self.paths.in_commands}`",
                 ) from error
+
+    @cached_property
+    def quantities(self) -> dict[str, dict[str, str]]:
+        """Column → component → quantity of hyperparameters with other names; empty if the manifest is damaged."""
+        return quantities_of(read_manifest(self.paths.manifest, unknown_if_damaged=True))
+
+    def quantity(self, name: str, table: str = "") -> str | None:
+        """Return a quantity of the loss, a key of `QUANTITIES`, as an SQL expression on `trials` or `final`.
+
+        It is NULL for losses that do not have the quantity; None is returned if no loss has it. `table` is the table's
+        alias in a join.
+        """
+        present, place = self.columns("trials"), f"{table}." if table else ""
+        plain = [f"{place}config_loss_{name}"] if f"config_loss_{name}" in present else []
+        renamed = [
+            f"if({place}config_loss_name = {queries.literal(loss)}, {place}{column}, NULL)"
+            for column, of in self.quantities.items()
+            for loss, quantity in of.items()
+            if quantity == name and column in present
+        ]
+        both = [*plain, *renamed]
+        return f"coalesce({', '.join(both)})" if len(both) > 1 else both[0] if both else None
 
     @cached_property
     def specification(self) -> Values:

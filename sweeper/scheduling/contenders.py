@@ -4,8 +4,8 @@ The winning trials were selected on their seeds, so their results on these seeds
 trains the contenders on fresh seeds common to all. The contenders are the best configuration of each network and of
 each loss. The stage works in rounds. First, each contender gets `FIRST_SEEDS` seeds. Then each round adds one seed to
 the contenders that `sweeper.judging` cannot yet distinguish. Only fresh seeds are judged. After the
-first round, the stage can train a line: several values of one hyperparameter of the loss, with the winner's other
-hyperparameters.
+first round, the stage can train lines: several values of one hyperparameter, with the winner's other settings
+(`sweeper.scheduling.lines`).
 
 Related work: irace (López-Ibáñez et al. 2016, The irace package, section 2) races configurations over common instances
 (here seeds). All configurations see a few instances before the first test (`FIRST_SEEDS`), and eliminations are
@@ -20,19 +20,17 @@ and an audit can recompute each round.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from sweeper.core.cells import grouped
-from sweeper.core.domains.base import Interval, Node
-from sweeper.core.domains.tree import Uniforms, draw, extremes
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import FIRST_ADDED, ReplicateSeeds, config_hash, trial_name
 from sweeper.journal.best import Mode, rank_of
 from sweeper.journal.records import Added, AddedSeed, Attempt, Record
 from sweeper.journal.state import COMPLETED, SweepState, TrialState
+from sweeper.scheduling.lines import LINE_SEEDS, Line
 from trainables.registry import Configuration, Options
 from trainables.registry.names import nearest
 
@@ -47,13 +45,11 @@ REQUEST = "request"
 #: diverged.
 FIRST_SEEDS = 3
 
-#: Number of values of a line, and of seeds per value. On simulated surfaces, 3 values × 4 seeds keep the best value in
-#: 99 % of cases. If the effect is strong, they exclude 89 % of the worse values. With the same number of trainings, 6 ×
-#: 2 excludes 52 %.
-LINE_VALUES, LINE_SEEDS = 3, 4
-
 #: Part of a space that a question can be about → its name in the question.
 PARTS = {"architecture": "network", "loss": "loss"}
+
+#: The part of a configuration that is its data set, if that varies.
+DATA = "dataset"
 
 #: The question if neither network nor loss varies. It is about the value of the best configuration.
 BEST = "best"
@@ -78,7 +74,7 @@ class FinalStage:
         at_most: largest number of seeds per configuration, including its own.
         racing: returns the trials whose further seeds could decide a question.
         parts: parts of the space with several components; keys of `PARTS`.
-        lines: hyperparameter → loss → domain.
+        lines: hyperparameters for which a line of values is trained.
     """
 
     mode: Mode
@@ -86,7 +82,7 @@ class FinalStage:
     at_most: int
     racing: Racing
     parts: Sequence[str] = ()
-    lines: Mapping[str, Mapping[str, Node]] = field(default_factory=dict)
+    lines: Sequence[Line] = ()
 
     @property
     def fresh(self) -> int:
@@ -113,12 +109,16 @@ class FinalStage:
         """Return question → level → the level's best configuration by the sweep's own seeds, for each data set setting.
 
         If all trials of a level were stopped early, the best of them represents it. Settings of the data set, such as a
-        share of wrong labels, are not compared: the best of each level is sought in each of them.
+        share of wrong labels, are not compared: the best of each level is sought in each of them. A setting that has a
+        line is compared.
         """
         ranked = [(rank, index) for index, trial in state.trials.items()
                   if (rank := rank_of(trial, self.mode)) is not None]  # fmt: skip
         best = [index for _, index in sorted(ranked, reverse=True)]
-        settings = [self._questions(state, of_one) for of_one in grouped(best, lambda i: _setting(state, i)).values()]
+        by_setting = grouped(best, lambda index: self._setting(state, index)).values()
+        settings = [self._questions(state, of_one) for of_one in by_setting]
+        if self.lines:  # each setting has lines of its own
+            return [asked or {BEST: {BEST: of_one[0]}} for asked, of_one in zip(settings, by_setting, strict=True)]
         # Without a question in any setting, for example because all other losses failed, the best one is measured.
         return [asked for asked in settings if asked] or ([{BEST: {BEST: best[0]}}] if best else [])
 
@@ -136,12 +136,11 @@ class FinalStage:
     ) -> None:
         """Add a round of seeds for one setting of the data set: of lines that begin, and of open questions."""
         groups = {question: dict(levels) for question, levels in contenders.items()}
-        for name in self.lines:
-            line = self._line(name, state, groups)
-            if line:
-                groups[name] = line
+        for line in self.lines:
+            if members := self._members(line, state, groups):
+                groups[line.path] = members
             else:
-                self._begin_line(name, state, groups, values, round_of)
+                self._begin(line, state, contenders, values, round_of)
         for index in self._in_play(groups, state, values):
             # A configuration that belongs to several questions gets one seed, which is journaled under the first
             # question.
@@ -152,8 +151,8 @@ class FinalStage:
         """Return the configurations that get another seed, in order of the questions."""
         # A configuration leaves the questions if all of its fresh seeds failed, because it has no value.
         members = {trial_name(index): index for index in _indices(groups) if values.get(trial_name(index))}
-        lines = {name: groups[name] for name in self.lines if name in groups}
-        questions = {name: {level: [trial_name(i)] for level, i in line.items()} for name, line in lines.items()}
+        lines = {line.path: groups[line.path] for line in self.lines if line.path in groups}
+        questions = {path: {level: [trial_name(i)] for level, i in line.items()} for path, line in lines.items()}
         # A line's values belong to their loss and network, too: the best configuration may be one of them.
         for part in self.parts:
             names = {trial: str(_part(state, index, part).get("name")) for trial, index in members.items()}
@@ -161,66 +160,60 @@ class FinalStage:
         in_play = self.racing({trial: values[trial] for trial in members}, questions)
         return [index for trial, index in members.items() if trial in in_play]
 
-    def _line(self, name: str, state: SweepState, groups: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
+    def _members(self, line: Line, state: SweepState, groups: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
         """Return value → configuration of a line, including contenders on it; empty before the line begins."""
-        here = {_setting(state, index) for index in _indices(groups)}
+        here = {self._setting(state, index) for index in _indices(groups)}
         added = [trial.added for trial in state.added if trial.added is not None]
-        own = [one for one in added if one.question == name and _setting(state, one.trial) in here]
-        if not own:
-            return {}
-        line = dict.fromkeys(one.trial for one in own)
+        own = [one for one in added if one.question == line.path and self._setting(state, one.trial) in here]
+        members = dict.fromkeys(one.trial for one in own)
         # The winner, and other contenders that differ from it only in this value, were not added for the line.
-        line |= dict.fromkeys(i for i in _indices(groups) if any(_on_line(name, _of(state, i), a.values) for a in own))
-        return {f"{float(_part(state, index, 'loss').get(name, 0.0)):.3g}": index for index in line}
+        members |= dict.fromkeys(i for i in _indices(groups) if any(line.holds(a.values, _of(state, i)) for a in own))
+        # A level without the hyperparameter is the component that 0 makes of the others.
+        return {str(line.value(_of(state, index)) or 0): index for index in members}
 
-    def _begin_line(
+    def _begin(
         self,
-        name: str,
+        line: Line,
         state: SweepState,
-        groups: Mapping[str, Mapping[str, int]],
+        contenders: Mapping[str, Mapping[str, int]],
         values: TrialValues,
         round_of: _Round,
     ) -> None:
-        """Add the first seeds of a line. Contenders on it have some of them already."""
-        measured = {i: of for i in _indices(groups) if (of := values.get(trial_name(i)))}
+        """Add the first seeds of a line. Configurations that other questions train have some of them already."""
+        measured = {i: of for i in _indices(contenders) if (of := values.get(trial_name(i)))}
         sign = 1 if self.mode == "min" else -1
         # Of equal configurations the first is taken, so that a driver that takes over picks the same winner.
         order = sorted(measured, key=lambda i: (sign * sum(measured[i].values()) / len(measured[i]), i))
-        with_it = [loss for i in order if (loss := _part(state, i, "loss")).get("name") in self.lines[name]]
-        if not with_it:
-            return
-        winner, loss = _of(state, order[0]), with_it[0]
-        losses: list[Configuration] = [loss]
-        # Focal-type losses at γ = 0 are cross-entropy, so 0 is the natural end of the line for any domain.
-        if name == "gamma":
-            losses.append({"name": "cross_entropy"})
-        taken = [float(loss[name])] + [0.0] * (name == "gamma")
-        domain = self.lines[name][str(loss["name"])]
-        losses += [{**loss, name: value} for value in spread(domain, taken, LINE_VALUES - len(losses))]
-        # If a contender already has a value, its fresh seeds are reused instead of trained again.
-        same = {config_hash(_of(state, index)): index for index in measured}
-        for line_loss in losses:
-            configuration = {**winner, "loss": line_loss}
-            round_of.fill(same.get(config_hash(configuration)), name, min(LINE_SEEDS, self.fresh), configuration)
+        for configuration in line.members([_of(state, i) for i in order]) if order else ():
+            round_of.fill(round_of.trial_of(configuration), line.path, min(LINE_SEEDS, self.fresh), configuration)
+
+    def _setting(self, state: SweepState, index: int) -> str:
+        """Return the compared setting of a configuration's data set, as a text that only equal settings share."""
+        asked = {line.key for line in self.lines if line.part == DATA}
+        data = _of(state, index).get(DATA)
+        kept = {key: value for key, value in data.items() if key not in asked} if isinstance(data, Mapping) else data
+        return config_hash({DATA: kept})
 
 
-def trainings(levels: Sequence[int], lines: int, fresh: int) -> tuple[int, int]:
+def trainings(levels: Sequence[int], lines: Sequence[int], fresh: int, settings: int = 1) -> tuple[int, int]:
     """Return the number of fresh seeds that a final stage trains at least, and at most.
 
     Args:
         levels: number of components of each part of the space that varies.
-        lines: number of hyperparameters for which a line is trained.
+        lines: number of values of each line.
         fresh: largest number of fresh seeds per configuration.
+        settings: number of settings of the data set, each with its own race.
 
     Example:
-        >>> trainings([2, 3], lines=0, fresh=4)  # 2 networks, 3 losses: 4 contenders
+        >>> trainings([2, 3], lines=[], fresh=4)  # 2 networks, 3 losses: 4 contenders
         (12, 16)
     """
     # The overall winner is the best of its network and of its loss, so it must be counted once. It is also on every
     # line.
-    contenders, new = max(1, sum(levels) - max(0, len(levels) - 1)), lines * (LINE_VALUES - 1)
+    contenders, new = max(1, sum(levels) - max(0, len(levels) - 1)), sum(values - 1 for values in lines)
     first, line = min(FIRST_SEEDS, fresh), min(LINE_SEEDS, fresh)
-    return contenders * first + new * line + lines * (line - first), (contenders + new) * fresh
+    least = contenders * first + new * line + bool(lines) * (line - first)
+    return settings * least, settings * (contenders + new) * fresh
 
 
 class _Round:
@@ -229,8 +222,15 @@ class _Round:
     def __init__(self, state: SweepState, seeds: ReplicateSeeds, known: Mapping[int, Mapping[int, object]]) -> None:
         self._state, self._count, self._fresh = state, seeds.count, seeds.fresh
         self._known = {index: {*replicates} for index, replicates in known.items()}
+        # Seeds are trained once for all questions, so equal configurations are one trial.
+        trained = [index for index, replicates in known.items() if replicates]
+        self._trials = {config_hash(_of(state, index)): index for index in reversed(trained)}
         self._first = FIRST_ADDED + len(state.added)
         self.seeds: list[AddedSeed] = []
+
+    def trial_of(self, values: Configuration) -> int | None:
+        """Return the trial that already has added seeds of this configuration; None if there is none."""
+        return self._trials.get(config_hash(values))
 
     def fill(self, index: int | None, question: str, fresh: int, values: Configuration | None = None) -> None:
         """Add seeds until a configuration has `fresh` of them; a new configuration has `values` and no index."""
@@ -251,6 +251,7 @@ class _Round:
         own, given = self._first + len(self.seeds), _of(self._state, index) if values is None else values
         self.seeds.append(AddedSeed(own, index, replicate, self._fresh(replicate), given, question))
         self._known.setdefault(index, set()).add(replicate)
+        self._trials.setdefault(config_hash(given), index)
 
     def bodies(self) -> list[Added]:
         """Return the round's record; empty for a round without seeds."""
@@ -306,45 +307,6 @@ def unit_of(state: SweepState, trial: int, replicate: int) -> TrialState:
     return state.trials[trial] if added is None else added
 
 
-def spread(domain: Node, taken: Sequence[float], count: int) -> list[float]:
-    """Return up to `count` values of a domain, each as far as possible from those `taken` and from each other.
-
-    Candidates are three sextiles of an interval, or all numbers of a list. Distances are measured on the interval's own
-    scale.
-
-    Example:
-        >>> from sweeper.core.domains.loguniform import LogUniform
-        >>> spread(LogUniform(0.01, 1.0), taken=[0.5], count=2)
-        [0.0215, 0.1]
-    """
-    logarithmic = isinstance(domain, Interval) and domain.logarithmic
-    if isinstance(domain, Interval):
-        # The 1st, 3rd and 5th sextile are the centres of three equal parts, so none lies on the edge of the domain.
-        known = [_sextile(domain, place) for place in (1, 3, 5)]
-    else:
-        known = [float(value) for _, value in extremes(domain) if isinstance(value, int | float)]
-
-    def place(value: float) -> float:
-        return math.log(value) if logarithmic else value
-
-    # Cross-entropy's γ = 0 has no logarithm, so on a log scale it is infinitely far from every candidate.
-    chosen, near = list[float](), [place(value) for value in taken if value > 0 or not logarithmic]
-    for _ in range(count):
-        left = [value for value in known if value not in (*taken, *chosen)]
-        if left:
-            apart = {value: min((abs(place(value) - other) for other in near), default=math.inf) for value in left}
-            chosen.append(max(left, key=apart.__getitem__))
-            near.append(place(chosen[-1]))
-    return chosen
-
-
-def _sextile(domain: Interval, place: int) -> float:
-    value = draw(domain, "", 0, Uniforms(lambda path: place / 6))
-    assert isinstance(value, int | float)
-    # Rounded, because the value is shown as a label, and an audit on another processor must get the same value.
-    return float(f"{value:.3g}")
-
-
 def audit_rounds(
     stage_of: Callable[[Configuration], FinalStage | None], records: Iterable[Record], configurations: int
 ) -> tuple[int, list[str]]:
@@ -392,11 +354,6 @@ def _of(state: SweepState, index: int) -> Configuration:
     return values
 
 
-def _setting(state: SweepState, index: int) -> str:
-    """Return the setting of a configuration's data set, as a text that only equal settings share."""
-    return config_hash({"dataset": _of(state, index).get("dataset")})
-
-
 def _part(state: SweepState, index: int, part: str) -> Options:
     component: Options = _of(state, index)[part]
     return component
@@ -404,15 +361,3 @@ def _part(state: SweepState, index: int, part: str) -> Options:
 
 def _indices(groups: Mapping[str, Mapping[str, int]]) -> list[int]:
     return [*dict.fromkeys(index for levels in groups.values() for index in levels.values())]
-
-
-def _on_line(name: str, one: Configuration, other: Configuration) -> bool:
-    """Return whether two configurations differ only in one hyperparameter of the loss; cross-entropy is γ = 0."""
-    # Cross-entropy has no γ and another name, but belongs to the line of γ as its value 0.
-    plain = name == "gamma" and "cross_entropy" in (one["loss"].get("name"), other["loss"].get("name"))
-
-    def rest(values: Configuration) -> Configuration:
-        loss = {} if plain else {key: value for key, value in values["loss"].items() if key != name}
-        return {**values, "loss": loss}
-
-    return rest(one) == rest(other)

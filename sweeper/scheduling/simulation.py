@@ -1,20 +1,21 @@
 """Simulate a sweep with a scheduler's own decisions, on drawn or measured values.
 
-Workers take trials in order. A trial reaches a rung after the time of its epochs, and the scheduler decides on it as in
-the driver.
+Real workers train what virtual workers hold, the earliest virtual end first, and reports are judged in their turn, as
+in the driver (`sweeper.scheduling.order`). In order of arrival, virtual workers are the real ones, and so is their
+time.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeper.scheduling.base import Scheduler, decide, settled_but_for
+from sweeper.scheduling.base import Scheduler, decide
+from sweeper.scheduling.order import VirtualOrder
 
 #: Larger sweeps are simulated at this size and scaled up. At this size the shares have converged. The reported range is
 #: wider than it would be for the larger sweep, so it errs on the safe side.
@@ -23,19 +24,78 @@ SIMULATED_TRIALS = 2000
 
 @dataclass
 class SimulatedSweep:
-    """The outcome of one simulated sweep.
+    """A simulated sweep and, in the end, its outcome.
 
     Attributes:
+        scheduler: makes the decisions.
+        values: objective of each trial at each rung [configurations, rungs].
+        pace: seconds per epoch [configurations].
+        order: order of judgements, with the trials that wait.
         reached: trial → index of the last rung that it reached. Trials that never started are missing.
         seconds: time until the last trial reached its last rung.
     """
 
-    reached: dict[int, int]
+    scheduler: Scheduler
+    values: NDArray[np.float64]
+    pace: NDArray[np.float64]
+    order: VirtualOrder
+    reached: dict[int, int] = field(default_factory=dict)
     seconds: float = 0.0
+    _issued: list[tuple[float, int]] = field(default_factory=list)
+
+    def run(self, workers: int) -> None:
+        """Train all trials, with this number of real workers."""
+        running, early = list[tuple[float, int]](), set[int]()
+        self._take()
+        while running or self._issued:
+            while self._issued and len(running) < workers:
+                _, trial = heapq.heappop(self._issued)
+                heapq.heappush(running, (self.seconds + self._epochs(trial) * float(self.pace[trial]), trial))
+            self.seconds, trial = heapq.heappop(running)
+            early.add(trial)
+            while (first := self.order.first) in early and first is not None:
+                early.remove(first)
+                self._judge(first)
+                self._take()
+
+    def _rung(self, trial: int) -> int:
+        """Return the index of the rung to which a trial's assignment leads."""
+        epochs = self.order.running[trial].epochs
+        return self.scheduler.rungs.index(epochs) + 1 if epochs else 0
+
+    def _epochs(self, trial: int) -> int:
+        return self.scheduler.rungs[self._rung(trial)] - self.order.running[trial].epochs
+
+    def _judge(self, trial: int) -> None:
+        """Decide on the trial whose turn it is; one that continues is issued again."""
+        state, place = self.order.rungs, self._rung(trial)
+        self.reached[trial], rung, metric = place, self.scheduler.rungs[place], float(self.values[trial, place])
+        decision = decide(state, trial, rung, metric)
+        assert decision is not None
+        # The decision is made before the value is added, so that a trial is not compared with itself.
+        if decision.metric is not None:
+            state.pool(trial).add(rung, trial, metric)
+            state.pool(trial).decided(trial, decision)
+        self.order.end(trial, decision)
+
+    def _take(self) -> None:
+        """Let free virtual workers take promotions and waiting trials; issue what they hold."""
+        while self.order.is_free and (promoted := self.order.promotion()) is not None:
+            trial, decision = promoted
+            self.order.rungs.pool(trial).decided(trial, decision)
+            self.order.begin(trial, decision.rung or 0)
+        self.order.begin_waiting()
+        for trial in self.order.take_issued():
+            heapq.heappush(self._issued, (self.order.running[trial].end, trial))
 
 
 def simulate_sweep(
-    scheduler: Scheduler, order: Sequence[int], values: NDArray[np.float64], pace: NDArray[np.float64], workers: int
+    scheduler: Scheduler,
+    order: Sequence[int],
+    values: NDArray[np.float64],
+    pace: NDArray[np.float64],
+    workers: int,
+    width: int | None = None,
 ) -> SimulatedSweep:
     """Simulate one sweep.
 
@@ -45,6 +105,7 @@ def simulate_sweep(
         values: objective of each trial at each rung [configurations, rungs].
         pace: seconds per epoch [configurations].
         workers: number of trials that run at once.
+        width: number of virtual workers in canonical order; `None` for the order of arrival.
 
     Example:
         >>> from sweeper.scheduling.asha import Halving
@@ -52,50 +113,23 @@ def simulate_sweep(
         >>> simulate_sweep(Halving("val_nll", "min", 9, 3), [0, 1, 2], values, pace=np.ones(3), workers=1).reached
         {0: 1, 1: 1, 2: 0}
     """
-    state, rungs = scheduler.begin(), scheduler.rungs
-    course = SimulatedSweep({})
-    running = [(rungs[0] * pace[trial], trial, 0) for trial in order[:workers]]
-    heapq.heapify(running)
-    waiting = deque(order[workers:])
-
-    def under_way() -> Iterator[tuple[int, int]]:
-        yield from ((trial, 0) for trial in waiting)
-        yield from ((trial, rungs[place - 1] if place else 0) for _, trial, place in running)
-
-    settled = settled_but_for(state, under_way)
-    while running:
-        now, trial, place = heapq.heappop(running)
-        course.reached[trial], course.seconds = place, now
-        metric = float(values[trial, place])
-        decision = decide(state, trial, rungs[place], metric)
-        # The decision is made before the value is added, so that a trial is not compared with itself.
-        if decision is not None and decision.metric is not None:
-            pool = state.pool(trial)
-            pool.add(rungs[place], trial, metric)
-            pool.decided(trial, decision)
-        if decision is not None and decision.kind == "continue":
-            heapq.heappush(running, (now + (rungs[place + 1] - rungs[place]) * pace[trial], trial, place + 1))
-            continue
-        # Several workers can be free: one may have been idle until this decision made a paused trial promotable.
-        while len(running) < workers:
-            promoted = state.promotion(settled)
-            if promoted is not None:
-                trial, made = promoted
-                state.pool(trial).decided(trial, made)
-                place = course.reached[trial]
-                heapq.heappush(running, (now + (rungs[place + 1] - rungs[place]) * pace[trial], trial, place + 1))
-            elif waiting:
-                following = waiting.popleft()
-                heapq.heappush(running, (now + rungs[0] * pace[following], following, 0))
-            else:
-                break
-    return course
+    state = scheduler.begin()
+    virtual = VirtualOrder(state, workers, pace.__getitem__) if width is None else VirtualOrder(state, width)
+    virtual.waiting.extend(order)
+    simulated = SimulatedSweep(scheduler, values, pace, virtual)
+    simulated.run(workers)
+    return simulated
 
 
 def simulate_strata(
-    scheduler: Scheduler, trials: int, workers: int, repetitions: int | None = None, seed: int = 0
+    scheduler: Scheduler,
+    trials: int,
+    workers: int,
+    repetitions: int | None = None,
+    seed: int = 0,
+    width: int | None = None,
 ) -> tuple[list[str], NDArray[np.float64]]:
-    """Simulate how many trials of each stratum reach each rung.
+    """Simulate how many trials of each stratum reach each rung, see `simulate_sweep`.
 
     Returns:
         Names of the strata (one empty name without strata), and counts, float64 [repetitions, strata, rungs].
@@ -120,11 +154,39 @@ def simulate_strata(
     random = np.random.default_rng(seed)
     counts = np.zeros((repetitions, len(names), len(scheduler.rungs)))
     for counted in counts:
-        # Only ranks matter to a scheduler, so a plan can draw any values. Speeds differ, as for small and large
-        # networks.
-        quality, pace = random.normal(size=size), random.uniform(0.5, 2.0, size=size)
-        values = quality[:, None].repeat(len(scheduler.rungs), 1)
-        course = simulate_sweep(scheduler, range(size), values, pace, min(workers, size))
+        course = simulate_sweep(
+            scheduler, range(size), *drawn_sweep(scheduler, size, random), min(workers, size), width
+        )
         for trial, place in course.reached.items():
             counted[rows[trial], : place + 1] += 1
     return names, counts * scale
+
+
+def drawn_sweep(
+    scheduler: Scheduler, trials: int, random: np.random.Generator
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Draw the values [trials, rungs] and the pace [trials] of a sweep."""
+    # Only ranks matter to a scheduler, so a plan can draw any values. Speeds differ, as for small and large networks.
+    quality, pace = random.normal(size=trials), random.uniform(0.5, 2.0, size=trials)
+    return quality[:, None].repeat(len(scheduler.rungs), 1), pace
+
+
+def cost_of_width(scheduler: Scheduler, trials: int, workers: int, width: int, repetitions: int = 20) -> float:
+    """Return how much longer a sweep takes in canonical order than in order of arrival, as a share of its time.
+
+    Example:
+        >>> from sweeper.scheduling.asha import Halving
+        >>> halving = Halving("val_nll", "min", 9, 3)
+        >>> costs = [cost_of_width(halving, trials=40, workers=8, width=width) for width in (8, 40)]
+        >>> costs[0] > costs[1]
+        True
+    """
+    size, random = min(trials, SIMULATED_TRIALS), np.random.default_rng(0)
+    seconds = np.zeros((repetitions, 2))
+    for taken in seconds:
+        drawn = drawn_sweep(scheduler, size, random)
+        taken[:] = [
+            simulate_sweep(scheduler, range(size), *drawn, min(workers, size), order).seconds for order in (width, None)
+        ]
+    canonical, arrival = seconds.mean(axis=0)
+    return float(canonical / arrival - 1)

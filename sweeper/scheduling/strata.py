@@ -50,13 +50,13 @@ class Stratified(Scheduler):
     """A scheduler that compares trials within their strata.
 
     Attributes:
-        one_pool: the scheduler that decides within each stratum.
+        inner: the scheduler that decides within each stratum.
         within: paths that divide trials into strata.
         configurations: the sweep's configurations by index, used for configurations that are not yet in the journal;
             `None` if a searcher chooses them.
     """
 
-    one_pool: Scheduler
+    inner: Scheduler
     within: tuple[str, ...]
     # Left out of `==` and `repr`: a large space draws its configurations lazily, and these would draw all of them.
     configurations: Sequence[Mapping[str, object]] | None = field(compare=False, repr=False)
@@ -65,12 +65,12 @@ class Stratified(Scheduler):
     @property
     def rungs(self) -> tuple[int, ...]:
         """The epochs at which trials are compared, equal in every stratum."""
-        return self.one_pool.rungs
+        return self.inner.rungs
 
     @property
     def smallest_pool(self) -> int:
         """Smallest number of trials for which a comparison within a stratum is useful."""
-        return self.one_pool.smallest_pool
+        return self.inner.smallest_pool
 
     def drawn_stratum(self, configuration: int) -> str:
         """Return the stratum of a configuration of the space. Raises KeyError if a searcher chooses configurations."""
@@ -123,7 +123,7 @@ class StrataState(RungState):
         if name is None:
             return super().pool(configuration)
         if name not in self._pools:
-            self._pools[name] = self.scheduler.one_pool.begin()
+            self._pools[name] = self.scheduler.inner.begin()
         return self._pools[name]
 
     def compare(self, rung: int, configuration: int, metric: float) -> Decision:

@@ -1,8 +1,9 @@
 """Draw configuration *i* of a search space as a function of (space, seed, *i*) alone.
 
 Every domain draws from its own generator, seeded by (seed, *i*, the domain's path in the file). So adding a key to a
-space changes no other draw, and any machine can draw any configuration without drawing the earlier ones. Only a finite
-space is drawn in order, because repeats of earlier configurations are redrawn (`DistinctDraws`). Grid points are taken
+space changes no other draw, and any machine can draw any configuration without drawing the earlier ones. The components
+of each part are balanced (`sweeper.space.balance`). Only a finite space is drawn in order, because repeats of earlier
+configurations are redrawn (`DistinctDraws`). Grid points are taken
 in turn: configuration *i* has grid point *i* mod (number of grid points). The driver writes the configurations of a
 sweep to the journal, and every reader takes them from there (`Configurations`).
 
@@ -11,7 +12,6 @@ This module also checks the paths of strata (`scheduler.within`, `keep.per`) aga
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections import Counter
@@ -37,11 +37,13 @@ from sweeper.core.domains.tree import (
 from sweeper.core.domains.values import Plain, join_path, repeats
 from sweeper.core.errors import Fault, SweeperError
 from sweeper.core.ids import config_hash, configuration_seed, flatten_configuration, is_added, seed_from
-from sweeper.core.labels import plural
+from sweeper.core.labels import PARTS, plural
 from sweeper.journal.journal import read_kind
 from sweeper.journal.records import Added, Body, Drawn, Suggested
 from sweeper.scheduling.base import WITHIN
+from sweeper.scheduling.lines import NAME
 from sweeper.scheduling.strata import Stratified, stratum_name
+from sweeper.space.balance import Balanced, BalancedMembers
 from trainables.registry.names import hint
 
 if TYPE_CHECKING:
@@ -172,8 +174,11 @@ def configurations(spec: SweepSpec, samples: int | None = None) -> Configuration
     points, repeating = grid_size(spec.space), samples is not None
     distinct: dict[int, DistinctDraws | None] = {}
 
-    def random(point: int, seed: int) -> Configuration:
-        return draw_configuration(spec.space, point, Uniforms(lambda path: _uniform(seed, path)))
+    balanced = BalancedMembers(spec.space, spec.seed, PARTS)
+
+    def random(index: int, seed: int) -> Configuration:
+        uniforms = Uniforms(lambda path: _uniform(seed, path))
+        return draw_configuration(spec.space, index % points, Balanced(balanced.at(index), uniforms))
 
     def draw(index: int) -> Configuration:
         point = index % points
@@ -181,10 +186,10 @@ def configurations(spec: SweepSpec, samples: int | None = None) -> Configuration
             space = at_grid_point(spec.space, point)
             # A space with one configuration has nothing else to draw; an infinite one practically never repeats.
             finite = 1 < random_sizes(space)[1] < math.inf
-            distinct[point] = DistinctDraws(functools.partial(random, point), space, spec.seed) if finite else None
+            distinct[point] = DistinctDraws(random, space, spec.seed) if finite else None
         draws = distinct.get(point)
         if index < points or draws is None:
-            return random(point, configuration_seed(spec.seed, index))
+            return random(index, configuration_seed(spec.seed, index))
         return draws.upto(range(point, index + 1, points))
 
     count = points * (spec.samples if samples is None else samples)
@@ -263,18 +268,33 @@ def named_components(part: Node) -> list[str]:
 
 
 def line_domains(space: Fields) -> dict[str, dict[str, Node]]:
-    """Return loss → hyperparameter → domain, for hyperparameters that the space draws from several numbers."""
+    """Return path → component → domain, for hyperparameters that the space draws from several values.
+
+    The path of a part with several components is `loss.name`, and its domains are the components. A hyperparameter of a
+    user's training loop belongs to no component, so its component is empty.
+
+    Example:
+        >>> from sweeper.space.loading import load_spec
+        >>> [*line_domains(load_spec("quickstart").space)]
+        ['loss.name', 'loss.gamma', 'loss.coverage', 'loss.nu', 'loss.score', 'architecture.name', 'optimizer.lr']
+    """
     lines: dict[str, dict[str, Node]] = {}
-    for component in components_of(space.nodes["loss"]):
-        own = {key: node for key, node in component.nodes.items() if _draws_numbers(node)}
-        lines.setdefault(str(plain(component.nodes["name"])), {}).update(own)
+    for part, node in space.nodes.items():
+        components = [*components_of(node)]
+        if not components and _draws_values(node):
+            lines[part] = {"": node}
+        if len(components) > 1 and len(named_components(node)) > 1:
+            lines[f"{part}.{NAME}"] = {str(plain(component.nodes[NAME])): component for component in components}
+        for component in components:
+            own = {key: domain for key, domain in component.nodes.items() if key != NAME and _draws_values(domain)}
+            for key, domain in own.items():
+                lines.setdefault(f"{part}.{key}", {})[str(plain(component.nodes[NAME]))] = domain
     return lines
 
 
-def _draws_numbers(node: Node) -> bool:
+def _draws_values(node: Node) -> bool:
     values = [value for _, value in extremes(node)]
-    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
-    return len(values) > 1 and numbers
+    return len({*map(repr, values)}) > 1 and not any(isinstance(value, list | dict) for value in values)
 
 
 def _uniform(seed: int, path: str) -> float:
@@ -434,16 +454,16 @@ class DistinctDraws:
         >>> from sweeper.core.domains.base import Constant, Fields
         >>> from sweeper.core.domains.choice import OneMember
         >>> space = Fields({"loss": OneMember((Constant("focal"), Constant("mmce")))})
-        >>> draws = DistinctDraws(lambda seed: {"loss": "focal"}, space, seed=0)  # a draw that always repeats
+        >>> draws = DistinctDraws(lambda index, seed: {"loss": "focal"}, space, seed=0)  # a draw that always repeats
         >>> draws.upto([0]), draws.upto([0, 1])
         ({'loss': 'focal'}, {'loss': 'mmce'})
     """
 
-    def __init__(self, draw: Callable[[int], Configuration], space: Node, seed: int) -> None:
+    def __init__(self, draw: Callable[[int, int], Configuration], space: Node, seed: int) -> None:
         """Begin without draws.
 
         Args:
-            draw: returns a random configuration from a seed.
+            draw: returns a random configuration from its index and a seed.
             space: the finite space, without grids.
             seed: seed of the sweep.
         """
@@ -462,10 +482,10 @@ class DistinctDraws:
 
     def _next(self, index: int) -> Configuration:
         seed = configuration_seed(self._seed, index)
-        first = self._draw(seed)
+        first = self._draw(index, seed)
         for attempt in range(ATTEMPTS):
             # Attempt 0 uses the index's own seed, so a draw that repeats nothing is the same as in an infinite space.
-            configuration = self._draw(seed_from(seed, attempt)) if attempt else first
+            configuration = self._draw(index, seed_from(seed, attempt)) if attempt else first
             if config_hash(configuration) not in self._seen:
                 return configuration
         every = (cast(Configuration, value) for value in every_value(self._space))

@@ -19,18 +19,21 @@ from pydantic import ValidationError
 from search_spaces import locate
 from sweeper.core.domains.base import Constant, Fields, Members, Node
 from sweeper.core.domains.tree import grid_size, is_random, parse, random_sizes, resolved_faults
-from sweeper.core.domains.values import Plain, Values, join_path, mappings, part_of
+from sweeper.core.domains.values import Plain, Values, join_path, mappings, part_of, repeats
 from sweeper.core.errors import Fault, InvalidSearchSpace
 from sweeper.core.labels import plural
 from sweeper.scheduling.base import DEFAULT, IGNORES_SETTINGS, WITHIN
+from sweeper.scheduling.lines import NAME
 from sweeper.search.base import Searcher, written_method
 from sweeper.space.catalogue import Registries, installed_registries
 from sweeper.space.components import PART, WORD, resolve_component, resolve_plain_component, split_axes
-from sweeper.space.configurations import line_domains, size_faults, within_faults
+from sweeper.space.configurations import line_domains, named_components, size_faults, within_faults
 from sweeper.space.evaluation import check_evaluation, objective_faults, write_out_objective
 from sweeper.space.file import Document, apply_overrides, apply_rehearsal, read_document
 from sweeper.space.spec import (
+    ARRIVAL,
     MAXIMUM_CONFIGURATIONS,
+    ORDER,
     SearcherSettings,
     SweepSpec,
     gpu_faults,
@@ -202,6 +205,7 @@ def _check_names(values: dict[str, Plain], space: Plain, registries: Registries)
             faults += resolved_faults(tree, "space")
         faults += _count_faults(values, tree)
         faults += _line_faults(values, tree)
+        values["cross_entropy_at_zero"] = _at_zero(tree, registries.space["loss"])
         faults += within_faults(part_of(scheduler, WITHIN.name), tree)
         if (per := part_of(values, "keep", "per")) != []:
             faults += within_faults(per, tree, "keep.per")
@@ -213,7 +217,13 @@ def _check_names(values: dict[str, Plain], space: Plain, registries: Registries)
 
 def check_scheduler(given: Mapping[str, Plain], registry: Registry, faults: list[Fault]) -> dict[str, Plain]:
     """Fill in the scheduler's defaults; append each broken rule to `faults`."""
-    settings: dict[str, Plain] = {"name": DEFAULT, **given}
+    # The order of judgements is not the scheduler's own setting; the structure's check completes and checks it.
+    order: dict[str, Plain] = {key: value for key, value in given.items() if key in ORDER and value is not None}
+    if order.get("order") == ARRIVAL:
+        rule = "width belongs to the canonical order; processes that report in order of arrival have none"
+        faults += [Fault("scheduler.width", rule, "omit width, or write order: canonical")] if "width" in order else []
+        order["width"] = None
+    settings: dict[str, Plain] = {"name": DEFAULT, **{key: value for key, value in given.items() if key not in ORDER}}
     name = settings["name"]
     if isinstance(name, str) and name in registry and IGNORES_SETTINGS in registry[name].tags:
         kept = {h.name for h in registry[name].hyperparameters}
@@ -221,7 +231,7 @@ def check_scheduler(given: Mapping[str, Plain], registry: Registry, faults: list
         settings = {key: value for key, value in settings.items() if key not in others}
     resolved = resolve_plain_component(settings, registry, "scheduler", faults)
     # If there are faults, a valid scheduler is returned, so that the structure's check does not report them again.
-    return resolved or {"name": name if isinstance(name, str) else DEFAULT, "max_epochs": 1}
+    return (resolved or {"name": name if isinstance(name, str) else DEFAULT, "max_epochs": 1}) | order
 
 
 def _check_space(
@@ -276,18 +286,49 @@ def _invalid(node: Node) -> bool:
     return any(map(_invalid, node.nodes)) if isinstance(node, Members) else isinstance(node, Constant)
 
 
-def _line_faults(values: Mapping[str, Plain], space: Fields) -> list[Fault]:
-    """Return the faults of `which`, which must name hyperparameters for which the space draws several numbers."""
-    names = values.get("which")
-    if not isinstance(names, list) or "loss" not in space.nodes:
-        return []
+def _line_faults(values: dict[str, Plain], space: Fields) -> list[Fault]:
+    """Replace the names of `which` by their paths; return the faults of those that do not name one hyperparameter."""
+    names = [values["which"]] if isinstance(values.get("which"), str) else values.get("which")
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        return []  # the structure's check reports wrong types
     if names and part_of(values, "replicates", "at_most") is None:
         rule = "which trains a line of values in the final stage, and the sweep has none"
         return [Fault("which", rule, "write e.g. replicates: {count: 1, at_most: 8, seeds: common}")]
-    known = [*dict.fromkeys(name for of_loss in line_domains(space).values() for name in of_loss)]
-    unknown = ((at, name) for at, name in enumerate(names) if name not in known)
-    rule = "no loss of the space draws {!r} from several numbers"
-    return [Fault(join_path("which", at), rule.format(name), hint(str(name), known)) for at, name in unknown]
+    paths, faults = list[Plain](), list[Fault]()
+    for at, name in enumerate(map(str, names)):
+        path = _line_path(name, [*line_domains(space)])
+        if isinstance(path, tuple):
+            faults.append(Fault(join_path("which", at), *path))
+        paths.append(name if isinstance(path, tuple) else path)
+    values["which"] = paths
+    return faults or repeats(paths, "which", "{!r} is named twice", "name each once")
+
+
+def _at_zero(space: Fields, losses: Registry) -> dict[str, Plain]:
+    """Return loss → hyperparameters that, all at 0, make it cross-entropy, for the project's losses of a space."""
+    # Written into the resolved file, because commands that read a sweep do not import losses.
+    named = named_components(space.nodes["loss"]) if "loss" in space.nodes else []
+    known = {name: getattr(losses[name], "cross_entropy_at_zero", ()) for name in named if not losses.is_own(name)}
+    return {name: [*zeros] for name, zeros in known.items() if zeros}
+
+
+def _line_path(name: str, paths: Sequence[str]) -> str | tuple[str, str]:
+    """Return the only path that a name fits, else the rule it breaks and its remedy.
+
+    Example:
+        >>> _line_path("gamma", ["loss.name", "loss.gamma"]), _line_path("loss", ["loss.name", "loss.gamma"])
+        ('loss.gamma', 'loss.name')
+    """
+    # A part's name stands for its components, any other name for a hyperparameter.
+    names = {path: path.removesuffix(f".{NAME}").rpartition(".")[2] for path in paths}
+    fitting = [path for path in paths if name in (path, names[path])]
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        return f"{name!r} fits {' and '.join(fitting)}", f"write {fitting[0]}"
+    short = [*dict.fromkeys(names.values())]
+    near = (nearest(name, short) or nearest(name, paths)).removeprefix("; ")
+    return f"the space draws no {name!r} from several values", near or hint(name, short) or "the space draws none"
 
 
 #: Packings that work with any training loop, because they do not look inside a network.

@@ -7,7 +7,7 @@ rules over the whole file.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from sweeper.core.domains.base import DOMAINS, Interval, Members
@@ -15,7 +15,7 @@ from sweeper.scheduling import DEFAULT
 from sweeper.space.catalogue import Registries
 from sweeper.space.components import LISTED, PART
 from sweeper.space.file import SHORT_FORMS
-from sweeper.space.spec import MAY_BE_EMPTY, SweepSpec
+from sweeper.space.spec import MAY_BE_EMPTY, ORDER, SweepSpec
 from trainables.registry import FITTED_ON, LABEL, OWN, Component, Hyperparameter, Registry
 
 JsonSchema: TypeAlias = dict[str, Any]
@@ -52,7 +52,8 @@ def json_schema(registries: Registries) -> JsonSchema:
     # A loop that loads its own data has `dataset: {name: own}` in its resolved file.
     left_out = _OBJECT | {"properties": {"name": {"const": OWN}}, "required": ["name"]}
     keys["dataset"] = _any(_component(registries.datasets, LISTED), left_out)
-    keys["scheduler"] = _component(registries.schedulers, default=DEFAULT)
+    ordered = models["SchedulerSettings"]["properties"]
+    keys["scheduler"] = _component(registries.schedulers, default=DEFAULT, more={key: ordered[key] for key in ORDER})
     keys["searcher"] = _component(registries.searchers)
     for key in MAY_BE_EMPTY:
         keys[key] = _any(keys[key], _NULL)
@@ -71,12 +72,12 @@ def json_schema(registries: Registries) -> JsonSchema:
 
 def _describe_evaluation(keys: JsonSchema, registries: Registries) -> None:
     """Fill in the evaluation's keys that depend on the registries."""
-    keys["posthoc"] = _listed(_component(registries.posthoc, more=(LABEL, FITTED_ON)))
+    keys["posthoc"] = _listed(_component(registries.posthoc, more=dict.fromkeys((LABEL, FITTED_ON), _TEXT)))
     keys["metrics"] = _listed(_component(registries.further_metrics))
     shifts = dict.fromkeys(registries.shifts, _any(_OBJECT, _NULL))
     keys["splits"]["items"] = _any(_TEXT, _OBJECT | {"properties": shifts})
     (curvature,) = registries.curvature.built_in()
-    keys["curvature"] = _any({"type": "boolean"}, _NULL, _mapping(curvature, (), curvature.name, ()))
+    keys["curvature"] = _any({"type": "boolean"}, _NULL, _mapping(curvature, (), curvature.name, {}))
 
 
 def _any(*schemas: JsonSchema) -> JsonSchema:
@@ -103,7 +104,11 @@ def _domain(domain: type[Members | Interval], member: JsonSchema) -> JsonSchema:
 
 
 def _component(
-    registry: Registry[Any], domains: Sequence[str] = (), *, default: str = "", more: Sequence[str] = ()
+    registry: Registry[Any],
+    domains: Sequence[str] = (),
+    *,
+    default: str = "",
+    more: Mapping[str, JsonSchema] | None = None,
 ) -> JsonSchema:
     """Return the schema of a component: its name, or a mapping with its name and hyperparameters.
 
@@ -111,21 +116,21 @@ def _component(
         registry: registry of the component's kind.
         domains: kinds of domains that a hyperparameter can have instead of a value.
         default: name of the component if a mapping gives none; empty if there is no default.
-        more: further keys of the mapping.
+        more: further keys of the mapping, with their schemas.
     """
-    known = [_mapping(component, domains, default, more) for component in registry.built_in()]
+    known = [_mapping(component, domains, default, more or {}) for component in registry.built_in()]
     # Hyperparameters of user code and installed packages are unknown without importing them, so any are accepted.
     own_name = _any(_IMPORT_PATH, *({"const": name} for name in registry.installed()))
     own = _OBJECT | {"properties": {"name": own_name}, "required": ["name"]}
     return _any({"enum": [*registry]}, _IMPORT_PATH, *known, own)
 
 
-def _mapping(component: Component, domains: Sequence[str], default: str, more: Sequence[str]) -> JsonSchema:
+def _mapping(component: Component, domains: Sequence[str], default: str, more: Mapping[str, JsonSchema]) -> JsonSchema:
     taken = {h.name: _value(h, domains) for h in component.hyperparameters}
     required = [h.name for h in component.hyperparameters if h.required]
     return _OBJECT | {
         "description": component.summary,
-        "properties": {"name": {"const": component.name}, **taken, **dict.fromkeys(more, _TEXT)},
+        "properties": {"name": {"const": component.name}, **taken, **more},
         "required": required if component.name == default else ["name", *required],
         "additionalProperties": False,
     }

@@ -18,11 +18,13 @@ from sweeper.core.domains.base import Fields
 from sweeper.core.domains.tree import parse, plain
 from sweeper.core.domains.values import Plain, Values, join_path, part_of
 from sweeper.core.errors import Fault, InvalidSearchSpace
-from sweeper.core.ids import ReplicateSeeds
+from sweeper.core.ids import ReplicateSeeds, is_added
 from sweeper.journal.best import Mode
 from sweeper.scheduling import DEFAULT, SCHEDULERS, Scheduler
-from sweeper.scheduling.base import WITHIN
+from sweeper.scheduling.base import WITHIN, RungState
 from sweeper.scheduling.contenders import FIRST_SEEDS, PARTS, FinalStage, Questions, TrialValues
+from sweeper.scheduling.lines import Line
+from sweeper.scheduling.order import VirtualOrder
 from sweeper.scheduling.strata import stratified
 from sweeper.search.base import SEARCHERS, SearchMethod
 from sweeper.space.configurations import configurations, line_domains, named_components
@@ -43,6 +45,12 @@ MAY_BE_EMPTY = ("header", "objective", "resources", "evaluation", "keep", "repli
 
 #: (Part, key) of lists for which a single member can be written without brackets.
 LISTS = (("keep", "per"), ("scheduler", WITHIN.name))
+
+#: Keys of the scheduler that every scheduler takes: how its reports are ordered.
+ORDER = ("order", "width")
+
+#: The order in which processes report, as opposed to `canonical`.
+ARRIVAL = "arrival"
 
 
 def _describe(schema: dict[str, Any], model: type[BaseModel]) -> None:
@@ -78,6 +86,11 @@ class _PlugIn(Part):
 class SchedulerSettings(_PlugIn):
     """The scheduler, which stops trials early: a name in `sweeper.scheduling.SCHEDULERS` and its settings.
 
+    Attributes:
+        order: order in which reports are judged. `canonical` is that of a virtual machine, so that decisions follow
+            from the file alone; `arrival` is that in which processes report. See `sweeper.scheduling.order`.
+        width: number of virtual workers in canonical order, whose decisions depend on it; `None` in order of arrival.
+
     Example:
         >>> SchedulerSettings(name="asha", max_epochs=9, grace_epochs=3).built("val_nll", "min").rungs
         (3, 9)
@@ -85,6 +98,8 @@ class SchedulerSettings(_PlugIn):
 
     name: str = DEFAULT
     max_epochs: int
+    order: Literal["canonical", "arrival"] = "canonical"
+    width: int | None = Field(default=32, ge=1, le=MAXIMUM_CONFIGURATIONS)
 
     def built(self, metric: str, mode: Mode) -> Scheduler:
         """Return a scheduler for one objective and one pool of trials.
@@ -435,7 +450,9 @@ class SweepSpec(Part):
         keep: trials whose checkpoints are kept at the end.
         max_concurrent: largest number of trials that run at once; `null` for as many as fit.
         tracking: how trackers show the sweep.
-        which: hyperparameters of the loss. For each, the final stage trains several values.
+        which: hyperparameters that the space draws. For each, the final stage trains several values, all else as in the
+            winner. A name such as `gamma` is enough if it fits one path; `loss` stands for all losses.
+        cross_entropy_at_zero: loss → hyperparameters that, all at 0, make it cross-entropy; filled in from the losses.
         rehearsal: changes that `--rehearse` makes, path → value as `--set` takes them; of the file, not of its sweep.
         rehearsed: changes that a rehearsal made, `path = value` each; empty for a real sweep.
 
@@ -469,6 +486,7 @@ class SweepSpec(Part):
     max_concurrent: int | None = Field(default=None, ge=1)
     tracking: Tracking = Tracking()
     which: list[str] = Field(default_factory=list)
+    cross_entropy_at_zero: dict[str, list[str]] = Field(default_factory=dict)
     rehearsal: Values | None = Field(default=None, exclude=True)
     rehearsed: list[str] = Field(default_factory=list)
 
@@ -487,6 +505,13 @@ class SweepSpec(Part):
             return scheduler
         known = None if self.searcher.learns else configurations(self)
         return stratified(scheduler, [str(path) for path in within], known)
+
+    def order(self, rungs: RungState) -> VirtualOrder | None:
+        """Return the order in which reports are judged, before the first record; `None` for the order of arrival."""
+        width, count = self.scheduler.width, self.replicates.count
+        if width is None:
+            return None
+        return VirtualOrder(rungs, width, lambda index: 1 if is_added(index) else count, self.searcher.learns)
 
     @property
     def cross_fitted(self) -> list[str]:
@@ -600,9 +625,13 @@ def final_stage(spec: SweepSpec) -> FinalStage | None:
 
     # A part with a single component has nothing to compare.
     parts = [part for part in PARTS if part in spec.space.nodes and len(named_components(spec.space.nodes[part])) > 1]
-    domains = line_domains(spec.space).items()
-    lines = {name: {loss: domain[name] for loss, domain in domains if name in domain} for name in spec.which}
-    return FinalStage(mode, spec.replicate_seeds, spec.replicates.at_most, racing, parts, lines)
+    return FinalStage(mode, spec.replicate_seeds, spec.replicates.at_most, racing, parts, lines_of(spec))
+
+
+def lines_of(spec: SweepSpec) -> list[Line]:
+    """Return the lines that `which` asks for."""
+    domains = line_domains(spec.space)
+    return [Line(path, domains[path], spec.cross_entropy_at_zero) for path in spec.which]
 
 
 def gpu_faults(spec: SweepSpec) -> list[Fault]:

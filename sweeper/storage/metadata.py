@@ -22,10 +22,12 @@ from typing import Any
 from sweeper.core.display import redact_arguments
 from sweeper.core.domains.values import Values, part_of
 from sweeper.core.errors import SweeperError
+from sweeper.space.catalogue import renamed_quantities
 from sweeper.space.file import parse_written
 from sweeper.space.spec import SweepSpec
 from trainables.files.atomic import read_bytes
 from trainables.files.container import usable_cores
+from trainables.registry.names import QUANTITIES
 
 #: Packages whose versions the manifest records, because they can change results.
 PACKAGES = (
@@ -39,6 +41,9 @@ FORMAT = 7
 
 #: Key of the manifest that says which tracker the sweep was started with, see `sweeper.tracking.choice`.
 TRACKER = "tracker"
+
+#: Key of the manifest with the hyperparameters that are quantities under other names, see `renamed_quantities`.
+QUANTITIES_KEY = "quantities"
 
 
 def build_manifest(spec: SweepSpec, dataset_facts: dict[str, Any]) -> dict[str, Any]:
@@ -57,6 +62,7 @@ def build_manifest(spec: SweepSpec, dataset_facts: dict[str, Any]) -> dict[str, 
         "submitter": os.environ.get("SWEEPER_SUBMITTER", user_and_host()),
         "seed": spec.seed,
         "dataset": {**spec.dataset, **dataset_facts},
+        QUANTITIES_KEY: renamed_quantities(spec.space),
         "versions": {name: _version(name) for name in PACKAGES} | {"python": platform.python_version()},
         "git": _git_commit(),
         "hardware": hardware(),
@@ -134,7 +140,7 @@ _SHAPES: Mapping[str, Mapping[type, Sequence[str]]] = {
         int: ("evaluation.bins", "replicates.count", "samples", "scheduler.max_epochs"),
     },
     "manifest.json": {
-        dict: ("dataset", "extensions", "git", "hardware", "versions"),
+        dict: ("dataset", "extensions", "git", "hardware", QUANTITIES_KEY, "versions"),
         list: ("command",),
         str: ("created", "dataset.name", "git.commit", "submitter", TRACKER),
     },
@@ -175,6 +181,12 @@ def read_manifest(path: Path, *, unknown_if_damaged: bool = False) -> dict[str, 
             return {}
         raise
     return values
+
+
+def quantities_of(manifest: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """Return a manifest's `renamed_quantities`, without entries that no sweep writes."""
+    columns = {column: of for column, of in manifest.get(QUANTITIES_KEY, {}).items() if isinstance(of, dict)}
+    return {column: {name: q for name, q in of.items() if q in [*QUANTITIES]} for column, of in columns.items()}
 
 
 def require_format(path: Path) -> None:

@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import yaml
@@ -19,7 +20,7 @@ import yaml
 from sweeper.core.domains.values import Plain, join_path
 from sweeper.core.errors import Fault, InvalidSearchSpace, SweeperError, unwritable, writing_to
 from sweeper.core.ids import SweepPaths, configuration_index, flatten_configuration, require_sweep_name
-from sweeper.core.labels import describe, in_order
+from sweeper.core.labels import Symbols, describe, in_order, symbols_of
 from sweeper.journal.journal import read_kind
 from sweeper.journal.records import Attempt
 from sweeper.space.configurations import Configurations, configurations_of, varying_columns
@@ -27,7 +28,7 @@ from sweeper.space.file import Document, apply_overrides
 from sweeper.space.loading import reopened_spec
 from sweeper.space.spec import SweepSpec, gpu_faults, spec_of
 from sweeper.storage.lookup import find_sweep
-from sweeper.storage.metadata import read_specification
+from sweeper.storage.metadata import quantities_of, read_manifest, read_specification
 from trainables.files.atomic import temporary_folder, write_text
 from trainables.registry import Configuration
 
@@ -54,7 +55,12 @@ class Sweep:
 
     def describe(self, index: int) -> str:
         """Return the varying hyperparameters of a configuration, e.g. `focal (γ 1.9) · resnet8 · lr 0.12`."""
-        return describe(flatten_configuration(self.configurations[index]), in_order(varying_columns(self.spec.space)))
+        columns = in_order(varying_columns(self.spec.space))
+        return describe(flatten_configuration(self.configurations[index]), columns, self._symbols)
+
+    @cached_property
+    def _symbols(self) -> Symbols:
+        return symbols_of(quantities_of(read_manifest(self.paths.manifest, unknown_if_damaged=True)))
 
 
 def create_sweep(

@@ -4,14 +4,18 @@ To add one, write `sweeper/tracking/<name>.py`, or a folder of that name; a swee
 with the name, `--tracking-uri lines:`. Addresses such as `sqlite:///…` and `https://…` belong to MLflow::
 
     class Lines(Tracker):
-        def connect(self, sweep_id: str, generation: str) -> dict[int, int]:
-            return {}  # it stores nothing, so everything is written
+        name = "lines"
+
+        def __init__(self, address: str, sweep: TrackedSweep) -> None: ...
+
+        def connect(self, sweep_id: str, generation: str) -> Known:
+            return Known()  # it stores nothing, so everything is written
 
         def write(self, updates: Iterable[RunUpdate]) -> None:
             for update in updates:
                 print(update.name, update.status, update.points)
 
-    TRACKER = TrackerKind("lines", lambda address, sweep: Lines())
+    TRACKER = Lines
 
 `sweeper.tracking.runs` decides what runs contain; `sync` and `follower` decide when data is written.
 """
@@ -19,14 +23,15 @@ with the name, `--tracking-uri lines:`. Addresses such as `sqlite:///…` and `h
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
+from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
 from sweeper.space.spec import SweepSpec
 
@@ -100,23 +105,42 @@ class TrackedSweep:
     varying: Sequence[str]
 
 
+@dataclass(frozen=True)
+class Known:
+    """The data that a sweep's runs already have in a tracker.
+
+    Attributes:
+        records: place → newest journal record in its run.
+        diagrams: place → epoch of its run's diagram, from `DIAGRAM_TAG`.
+        tags: tags of the sweep's own run.
+    """
+
+    records: dict[int, int] = field(default_factory=dict)
+    diagrams: dict[int, str] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
+
+
 class Tracker(ABC):
-    """The runs of one sweep in one tracker, by `RunUpdate.place`. Any call can raise `TrackerKind.errors`."""
+    """The runs of one sweep in one tracker. Any call can raise one of `errors()`.
 
-    #: Whether it stores tables, report and diagrams.
-    takes_files = False
+    Attributes:
+        name: name for users.
+        takes_files: whether `attach` is called, and updates have diagrams.
+    """
 
-    def __init__(self) -> None:
-        #: Place → epoch of the diagram that its run has, from `DIAGRAM_TAG`.
-        self.drawn: dict[int, str] = {}
-        self._tags: dict[str, str] = {}
+    name: ClassVar[str]
+    takes_files: ClassVar[bool] = False
+
+    @abstractmethod
+    def __init__(self, address: str, sweep: TrackedSweep) -> None:
+        """Prepare; nothing is sent yet."""
 
     def prepare(self) -> None:  # noqa: B027  (optional)
         """Open the tracker; called before the journal has its first record."""
 
     @abstractmethod
-    def connect(self, sweep_id: str, generation: str) -> dict[int, int]:
-        """Find the runs of a sweep; return the newest journal record of each, by place.
+    def connect(self, sweep_id: str, generation: str) -> Known:
+        """Find the runs of a sweep; return the data that they have.
 
         Runs of another generation of the journal contain quarantined records, so they are removed.
         """
@@ -125,43 +149,27 @@ class Tracker(ABC):
     def write(self, updates: Iterable[RunUpdate]) -> None:
         """Write updates; the sweep's own update comes first, if any. Writing an update twice changes nothing."""
 
-    def parent_tag(self, key: str) -> str | None:
-        """Return a tag of the sweep's run."""
-        return self._tags.get(key)
-
-    def set_parent_tag(self, key: str, value: str) -> None:
-        """Set a tag of the sweep's run."""
-        self._tags[key] = value
+    def attach(self, answer: str, files: Iterable[tuple[Path, str | None]]) -> None:
+        """Show the sweep's answer above its runs, and attach files, each with its folder, to the sweep's run."""
+        raise NotImplementedError
 
     def watch_machine(self) -> None:  # noqa: B027  (optional)
         """Log the use of this machine while this process lives; called once the sweep's run exists."""
 
-    def describe(self, answer: str) -> None:
-        """Show the sweep's answer above its runs; called only if `takes_files`."""
-        raise NotImplementedError
+    @classmethod
+    def errors(cls) -> tuple[type[Exception], ...]:
+        """Return the exceptions that calls raise if the tracker is down, slow or broken."""
+        return (OSError,)
 
-    def log_artifact(self, path: Path, folder: str | None = None) -> None:
-        """Attach a file to the sweep's run, in `folder`; called only if `takes_files`."""
-        raise NotImplementedError
+    @classmethod
+    def fault(cls, address: str) -> tuple[str, str] | None:
+        """Return why an address is invalid, with the remedy; `None` if it is valid."""
+        return None
 
-
-@dataclass(frozen=True)
-class TrackerKind:
-    """A kind of tracker; its module assigns it to `TRACKER`.
-
-    Attributes:
-        name: name for users.
-        open: function that makes the tracker of a sweep for an address, without sending anything.
-        errors: function that returns the exceptions that the tracker raises if it is down, slow or broken.
-        fault: function that returns why an address is invalid, with the remedy; `None` if it is valid.
-        beside_sweep: function that returns the remedy if an address means the sweep's own folder, which a store lacks.
-    """
-
-    name: str
-    open: Callable[[str, TrackedSweep], Tracker]
-    errors: Callable[[], tuple[type[Exception], ...]] = lambda: (OSError,)
-    fault: Callable[[str], tuple[str, str] | None] = lambda address: None
-    beside_sweep: Callable[[str], str | None] = lambda address: None
+    @classmethod
+    def beside_sweep(cls, address: str) -> str | None:
+        """Return the remedy if an address means the sweep's own folder, which a sweep in a store lacks."""
+        return None
 
 
 def number_of(text: str) -> float | None:
@@ -173,14 +181,19 @@ def number_of(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def kind_of(address: str) -> TrackerKind:
-    """Return the kind of tracker of an address: the module whose name it begins with, else MLflow."""
+def kind_of(address: str) -> type[Tracker]:
+    """Return the kind of tracker of an address: the module whose name it begins with, else MLflow.
+
+    Raises:
+        SweeperError: the module has no tracker, or one that is not complete.
+    """
     # `lines://` would be an MLflow store, because MLflow's plugins choose their own schemes.
     name, colon, rest = address.partition(":")
-    known = bool(colon) and not rest.startswith("//") and name.isidentifier()
-    if known and importlib.util.find_spec(f"{__package__}.{name}") is not None:
-        kind = getattr(importlib.import_module(f"{__package__}.{name}"), "TRACKER", None)
-        if isinstance(kind, TrackerKind):  # this package also has modules that are not trackers, such as `sync`
-            return kind
-    mlflow: TrackerKind = importlib.import_module(f"{__package__}.mlflow").TRACKER
-    return mlflow
+    if not colon or rest.startswith("//") or not name.isidentifier() or find_spec(f"{__package__}.{name}") is None:
+        name = "mlflow"
+    kind = getattr(importlib.import_module(f"{__package__}.{name}"), "TRACKER", None)
+    if not (isinstance(kind, type) and issubclass(kind, Tracker)):
+        raise SweeperError(f"{name} is not a tracker", "name one of mlflow, tensorboard and wandb")
+    if lacking := [*kind.__abstractmethods__, *({"name"} - {*dir(kind)})]:
+        raise SweeperError(f"the tracker {name} lacks {', '.join(sorted(lacking))}", f"see {__name__}")
+    return kind

@@ -14,13 +14,14 @@ from typing import Any
 
 from sweeper.core.domains.values import part_of
 from sweeper.core.ids import SweepPaths, config_hash, flatten_configuration, trial_name
-from sweeper.core.labels import STATUS_WORDS, describe, plural
+from sweeper.core.labels import STATUS_WORDS, describe, plural, symbols_of
 from sweeper.core.schemas import REHEARSAL
 from sweeper.journal.journal import generation
 from sweeper.journal.reasons import decision_text, reason_text
 from sweeper.journal.records import Ended, Record, Reported, Suggested, configuration_of
 from sweeper.journal.segments import sweep_id
 from sweeper.journal.state import COMPLETED, EARLY_STOPPED, ENDED, INTERRUPTED, RUNNING, WAITING, SweepState, TrialState
+from sweeper.storage.metadata import quantities_of
 from sweeper.tables.rows import FINAL, JournalRows
 from sweeper.tracking.base import DIAGRAM_TAG, SWEEP_RUN, Point, RunUpdate, TrackedSweep
 from sweeper.tracking.points import FINISHED, MOST_TRIALS, Measured, epoch_points, evaluation_points, is_core, thinned
@@ -61,7 +62,7 @@ class RunProjection:
         """
         self.state = SweepState(len(sweep.configurations))
         self._sweep, self._identity, self._known = sweep, identity, known
-        self._tags = _sweep_tags(sweep)
+        self._tags, self._symbols = _sweep_tags(sweep), symbols_of(quantities_of(sweep.manifest))
         self._rows = JournalRows()
         self._began: dict[int, int] = {}
         self._changed_at: dict[int, int] = {}
@@ -119,6 +120,11 @@ class RunProjection:
         self._measure_sweep({f"{RECOMMENDED}/{name}": value for name, value in metrics.items()})
         self._touched.add(SWEEP_RUN)
 
+    def tag_sweep(self, key: str, value: str) -> None:
+        """Add a tag to the sweep's run."""
+        self._tags[key] = value
+        self._touched.add(SWEEP_RUN)
+
     def _measure_sweep(self, metrics: Mapping[str, float]) -> None:
         points = [Point(key, value, self._newest, self.state.attempt) for key, value in metrics.items()]
         self._points.setdefault(SWEEP_RUN, []).extend(points)
@@ -166,7 +172,7 @@ class RunProjection:
     def name_of(self, index: int) -> str:
         """Return the name of a trial's run: the trial and its varying hyperparameters, for charts' legends."""
         flat = flatten_configuration(self._configuration(index))
-        return f"{self._trial(index)} {describe(flat, self._sweep.varying)}"[:LONGEST_NAME]
+        return f"{self._trial(index)} {describe(flat, self._sweep.varying, self._symbols)}"[:LONGEST_NAME]
 
     def _trial(self, index: int) -> str:
         """Return the name of a trial; for an added seed, which has a separate run, append its replicate's number."""
@@ -185,7 +191,7 @@ class RunProjection:
         tags = {key: value for key, value in self._tags.items() if key in EVERYWHERE}
         tags |= {"status": status, **_trial_tags(trial), **self._texts.get(index, {})}
         reason = tags.get("decision") or tags.get("error")
-        described = describe(flatten_configuration(configuration), self._sweep.varying)
+        described = describe(flatten_configuration(configuration), self._sweep.varying, self._symbols)
         tags["note"] = _text("\n\n".join(filter(None, [described, STATUS_WORDS[status], reason])))
         return RunUpdate(
             place=index,

@@ -84,7 +84,7 @@ class Projection:
         """Prepare to transfer; nothing is sent before `prepare` and `begin`."""
         self.paths = SweepPaths(root.resolve())
         self.kind = kind_of(address)
-        self._store = self.kind.open(address, tracked(self.paths))
+        self._store = self.kind(address, tracked(self.paths))
         self.runs = self.points = 0
         self.ended_at = -1
         self._abandoned = False
@@ -99,8 +99,8 @@ class Projection:
             return False
         sweep, identity = tracked(self.paths), identity_of(self.paths)
         self._mode = sweep.spec.objective.mode
-        known = self._store.connect(identity["sweep_id"], identity.get(GENERATION_TAG, ""))
-        self._runs = RunProjection(sweep, identity, known)
+        self._known = self._store.connect(identity["sweep_id"], identity.get(GENERATION_TAG, ""))
+        self._runs = RunProjection(sweep, identity, self._known.records)
         self._tail = JournalTail(self.paths.journal)
         self._drawn_at = time.monotonic()
         return True
@@ -129,42 +129,47 @@ class Projection:
         self._write(draw=True)
         recalibrated = self._log_recalibrations()
         sequence = f"{self._runs.state.sequence} {recalibrated}".strip()
-        if self._store.parent_tag(ARTIFACTS_TAG) == sequence or not self.paths.tables.exists():
+        if self._known.tags.get(ARTIFACTS_TAG) == sequence or not self.paths.tables.exists():
             return
         said, metrics = answer(self.paths.root)
         self._runs.recommend(metrics)
         self._write()
         if self._store.takes_files:
-            self._store.describe(said)
             with tempfile.TemporaryDirectory() as folder:
-                for path, target in artifacts(self.paths, self._runs.state, self._mode, Path(folder)):
-                    self._store.log_artifact(path, target)
-        self._store.set_parent_tag(ARTIFACTS_TAG, sequence)
+                self._store.attach(said, artifacts(self.paths, self._runs.state, self._mode, Path(folder)))
+        self._tag_sweep(ARTIFACTS_TAG, sequence)
 
     def _log_recalibrations(self) -> str:
         """Log the points of all recalibrations if any is new; return the digest of their state."""
         parts = recalibration_parts(self.paths)
         state = state_of_recalibrations(parts)
-        if state and self._store.parent_tag(RECALIBRATIONS_TAG) != state:
+        if state and self._known.tags.get(RECALIBRATIONS_TAG) != state:
             for part in parts:
                 for place, points in recalibration_points(part):
                     self._runs.add(place, points)
                 if self._runs.pending_points >= POINTS_A_PASS:
                     self._write()
             self._write()
-            self._store.set_parent_tag(RECALIBRATIONS_TAG, state)
+            self._tag_sweep(RECALIBRATIONS_TAG, state)
         return state
+
+    def _tag_sweep(self, key: str, value: str) -> None:
+        """Record on the sweep's run that data which are not in the journal have been written."""
+        self._known.tags[key] = value
+        self._runs.tag_sweep(key, value)
+        self._store.write(self._runs.take(abandoned=self._abandoned))
 
     def _write(self, *, draw: bool = False) -> None:
         """Write the data that runs lack; with `draw`, including diagrams of trials that have ended since."""
         due: dict[int, tuple[int, Bins]] = {}
         if draw and self._store.takes_files:
             self._drawn_at = time.monotonic()
-            due = missing_diagrams(self.paths, self._runs.state, self._store.drawn)
+            due = missing_diagrams(self.paths, self._runs.state, self._known.diagrams)
         drawn = {index: epoch for index, (epoch, _) in due.items()}
         updates = self._runs.take(abandoned=self._abandoned, diagrams=drawn)
         if updates:
             self._store.write(self._illustrated(updates, due))
+            self._known.diagrams.update({index: str(epoch) for index, epoch in drawn.items()})
             self.runs += len(updates)
             self.points += sum(len(update.points) for update in updates)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeper.core.ids import trial_name
-from sweeper.tracking.base import SWEEP_RUN, RunUpdate, TrackedSweep, Tracker, TrackerKind, number_of
+from sweeper.tracking.base import SWEEP_RUN, Known, RunUpdate, TrackedSweep, Tracker, number_of
 
 if TYPE_CHECKING:
     from tensorboard.compat.proto.event_pb2 import Event
@@ -38,16 +38,17 @@ ENDED = {"completed": 1, "early_stopped": 1, "finished": 1, "failed": 2, "interr
 class TensorBoardTracker(Tracker):
     """The event files of one sweep."""
 
+    name = "TensorBoard"
+
     def __init__(self, address: str, sweep: TrackedSweep) -> None:
         """Prepare; nothing is written before `connect`."""
-        super().__init__()
         self._place = address.partition(":")[2]
         self._folder = sweep.paths.root / FOLDER
         self._sweep = sweep
         self._begun: set[int] = set()
         self._statuses: dict[int, str] = {}
 
-    def connect(self, sweep_id: str, generation: str) -> dict[int, int]:
+    def connect(self, sweep_id: str, generation: str) -> Known:
         """Remove the event files of an earlier process, so that all runs lack everything."""
         if self._place:
             self._folder = Path(self._place).expanduser() / f"{self._sweep.paths.name}-{sweep_id[:ID_LENGTH]}"
@@ -58,8 +59,8 @@ class TensorBoardTracker(Tracker):
             file.unlink()
             with contextlib.suppress(OSError):  # the folder has other files, which are the user's
                 file.parent.rmdir()
-        self._begun, self._statuses, self._tags = set(), {}, {}
-        return {}
+        self._begun, self._statuses = set(), {}
+        return Known()
 
     def write(self, updates: Iterable[RunUpdate]) -> None:
         """Append updates to the trials' files; the sweep's run is written only if it has points."""
@@ -89,6 +90,18 @@ class TensorBoardTracker(Tracker):
         if update.status in ENDED and self._statuses.get(update.place) != update.status and update.params:
             yield _end(update)
         self._statuses[update.place] = update.status
+
+    @classmethod
+    def fault(cls, address: str) -> tuple[str, str] | None:
+        """Return whether the package is missing."""
+        if importlib.util.find_spec("tensorboard") is None:
+            return "TensorBoard is not installed", "pip install 'calibration-sweeper[tensorboard]'"
+        return None
+
+    @classmethod
+    def beside_sweep(cls, address: str) -> str | None:
+        """Without a folder, event files are in the sweep's own."""
+        return "write tensorboard:/folder" if address.endswith(":") else None
 
 
 def _event(milliseconds: int, step: int = 0, **value: Any) -> Event:
@@ -126,14 +139,4 @@ def _plugin_event(milliseconds: int, tag: str, content: Any) -> Event:
     return _event(milliseconds, tag=tag, metadata=create_summary_metadata(content))
 
 
-def _fault(address: str) -> tuple[str, str] | None:
-    if importlib.util.find_spec("tensorboard") is None:
-        return "TensorBoard is not installed", "pip install 'calibration-sweeper[tensorboard]'"
-    return None
-
-
-def _beside(address: str) -> str | None:
-    return "write tensorboard:/folder" if address.endswith(":") else None
-
-
-TRACKER = TrackerKind("TensorBoard", TensorBoardTracker, fault=_fault, beside_sweep=_beside)
+TRACKER = TensorBoardTracker

@@ -19,7 +19,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from sweeper.journal.state import FAILED
-from sweeper.tracking.base import SWEEP_RUN, RunUpdate, TrackedSweep, Tracker, TrackerKind, number_of
+from sweeper.tracking.base import SWEEP_RUN, Known, RunUpdate, TrackedSweep, Tracker, number_of
 
 if TYPE_CHECKING:
     import wandb
@@ -34,22 +34,23 @@ FOLDER = "wandb"
 class WandbTracker(Tracker):
     """The runs of one sweep."""
 
+    name = "Weights & Biases"
+
     def __init__(self, address: str, sweep: TrackedSweep) -> None:
         """Prepare; nothing is sent before `connect`."""
-        super().__init__()
         entity, _, project = address.partition(":")[2].rpartition("/")
         self._entity, self._project = entity or None, project or PROJECT
         self._paths = sweep.paths
         self._runs: dict[int, wandb.Run] = {}
 
-    def connect(self, sweep_id: str, generation: str) -> dict[int, int]:
+    def connect(self, sweep_id: str, generation: str) -> Known:
         """Remove the files of an earlier process, so that all runs lack everything."""
-        self._key, self._tags = f"{sweep_id}/{generation}", {}
+        self._key = f"{sweep_id}/{generation}"
         while self._runs:  # of this process, which connects again after an error
             self._runs.popitem()[1].finish()
         for folder in self._paths.root.glob(f"{FOLDER}/*run-*"):
             shutil.rmtree(folder, ignore_errors=True)
-        return {}
+        return Known()
 
     def write(self, updates: Iterable[RunUpdate]) -> None:
         """Send updates; the sweep's run is made only if it has points."""
@@ -93,30 +94,33 @@ class WandbTracker(Tracker):
         self._runs[update.place] = run
         return run
 
+    @classmethod
+    def errors(cls) -> tuple[type[Exception], ...]:
+        """Return the exceptions of wandb and of files."""
+        import wandb
 
-def _errors() -> tuple[type[Exception], ...]:
-    import wandb
+        return (wandb.Error, OSError)
 
-    return (wandb.Error, OSError)
+    @classmethod
+    def fault(cls, address: str) -> tuple[str, str] | None:
+        """Return whether the package or the API key is missing."""
+        if importlib.util.find_spec("wandb") is None:
+            return "Weights & Biases is not installed", "pip install 'calibration-sweeper[wandb]'"
+        import wandb
+
+        remedy = "run `wandb login`, or set WANDB_MODE=offline"
+        try:
+            known = wandb.setup().settings.mode != "online" or wandb.login(prompt=False)
+        except wandb.Error as error:  # the key is checked by the server, which can refuse it or be away
+            return f"Weights & Biases does not take the API key: {error}", remedy
+        return None if known else ("Weights & Biases has no API key", remedy)
+
+    @classmethod
+    def beside_sweep(cls, address: str) -> str | None:
+        """Offline runs are files in the sweep's folder."""
+        import wandb
+
+        return "log to a server, without WANDB_MODE=offline" if wandb.setup().settings.mode == "offline" else None
 
 
-def _fault(address: str) -> tuple[str, str] | None:
-    if importlib.util.find_spec("wandb") is None:
-        return "Weights & Biases is not installed", "pip install 'calibration-sweeper[wandb]'"
-    import wandb
-
-    remedy = "run `wandb login`, or set WANDB_MODE=offline"
-    try:
-        known = wandb.setup().settings.mode != "online" or wandb.login(prompt=False)
-    except wandb.Error as error:  # the key is checked by the server, which can refuse it or be away
-        return f"Weights & Biases does not take the API key: {error}", remedy
-    return None if known else ("Weights & Biases has no API key", remedy)
-
-
-def _beside(address: str) -> str | None:
-    import wandb
-
-    return "log to a server, without WANDB_MODE=offline" if wandb.setup().settings.mode == "offline" else None
-
-
-TRACKER = TrackerKind("Weights & Biases", WandbTracker, errors=_errors, fault=_fault, beside_sweep=_beside)
+TRACKER = WandbTracker

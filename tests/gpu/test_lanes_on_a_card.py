@@ -172,8 +172,9 @@ def test_lanes_are_evaluated_on_the_card_as_on_the_processor(double):
             replicate.model.load_state_dict(
                 {name: torch.randn(tensor.shape).to(tensor) for name, tensor in replicate.model.state_dict().items()}
             )
-        with measured_together([(replicate, "rung") for replicate in built], settings):
-            measured.append([row for replicate in built for row in replicate.evaluate(settings, "rung").rows])
+        shared = measured_together([(replicate, "rung") for replicate in built], settings)
+        rows = [replicate.evaluate(settings, "rung", shared[replicate]).rows for replicate in built]
+        measured.append([row for own in rows for row in own])
     for on_cpu, on_card in zip(*measured, strict=True):
         assert on_cpu.keys() == on_card.keys() and len(on_cpu) > 20
         for name, value in on_cpu.items():

@@ -70,6 +70,18 @@ class Outputs:
         return float(np.exp(minimize_scalar(lambda t: self.scaled(np.exp(t)).nll(), **how).x))
 
 
+    def cross_fitted(self) -> Outputs:
+        """Return the outputs with temperature scaling, each fifth of the samples with the temperature of the others.
+
+        The samples of each class are dealt out in turn, class after class.
+        """
+        scaled, dealt = self.logits.copy(), sorted(range(len(self.targets)), key=lambda at: self.targets[at])
+        for fold in range(5):
+            held_out = np.isin(np.arange(len(dealt)), dealt[fold::5])
+            scaled[held_out] /= Outputs(self.logits[~held_out], self.targets[~held_out]).temperature()
+        return Outputs(scaled, self.targets)
+
+
 @dataclass(frozen=True)
 class Trial:
     """A trial's rows and outputs.
@@ -146,6 +158,17 @@ class Trial:
             lr = self.own("trials")[0]["config_lr"]
             return {"nll": lr / self.epoch + (split == "test"), "accuracy": 1 - lr, "ece": lr / 2}[metric]
         return float(getattr(self.outputs(replicate, split), metric)())
+
+    def objective(self, replicate: int) -> float:
+        """Return the objective of a replicate: the NLL, after temperature scaling if the sweep fits that."""
+        if self.own("evaluations")[0].get("cross_fitted_temperature_nll") is None:
+            return self.value("nll", "val", replicate)
+        return self.outputs(replicate, "val").cross_fitted().nll()
+
+    @cached_property
+    def judged(self) -> float:
+        """The mean of the objective over the replicates by which it is judged."""
+        return float(np.mean([self.objective(at) for at in self.fresh]))
 
     def mean(self, metric: str, split: str, replicates: list[int] | None = None) -> float:
         """Return a metric's mean over replicates (default: all)."""

@@ -80,7 +80,7 @@ class Case:
     def best(self) -> Trial:
         """The best finished trial: by fresh seeds if some have them, else by all."""
         judged = [trial for trial in self.finished if trial.has_fresh_seeds] or self.finished
-        return min(judged, key=lambda trial: trial.mean("nll", "val", trial.fresh))
+        return min(judged, key=lambda trial: trial.judged)
 
     def file(self, name: str) -> Path:
         """Return a path that is not taken."""
@@ -126,7 +126,7 @@ def results(case: Case) -> None:
     rows = case.once(sweeper.results_, everything=True).value.rows
     (row,) = [row for row in rows if row["trial"] == case.trial.name]
     assert (row["status"], row["replicates"]) == (case.trial.status, len(case.trial.replicates))
-    near(row["judged"], case.trial.mean("nll", "val", case.trial.fresh))
+    near(row["judged"], case.trial.judged, 1e-5)
     for split in ("val", "test"):
         for metric in ("nll", "accuracy", "ece"):
             near(row[f"{split}_{metric}"], case.trial.mean(metric, split))
@@ -277,7 +277,7 @@ def ensemble(case: Case) -> None:
     """The best single network, and the mean of the best configuration's replicates."""
     rows = case.once(sweeper.ensemble, size=1).value
     networks = [(trial, at) for trial in case.finished for at in trial.replicates]
-    best, at = min(networks, key=lambda network: network[0].value("nll", "val", network[1]))
+    best, at = min(networks, key=lambda network: network[0].objective(network[1]))
     near(rows[0].metrics["nll"], best.value("nll", "test", at))
     if len(case.best.replicates) > 1:
         (row,) = [row for row in rows if row.ensemble == "replicates of the best" and row.temperature == "none"]

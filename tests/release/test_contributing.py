@@ -45,7 +45,7 @@ SPACE = {
     "scheduler": {"name": "none", "max_epochs": 1},
     "samples": 1,
     "space": {
-        "loss": "quarter",
+        "loss": {"name": "quarter", "focus": {"grid": [0.5, 2]}},
         "architecture": "linear",
         "optimizer": {"name": "sgd", "lr": {"lognormal": [0.05, 0.2]}},
     },
@@ -179,13 +179,24 @@ def test_each_familys_member_is_one_file_that_everything_follows(checkout: Check
         "-m", "sweeper", "results", "members", "--output", str(tmp_path), "--format", "json", "--sql", rates
     )
     assert 0.05 < json.loads(found)[0]["lr"] < 0.2
+    _check_quantity(checkout, tmp_path)
     shown = checkout.run("-m", "sweeper", "show", "members", "c00000", "--output", str(tmp_path))
     assert "training κ" in shown and "macro F1" in shown
     made = ("--posthoc", "power", "--to", str(tmp_path / "model"))
     assert "power" in checkout.run("-m", "sweeper", "export", "members", "--output", str(tmp_path), *made)
     _check_executor(checkout, tmp_path)
     other = ("--set", "dataset=parity", "--set", "evaluation={splits: [val, test]}")
-    assert "1 × 1 replicates" in checkout.run("-m", "sweeper", "plan", str(tmp_path / "members.yaml"), *other)
+    assert "2 × 1 replicates" in checkout.run("-m", "sweeper", "plan", str(tmp_path / "members.yaml"), *other)
+
+
+def _check_quantity(checkout: Checkout, tmp_path: Path) -> None:
+    """Assert that a hyperparameter that is a γ by another name is γ in figures and labels."""
+    report = "from sweeper.results import load; from sweeper.results.leaderboard import leaderboard; import sys\n"
+    report += "from sweeper.reporting.figures.curvature_and_calibration import ece_against_gamma\n"
+    report += "results = load('members', sys.argv[1]); board, draw = leaderboard(results), ece_against_gamma(results)\n"
+    report += "print(*(board.describe(row) for row in board.rows), *(panel.heading for panel in draw.panels), sep='|')"
+    found = checkout.run("-c", report, str(tmp_path)).strip().split("|")
+    assert [word.partition(" · ")[0] for word in sorted(found)] == ["quarter", "γ 0.5", "γ 2"]
 
 
 def _check_executor(checkout: Checkout, tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ from sweeper.execution.driver.driver import Driver
 from sweeper.journal.journal import Journal, read_journal
 from sweeper.journal.records import Record
 from sweeper.journal.state import SweepState, fold
-from sweeper.scheduling.base import Scheduler
+from sweeper.scheduling.base import RungState, Scheduler
+from sweeper.scheduling.order import VirtualOrder
 from sweeper.scheduling.strata import Stratified
 from sweeper.search.base import Searcher
 from sweeper.space.configurations import Configurations
@@ -153,6 +154,13 @@ class FakeSweep:
     apart: bool = False
     together: bool = False
     searcher: Callable[[], Searcher] | None = None
+    width: int | None = None
+
+    def order(self, rungs: RungState) -> VirtualOrder | None:
+        """Return the order of judgements before the first record; `None` for the order of arrival."""
+        if self.width is None:
+            return None
+        return VirtualOrder(rungs, self.width, lambda index: self.replicates, self.searcher is not None)
 
     def worker(self, assignment: list[int], rng: np.random.Generator) -> Worker:
         """Start a process on an assignment."""
@@ -167,9 +175,12 @@ class FakeSweep:
         settings = replace(settings, **(changes or {}))
         state, rungs = SweepState(self.configurations), self.schedule.begin()
         searcher = self.searcher() if self.searcher is not None else None
+        order = self.order(rungs)
         for record in self.records():
             state.apply(record)
             rungs.apply(record)
+            if order is not None:
+                order.apply(record)
             if searcher is not None:
                 searcher.apply(record)
         drawn = self.schedule.configurations if isinstance(self.schedule, Stratified) else None
@@ -183,6 +194,7 @@ class FakeSweep:
             keeper=SharedFolder(self.paths),
             state=state,
             rungs=rungs,
+            order=order,
             sinks=[sink or KillingSink(None)],
             slots=self.slots,
             **options,

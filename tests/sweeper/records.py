@@ -18,6 +18,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "added": {"round": 1, "seeds": []},
     "started": {"configuration": 0, "attempt": 1},
     "replicate": {**_PLACE, "replicate": 0, "pauses": False, **_REPORT},
+    "arrived": {**_PLACE, **_REPORT},
     "report": {**_PLACE, "status": "running", "decision": None, **_REPORT},
     "judged": {**_PLACE, "status": "waiting", "decision": {}},
     "failed": {**_PLACE, "failure": {"kind": "crash"}, "final": False},

@@ -394,6 +394,7 @@ def manifest(name: str, seed: int) -> dict[str, Any]:
         "command": ["sweeper", "run", f"search_spaces/{name}.yaml"],
         "seed": seed,
         "dataset": {"name": "digits", "train": 1077, "val": 360, "test": 360, "split_hash": "ab" * 32},
+        "quantities": {"config_loss_weight": {"hessian_trace": "tau"}},
         "versions": {"torch": "2.13.0", "ray": "2.60.0", "mlflow": "3.17.2", "python": "3.11.9"},
         "git": {"commit": "0123456789abcdef0123456789abcdef01234567", "changed": False},
         "hardware": {"processor": "Example CPU", "cores": 2, "memory_gib": 8.0, "gpus": [], "system": "Linux"},

@@ -6,15 +6,17 @@ same probes. An exact trace is split by layer, because each layer has its own in
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from trainables.curvature.hessian import HessianOperator, Surface, flatten, hessian_vector_product, split_like
-from trainables.curvature.lanczos import Product, lanczos
+from trainables.curvature.lanczos import Lanczos, Product, lanczos
 from trainables.curvature.statistics.base import CurvatureSettings, Measurement
-from trainables.curvature.trace import TraceEstimate, hutchinson
+from trainables.curvature.trace import Products, TraceEstimate, estimate, probed_terms
 
 
 class Blocks:
@@ -44,6 +46,22 @@ class Blocks:
         for owner, piece in zip(self._owners, pieces, strict=True):
             totals[:, owner] += piece.double().sum(1)
         return totals
+
+    def hutchinson(self, products: Products, known: Lanczos, probes: int, generator: torch.Generator) -> TraceEstimate:
+        """Estimate Tr(H) as `trace.hutchinson` does, with one part per block from the same probes.
+
+        Tr(P_b H) = Tr(P_b HQᵀQ) + E[wᵀP_b Hw] for the projection P_b on block b, since E[wwᵀ] = I − QᵀQ.
+        """
+        values, drawn = list[float](), list[Tensor]()
+        for terms in probed_terms(products, known.basis, probes, generator):
+            values += terms.sum(1).tolist()
+            drawn.append(self.sums(terms))
+        whole, parts = estimate(known, values), self.sums(known.basis * known.images).sum(0)
+        if not drawn:
+            return replace(whole, parts=tuple(parts.tolist()), part_errors=(0.0,) * len(parts))
+        rest = torch.cat(drawn)
+        errors = rest.std(0) / math.sqrt(len(rest))
+        return replace(whole, parts=tuple((parts + rest.mean(0)).tolist()), part_errors=tuple(errors.tolist()))
 
     def part(self, vector: Tensor, block: str) -> Tensor:
         """Return the entries of `vector` [P] that belong to `block`."""
@@ -120,8 +138,8 @@ def traces_by_block(measured: Measurement, blocks: Blocks, settings: CurvatureSe
         return trace
     if trace.probes == 0 and trace.standard_error == 0 and operator.surface.affine:
         return TraceEstimate(trace.value, 0.0, 0, blocks.exact_traces(operator), (0.0,) * len(blocks.members))
-    generator, ends, probes = torch.Generator().manual_seed(seed), measured.ends, settings.trace_probes
-    return hutchinson(operator.products_of, ends.basis, ends.trace, probes, generator, ends.images, blocks.sums)
+    generator = torch.Generator().manual_seed(seed)
+    return blocks.hutchinson(operator.products_of, measured.ends, settings.trace_probes, generator)
 
 
 def block_names(layers: Mapping[str, int]) -> dict[str, str]:

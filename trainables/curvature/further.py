@@ -144,7 +144,7 @@ def gauss_newton_split(
     residual = ends_of(lambda vector: operator.product(vector) - curved.product(vector))
     if operator.surface.affine:
         return GaussNewton(ends, whole, residual, TraceEstimate(0.0, 0.0, 0))
-    trace = hutchinson(curved.products_of, ends.basis, ends.trace, probes, generator)
+    trace = hutchinson(curved.products_of, ends, probes, generator)
     error = math.hypot(trace.standard_error, whole.standard_error)
     rest = TraceEstimate(whole.value - trace.value, error, min(trace.probes, whole.probes))
     return GaussNewton(ends, trace, residual, rest)

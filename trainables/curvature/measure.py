@@ -270,8 +270,8 @@ def _trace(
     exact = per_sample_trace(operator, generator)
     if exact is not None:
         return exact
-    more = () if blocks is None else (ends.images, blocks.sums)
-    return hutchinson(operator.products_of, ends.basis, ends.trace, settings.trace_probes, generator, *more)
+    probe = hutchinson if blocks is None else blocks.hutchinson
+    return probe(operator.products_of, ends, settings.trace_probes, generator)
 
 
 #: Rows of a density table.

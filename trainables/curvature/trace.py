@@ -9,17 +9,16 @@ A probe in parameter space is instead shared by all samples.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from trainables.curvature.hessian import HessianOperator
-from trainables.curvature.lanczos import project_out
+from trainables.curvature.lanczos import Lanczos, project_out
 
 Products = Callable[[Tensor], Tensor]  # rows [m, P] → images [m, P]
-Sums = Callable[[Tensor], Tensor]  # rows [m, P] → sums over blocks of parameters [m, B]
 
 _PROBES_PER_PASS = 4  # probes share a graph that must be rebuilt, and each takes the memory of all parameters
 
@@ -67,59 +66,46 @@ def rademacher(count: int, basis: Tensor, generator: torch.Generator) -> Tensor:
     return random_signs((count, basis.shape[1]), basis, generator)
 
 
-def hutchinson(
-    products: Products,
-    basis: Tensor,
-    known: float,
-    probes: int,
-    generator: torch.Generator,
-    images: Tensor | None = None,
-    sums: Sums | None = None,
-) -> TraceEstimate:
-    """Estimate a trace by Hutchinson's method on the complement of a subspace whose trace is known.
+def hutchinson(products: Products, known: Lanczos, probes: int, generator: torch.Generator) -> TraceEstimate:
+    """Estimate Tr(H) by Hutchinson's method on the complement of a Krylov space, whose trace is known.
 
-    The estimate is `known` plus the mean of wᵀHw over probes w = (I − QᵀQ)z with random signs z (Hutchinson 1990). The
-    standard error covers the probed part only; the deflated part is exact.
+    For random signs z, E[zzᵀ] = I. So w = (I − QᵀQ)z, with orthonormal rows Q that span the Krylov space, has
+    E[wwᵀ] = I − QᵀQ, and Tr(H) = Tr(QHQᵀ) + E[wᵀHw] (Hutchinson 1990). The first term is exact. The standard error is
+    that of the mean of wᵀHw.
 
     Args:
         products: products with H for rows [m, P].
-        basis: orthonormal rows Q [k, P].
-        known: trace of H on the rows of `basis`.
+        known: Lanczos run of H.
         probes: number of probes, at least two, as a standard error needs.
         generator: source of the signs.
-        images: products of H with the rows of `basis` [k, P], needed with `sums`.
-        sums: sums of rows over blocks; if given, also estimate each block's trace from the same probes,
-            Tr(P_b H) = Tr(P_b HQQᵀ) + E[wᵀP_b Hw], since E[wwᵀ] = I − QQᵀ.
 
     Example:
-        >>> matrix, basis = torch.diag(torch.tensor([3.0, 2.0, 1.0])), torch.tensor([[1.0, 0.0, 0.0]])
+        >>> from trainables.curvature.lanczos import lanczos
+        >>> matrix, start = torch.diag(torch.tensor([3.0, 2.0, 1.0])), torch.tensor([1.0, 0.0, 0.0])
         >>> generator = torch.Generator().manual_seed(0)
-        >>> hutchinson(lambda rows: rows @ matrix, basis, 3.0, 4, generator)
+        >>> known = lanczos(lambda v: matrix @ v, start, steps=1, tolerance=0.0, generator=generator)
+        >>> hutchinson(lambda rows: rows @ matrix, known, 4, generator)
         TraceEstimate(value=6.0, standard_error=0.0, probes=4, parts=(), part_errors=())
     """
-    settled = sums(basis * images).sum(0) if sums is not None and images is not None else None
-    if len(basis) >= basis.shape[1]:
-        return TraceEstimate(known, 0.0, 0, *_parts(settled, []))
-    values: list[float] = []
-    by_block: list[Tensor] = []
-    while len(values) < probes:
-        drawn = rademacher(min(probes - len(values), _PROBES_PER_PASS), basis, generator)
-        signs = project_out(drawn, basis)
-        terms = signs * products(signs)
-        values += terms.sum(1).tolist()
-        by_block += [] if sums is None else [sums(terms)]
-    mean, error = mean_and_error(values)
-    return TraceEstimate(known + mean, error, len(values), *_parts(settled, by_block))
+    rows = probed_terms(products, known.basis, probes, generator)
+    return estimate(known, [value for terms in rows for value in terms.sum(1).tolist()])
 
 
-def _parts(settled: Tensor | None, drawn: list[Tensor]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the blocks' traces and standard errors from the part on the basis [B] and the probed values [m, B]."""
-    if settled is None:
-        return (), ()
-    if not drawn:
-        return tuple(settled.tolist()), (0.0,) * len(settled)
-    rest = torch.cat(drawn)
-    return tuple((settled + rest.mean(0)).tolist()), tuple((rest.std(0) / math.sqrt(len(rest))).tolist())
+def probed_terms(products: Products, basis: Tensor, probes: int, generator: torch.Generator) -> Iterator[Tensor]:
+    """Yield w ⊙ Hw as rows [m, P], each with the sum wᵀHw, for probes w in the complement of `basis` [k, P].
+
+    There are none if the basis spans the whole space.
+    """
+    count = probes if len(basis) < basis.shape[1] else 0
+    for start in range(0, count, _PROBES_PER_PASS):
+        probe = project_out(rademacher(min(count - start, _PROBES_PER_PASS), basis, generator), basis)
+        yield probe * products(probe)
+
+
+def estimate(known: Lanczos, probed: list[float]) -> TraceEstimate:
+    """Return the trace from its exact part on a Krylov space and the values of wᵀHw."""
+    mean, error = mean_and_error(probed) if probed else (0.0, 0.0)
+    return TraceEstimate(known.trace + mean, error, len(probed))
 
 
 def mean_and_error(values: list[float]) -> tuple[float, float]:

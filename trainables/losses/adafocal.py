@@ -55,7 +55,7 @@ class AdaFocal(SignedFocal):
     """
 
     stateful = True
-    takes_lanes = False  # γ is looked up in the bins of one network
+    lanes = "mapped"  # γ is looked up in the bins of one network
 
     gamma: Annotated[Number, f"[{SWITCH}, {HIGHEST}]"] = 1.0
     rate: Annotated[Number, "[0, inf)"] = 1.0

@@ -25,6 +25,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar, Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor, nn
@@ -160,6 +161,7 @@ def confidence_score(name: str, logits: Tensor) -> Tensor:
 
 
 State = dict[str, Tensor | float | int]
+Lanes: TypeAlias = Literal["mapped", "stacked", "none"]
 
 
 class Loss:
@@ -174,7 +176,8 @@ class Loss:
         batch_coupled: whether the value is not a mean of independent per-sample terms.
         needs_model: whether the loss takes (model, inputs, targets) instead of (logits, targets).
         stateful: whether this instance keeps state between batches or epochs (`state_dict` is not empty).
-        takes_lanes: whether `values` takes logits [L, N, K] and targets [L, N], with hyperparameters [L, 1].
+        lanes: how it is computed for several replicates side by side: `mapped` by `torch.func.vmap`; `stacked`, if
+            `values` takes logits [L, N, K] and targets [L, N] with hyperparameters [L, 1]; `none` if it cannot.
         takes_soft_targets: whether the loss at soft targets v is Σ_k v_k·loss(k), up to a constant.
 
     Example:
@@ -190,7 +193,13 @@ class Loss:
     batch_coupled: bool = False
     needs_model: bool = False
     stateful: bool = False
-    takes_lanes: bool = False
+    lanes: ClassVar[Lanes] = "mapped"
+
+    def __init_subclass__(cls, **options: object) -> None:
+        """Refuse an unknown value of `lanes`, which would be computed as `mapped`."""
+        super().__init_subclass__(**options)
+        if cls.lanes not in get_args(Lanes):
+            raise TypeError(f"{cls.__name__}.lanes = {cls.lanes!r} must be one of {', '.join(get_args(Lanes))}")
 
     @property
     def takes_soft_targets(self) -> bool:
@@ -410,13 +419,14 @@ class LossComponent(Component):
     """The registry's entry of a loss.
 
     Attributes:
-        lanes: reason why it cannot be trained as lanes (replicates side by side); empty if it can.
         constant_gamma: function from hyperparameters of the loss to γ. The focal map Ψ^γ with this γ turns the loss's
             risk minimiser back into the posterior. `None` if there is no such γ, e.g. if it changes by sample or epoch.
+        cross_entropy_at_zero: hyperparameters that, all at 0, make the loss cross-entropy. A line of values of one of
+            them contains 0.
     """
 
-    lanes: str = ""
     constant_gamma: Callable[[Options], float | None] | None = None
+    cross_entropy_at_zero: tuple[str, ...] = ()
 
 
 def _loss(target: object, path: str, name: str) -> LossComponent:

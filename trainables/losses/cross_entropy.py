@@ -35,7 +35,8 @@ class CrossEntropy(Loss):
         return functional.cross_entropy(logits, targets, reduction="none")
 
 
-@LOSSES.add("label_smoothing", constant_gamma=lambda given: 0.0)  # smoothed focal loss at γ = 0 (posterior §6.1, LS)
+# The smoothed focal loss at γ = 0 (posterior §6.1, LS).
+@LOSSES.add("label_smoothing", constant_gamma=lambda given: 0.0, cross_entropy_at_zero=("alpha",))
 @dataclass(eq=False)
 class LabelSmoothing(Loss):
     """Cross-entropy against softened targets.
@@ -57,7 +58,7 @@ class LabelSmoothing(Loss):
         tensor([0.3486])
     """
 
-    takes_lanes = True
+    lanes = "stacked"
 
     alpha: Annotated[Number, "[0, 1)"] = 0.05
     form: Literal["others", "uniform"] = "others"
@@ -171,7 +172,7 @@ def distances(logits: Tensor) -> Tensor:
     return logits.max(-1, keepdim=True).values - logits
 
 
-@LOSSES.add("margin_smoothing")
+@LOSSES.add("margin_smoothing", cross_entropy_at_zero=("weight",))
 @dataclass(eq=False)
 class MarginSmoothing(Loss):
     """Cross-entropy plus a penalty on logits that trail the largest by more than a margin (MbLS).

@@ -13,7 +13,7 @@ from trainables.losses.base import LOSSES, Number, true_class
 from trainables.losses.focal import FocalTypeLoss
 
 
-@LOSSES.add("dual_focal")
+@LOSSES.add("dual_focal", cross_entropy_at_zero=("gamma", "smoothing"))
 @dataclass(eq=False)
 class DualFocal(FocalTypeLoss):
     """Cross-entropy weighted by (1 − p_y + p_j)^γ with p_j of a rival class.

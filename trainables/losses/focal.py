@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from trainables.losses.base import (
     LOSSES,
+    Lanes,
     Loss,
     Number,
     State,
@@ -46,7 +47,7 @@ class FocalTypeLoss(Loss):
     Subclasses define `gamma`; they can override the weight (`log_modulation`) and choose γ per sample (`gammas`).
     """
 
-    takes_lanes = True
+    lanes: ClassVar[Lanes] = "stacked"
 
     gamma: Number = field(init=False)
     smoothing: Smoothing = field(default=0.0, kw_only=True)
@@ -81,7 +82,9 @@ class FocalTypeLoss(Loss):
         return -(soft * weight * log_p).sum(-1)
 
 
-@LOSSES.add("focal", constant_gamma=lambda given: number_in(given, "gamma", None))
+@LOSSES.add(
+    "focal", constant_gamma=lambda given: number_in(given, "gamma", None), cross_entropy_at_zero=("gamma", "smoothing")
+)
 @dataclass(eq=False)
 class Focal(FocalTypeLoss):
     """Cross-entropy weighted by (1 − p_y)^γ.
@@ -175,7 +178,7 @@ class FocalScheduled(FocalByEpoch):
         self.gamma = SCHEDULES[self.variant][sum(epoch / max_epochs >= switch for switch in switches)]
 
 
-@LOSSES.add("two_stage")
+@LOSSES.add("two_stage", cross_entropy_at_zero=("gamma", "smoothing"))
 @dataclass(eq=False)
 class TwoStage(FocalByEpoch):
     """Focal loss in the first part of the run, then cross-entropy: does focal loss help as a warm-up?
@@ -338,7 +341,7 @@ def check_gradient(values: Mapping[str, object]) -> str | None:
     return f"gamma = {gamma:g} is outside [0, 3.5911]: {REVERSES}"
 
 
-@LOSSES.add("inverse_focal", check=check_gradient)
+@LOSSES.add("inverse_focal", check=check_gradient, cross_entropy_at_zero=("gamma", "smoothing"))
 @dataclass(eq=False)
 class InverseFocal(FocalTypeLoss):
     """Cross-entropy weighted by (1 + p_y)^γ.

@@ -254,7 +254,7 @@ def base_hyperparameters(values: Mapping[str, Value]) -> dict[str, Value]:
 )
 def build(
     base: Annotated[str, Hyperparameter(names="loss")] = "cross_entropy",
-    weight: Annotated[Number, "[0, inf)"] = 1e-2,
+    weight: Annotated[Number, "[0, inf)", Hyperparameter(quantity="tau")] = 1e-2,
     probes: Annotated[int, "[1, inf)"] = 1,
     seed: Annotated[int, "[0, inf)"] = 0,
     **of_base: HyperparameterValue | Tensor,

@@ -21,7 +21,7 @@ from trainables.losses.focal import Focal
 KERNEL_WIDTH = 0.4  # width of the Laplacian kernel (Kumar et al. 2018)
 
 
-@LOSSES.add("mmce", apart=["right"])
+@LOSSES.add("mmce", apart=["right"], cross_entropy_at_zero=("weight",))
 @dataclass(eq=False)
 class MaximumMeanCalibrationError(Loss):
     """Cross-entropy plus a kernel penalty on calibration error; quadratic in the batch size.
@@ -101,7 +101,7 @@ BANDWIDTHS = torch.cat(
 )
 
 
-@LOSSES.add("kde_xe")
+@LOSSES.add("kde_xe", cross_entropy_at_zero=("weight",))
 @dataclass(eq=False)
 class KernelCalibrationError(Loss):
     """Cross-entropy plus a kernel estimate of calibration error; quadratic in the batch size.
@@ -207,7 +207,7 @@ def select_bandwidth(f: Tensor) -> Tensor:
     return candidates.gather(0, torch.stack(likelihoods).argmax().reshape(1)).squeeze(0)
 
 
-@LOSSES.add("mdca")
+@LOSSES.add("mdca", cross_entropy_at_zero=("weight", "gamma"))
 @dataclass(eq=False)
 class MultiClassDifference(Loss):
     """Focal loss or cross-entropy, plus the mean gap over classes of confidence and frequency in the batch.

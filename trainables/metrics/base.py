@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -193,6 +193,32 @@ def _label_faults(labels: Integers, classes: int) -> list[str]:
     ]
 
 
+def columns_of(labels: ArrayLike, columns: int) -> tuple[NDArray[Any], Integers]:
+    """Return the labels of K columns of outputs, and each sample's column [N].
+
+    Columns are in the order of the sorted labels. Integer labels in [0, K) name their column, so some may not occur.
+
+    Raises:
+        UnusablePredictions: there are not as many classes as columns.
+
+    Example:
+        >>> columns_of(["dog", "cat", "dog"], 2)[1].tolist(), columns_of([2, 0, 2], 3)[1].tolist()
+        ([1, 0, 1], [2, 0, 2])
+    """
+    given = np.asarray(labels)
+    occurring, targets = np.unique(given, return_inverse=True)
+    if len(occurring) == columns:
+        return occurring, targets.astype(np.int64)
+    whole = given.dtype.kind in "iuf" and (occurring == np.floor(occurring)).all()
+    if whole and len(occurring) and occurring[0] >= 0 and occurring[-1] < columns:
+        return np.arange(columns, dtype=given.dtype), given.astype(np.int64)
+    shown = ", ".join(map(str, occurring[:5])) + (", …" if len(occurring) > 5 else "")
+    raise UnusablePredictions(
+        f"{columns} columns, but {len(occurring)} classes occur ({shown}): give one column a class, in the order of "
+        f"the sorted labels; or label the columns by integers 0 … {columns - 1}, if some have no sample"
+    )
+
+
 def top_confidence(probabilities: Floats, targets: Integers) -> tuple[Floats, Floats]:
     """Return the largest probability of each sample, and 1 if its class (the first of tied ones) is right, else 0.
 
@@ -234,7 +260,7 @@ class Metric(Component):
     """
 
     label: str = ""
-    mode: Literal["min", "max"] | None = "min"
+    mode: Literal["min", "max"] | None = field(kw_only=True)  # no default: forgotten, it would reverse a ranking
     range: tuple[float, float] = (0.0, math.inf)
     unit: str = ""
     always: bool = False

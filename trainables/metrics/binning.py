@@ -240,7 +240,7 @@ def group_sums(values: Floats, bins: int) -> Floats:
     return np.asarray(np.add.reduceat(values, equal_mass_starts(values.shape[-1], bins), axis=-1))
 
 
-@METRICS.add("calibration_error", range=(0, 1))
+@METRICS.add("calibration_error", mode="min", range=(0, 1))
 def binned_error(
     probabilities: Floats,
     targets: Integers,

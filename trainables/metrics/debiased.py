@@ -82,7 +82,7 @@ def ece_excess(
     return float(error @ low) / len(confidence), float(error @ high) / len(confidence)
 
 
-@METRICS.add("debiased_l2", label="debiased L2 error", range=(0, 1))
+@METRICS.add("debiased_l2", label="debiased L2 error", mode="min", range=(0, 1))
 def debiased_l2(probabilities: Floats, targets: Integers, bins: Bins = 15, scheme: Scheme = "equal_mass") -> float:
     """Root of the binned squared error minus label noise.
 
@@ -101,7 +101,7 @@ def debiased_l2(probabilities: Floats, targets: Integers, bins: Bins = 15, schem
     return float(np.sqrt(max(0.0, debiased_squared_error(*top_confidence(probabilities, targets), bins, scheme))))
 
 
-@METRICS.add("cw_debiased_l2", label="class-wise debiased L2 error", range=(0, 1))
+@METRICS.add("cw_debiased_l2", label="class-wise debiased L2 error", mode="min", range=(0, 1))
 def classwise_debiased_l2(
     probabilities: Floats, targets: Integers, bins: Bins = 15, scheme: Scheme = "equal_mass"
 ) -> float:
@@ -259,7 +259,7 @@ def _ascending(probabilities: Floats, targets: Integers) -> tuple[Floats, Floats
     return confidence[order], correct[order]
 
 
-@METRICS.add("cutoff_error", label="cutoff error", range=(0, 1))
+@METRICS.add("cutoff_error", label="cutoff error", mode="min", range=(0, 1))
 def cutoff_error(probabilities: Floats, targets: Integers) -> float:
     """Largest gap between hits and confidence over any interval of confidences, as a share of all samples.
 

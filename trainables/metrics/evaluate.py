@@ -214,7 +214,11 @@ def reliability_bins(
     """
     values: Floats = np.asarray(probabilities, dtype=np.float64)
     require_probabilities(values, targets, bins)
-    confidence, correct = top_confidence(values, np.asarray(targets))
+    return bins_of(*top_confidence(values, np.asarray(targets)), bins)
+
+
+def bins_of(confidence: Floats, correct: Floats, bins: int) -> list[dict[str, float | int | None]]:
+    """Return the rows of `reliability_bins` for any probability [N] of an event, and whether it happened [N]."""
     index = equal_width_bin(confidence, bins)
     counts = np.bincount(index, minlength=bins)
     confidences = sums_by_bin(index, confidence, bins)

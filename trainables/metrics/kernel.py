@@ -38,7 +38,7 @@ BLOCK_ROWS = 512
 MEDIAN_OF = 1000
 
 
-@METRICS.add("skce", label="SKCE", range=(-math.inf, math.inf))
+@METRICS.add("skce", label="SKCE", mode="min", range=(-math.inf, math.inf))
 def squared_kernel_calibration_error(probabilities: Floats, targets: Integers) -> float:
     """Squared kernel calibration error of all probabilities, unbiased: can be below 0.
 
@@ -179,7 +179,7 @@ def smooth_calibration_error(confidence: Floats, outcome: Floats) -> float:
     return float(brentq(excess, 0.0, 2.0, xtol=1e-9)) if excess(0.0) > 1e-12 else 0.0
 
 
-@METRICS.add("smooth_ece", label="smooth ECE", range=(0, 1))
+@METRICS.add("smooth_ece", label="smooth ECE", mode="min", range=(0, 1))
 def smooth_ece(probabilities: Floats, targets: Integers) -> float:
     """Calibration error without bins, of the top confidence.
 
@@ -194,7 +194,7 @@ def smooth_ece(probabilities: Floats, targets: Integers) -> float:
     return smooth_calibration_error(*top_confidence(probabilities, targets))
 
 
-@METRICS.add("cw_smooth_ece", label="class-wise smooth ECE", range=(0, 1))
+@METRICS.add("cw_smooth_ece", label="class-wise smooth ECE", mode="min", range=(0, 1))
 def classwise_smooth_ece(probabilities: Floats, targets: Integers) -> float:
     """Smooth ECE of each class, averaged.
 

@@ -58,6 +58,6 @@ _COLUMNS = {
 POSTERIOR_COLUMNS = tuple(_COLUMNS)
 
 for _name, (_summary, _high) in _COLUMNS.items():
-    METRICS.add(_name, _summary, "posterior §5.2", range=(0, _high), always=True, needs="true posterior")(
+    METRICS.add(_name, _summary, "posterior §5.2", mode="min", range=(0, _high), always=True, needs="true posterior")(
         lambda probabilities, targets: math.nan
     )

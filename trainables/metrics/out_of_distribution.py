@@ -136,7 +136,7 @@ def optimal_area_under_risk_coverage(errors: int, samples: int) -> float:
     return float(((coverage - (samples - errors)) / coverage).sum() / samples)
 
 
-@METRICS.add("risk_at_coverage", range=(0, 1))
+@METRICS.add("risk_at_coverage", mode="min", range=(0, 1))
 def risk_at_coverage(probabilities: Floats, targets: Integers, coverage: Annotated[float, "(0, 1]"] = 0.8) -> float:
     """Error rate among the most confident share of samples.
 
@@ -204,7 +204,7 @@ def area_under_roc(score: Floats, positive: Booleans) -> float:
     return float((rank.sum() - positives * (positives + 1) / 2) / (positives * negatives))
 
 
-@METRICS.add("augrc", label="AUGRC", range=(0, 1))
+@METRICS.add("augrc", label="AUGRC", mode="min", range=(0, 1))
 def area_under_generalised_risk_coverage(probabilities: Floats, targets: Integers) -> float:
     """Share of samples both accepted and wrong, averaged over coverages.
 

@@ -45,6 +45,7 @@ for _name in REFINEMENT_COLUMNS:
         _PARTS[_part][0],
         "Berta, Holzmüller, Jordan & Bach 2025, arXiv:2501.19195",
         label=f"{_part} {_LOSSES[_score]}",
+        mode="min",
         range=(_PARTS[_part][1], math.inf),
         always=True,
         headline=_name == "refinement_nll",

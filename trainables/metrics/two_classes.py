@@ -52,7 +52,7 @@ def judged(probabilities: Floats, targets: Integers) -> tuple[Floats, Floats]:
     return top_confidence(probabilities, targets)
 
 
-@METRICS.add("ece_positive", label="ECE of class 1", range=(0, 1))
+@METRICS.add("ece_positive", label="ECE of class 1", mode="min", range=(0, 1))
 def ece_positive(probabilities: Floats, targets: Integers, bins: Annotated[int, "[1, 1000]"] = 15) -> float:
     """Expected calibration error of the probability of class 1 against y = 1, for two classes.
 
@@ -155,7 +155,7 @@ def _cumulative_gaps(probabilities: Floats, targets: Integers) -> Floats:
     return np.concatenate([[0.0], steps.cumsum() / len(p)])
 
 
-@METRICS.add("ks_error", label="KS calibration error", range=(0, 1))
+@METRICS.add("ks_error", label="KS calibration error", mode="min", range=(0, 1))
 def ks_error(probabilities: Floats, targets: Integers) -> float:
     """Kolmogorov–Smirnov calibration error: the largest gap of cumulative outcomes and probabilities; no bins.
 
@@ -169,7 +169,7 @@ def ks_error(probabilities: Floats, targets: Integers) -> float:
     return float(np.abs(_cumulative_gaps(probabilities, targets)).max())
 
 
-@METRICS.add("kuiper_error", label="Kuiper calibration error", range=(0, 1))
+@METRICS.add("kuiper_error", label="Kuiper calibration error", mode="min", range=(0, 1))
 def kuiper_error(probabilities: Floats, targets: Integers) -> float:
     """Kuiper calibration error: the largest minus the smallest cumulative gap of outcomes and probabilities; no bins.
 

@@ -60,7 +60,7 @@ def _mean_gain(probabilities: Floats, targets: Integers, sides: slice) -> float:
     return float(sum(side.mean() for side in confidence_gains(probabilities, targets)[sides]))
 
 
-@METRICS.add("variational_error", label="variational error", range=(-1, 1))
+@METRICS.add("variational_error", label="variational error", mode="min", range=(-1, 1))
 def variational_error(probabilities: Floats, targets: Integers) -> float:
     """Lower bound of the top confidence's L1 calibration error, without bins: over- and underconfidence.
 
@@ -77,7 +77,7 @@ def variational_error(probabilities: Floats, targets: Integers) -> float:
     return _mean_gain(probabilities, targets, slice(2))
 
 
-@METRICS.add("overconfidence", range=(-1, 1))
+@METRICS.add("overconfidence", mode="min", range=(-1, 1))
 def overconfidence(probabilities: Floats, targets: Integers) -> float:
     """The part of variational_error from confidences that are too high.
 
@@ -92,7 +92,7 @@ def overconfidence(probabilities: Floats, targets: Integers) -> float:
     return _mean_gain(probabilities, targets, slice(1))
 
 
-@METRICS.add("underconfidence", range=(-1, 1))
+@METRICS.add("underconfidence", mode="min", range=(-1, 1))
 def underconfidence(probabilities: Floats, targets: Integers) -> float:
     """The part of variational_error from confidences that are too low.
 
@@ -107,7 +107,7 @@ def underconfidence(probabilities: Floats, targets: Integers) -> float:
     return _mean_gain(probabilities, targets, slice(1, 2))
 
 
-@METRICS.add("variational_lp", label="variational Lp error", range=(-2, 2))
+@METRICS.add("variational_lp", label="variational Lp error", mode="min", range=(-2, 2))
 def variational_lp(probabilities: Floats, targets: Integers, norm: Annotated[float, "[1, inf)"] = 2.0) -> float:
     """Lower bound of the Lp calibration error of all classes at once: the part that temperature scaling reveals.
 

@@ -277,6 +277,9 @@ def fit(name: str, logits: ArrayLike, targets: ArrayLike, **options: Hyperparame
     method = POSTHOC.checked(name, options)
     with failures_as_unavailable(POSTHOC.installed().get(name, name) if POSTHOC.is_own(name) else Calibrator.path):
         calibrator: Calibrator = method.build(logits, targets, **options)
+    undeclared = [] if POSTHOC.is_own(name) else [key for key in calibrator.parameters if key not in method.columns]
+    if undeclared:  # tables have no columns for them
+        raise TypeError(f"{name} fits {', '.join(undeclared)}, which its columns do not declare")
     lost = [f"{key} = {value}" for key, value in calibrator.parameters.items() if not math.isfinite(value)]
     if lost:
         raise PosthocUnavailable(

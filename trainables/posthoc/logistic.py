@@ -85,19 +85,20 @@ def log_probabilities(odds: Floats) -> Floats:
 
 def natural_spline(odds: Floats, outcome: Booleans) -> Features:
     """Return the cardinal natural cubic splines with knots at quantiles of log-odds [N]; linear beyond the knots."""
-    from scipy.interpolate import CubicSpline
-
     # Class and rest weigh the same: of many classes, quantiles of all samples would say nothing about the class itself.
     sides = [np.quantile(side, np.linspace(0, 1, 101)) for side in (odds[outcome], odds[~outcome]) if len(side)]
     knots = np.quantile(np.concatenate(sides), QUANTILES)
     knots = knots[np.diff(knots, prepend=-np.inf) > CLOSE * np.ptp(knots)]
     if len(knots) == 1:
         return linear
-    return partial(_extrapolated, CubicSpline(knots, np.eye(len(knots)), bc_type="natural"))
+    return partial(natural_cubics, knots=knots)
 
 
-def _extrapolated(spline: Callable[..., Floats], odds: Floats) -> Floats:
-    knots = spline.x  # type: ignore[attr-defined]  # scipy has no types
+def natural_cubics(odds: Floats, knots: Floats) -> Floats:
+    """Return the cardinal natural cubic splines with these knots [F] at log-odds [N], as [N, F]."""
+    from scipy.interpolate import CubicSpline
+
+    spline = CubicSpline(knots, np.eye(len(knots)), bc_type="natural")
     inside = np.clip(odds, knots[0], knots[-1])
     return np.asarray(spline(inside) + (odds - inside)[:, None] * spline(inside, 1))
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, Literal, SupportsFloat, TypeVar, Union
 
-from trainables.registry.names import did_you_mean
+from trainables.registry.names import QUANTITIES, did_you_mean
 
 #: A hyperparameter's value in a search space; `None` lets the component decide.
 HyperparameterValue = float | int | str | bool | None | Sequence[float]
@@ -71,6 +71,7 @@ class Hyperparameter:
         default: value if a search space gives none. By default, a `Component` takes this value from the signature of
             `build`; `None` means the component decides.
         minimum, maximum: valid range, ends included unless `open_minimum` / `open_maximum`.
+        quantity: key of `QUANTITIES` that it is, if its name is another one.
         range: the valid range as one text, e.g. `(0, 1]` or `[0, inf)`, instead of those four attributes.
         choices: valid values of a `text`, or of the members of `texts`; empty means any.
         reason: one sentence with the reason for the limits of the range.
@@ -98,9 +99,12 @@ class Hyperparameter:
     required: bool = False
     names: str = ""
     range: str = ""
+    quantity: str = ""
 
     def __post_init__(self) -> None:
-        """Derive the ends of the valid range from the text `range`."""
+        """Derive the ends of the valid range from the text `range`. Raises ValueError for an unknown quantity."""
+        if self.quantity and self.quantity not in QUANTITIES:
+            raise ValueError(f"quantity = {self.quantity!r} is unknown{did_you_mean(self.quantity, (*QUANTITIES,))}")
         if self.range:
             number = int if self.kind == "integer" else float
             low, high = (None if math.isinf(float(end)) else number(end) for end in self.range[1:-1].split(","))

@@ -5,6 +5,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+#: Quantities of the literature → symbol. A hyperparameter is one of them if its name is, or if it declares so; figures,
+#: tables and labels read them from there, whatever a component calls its hyperparameter.
+QUANTITIES = {"gamma": "γ", "coverage": "coverage", "nu": "ν", "alpha": "α", "tau": "τ"}
+
 #: Similarity from which a name is suggested (`difflib.SequenceMatcher.ratio`, 0 to 1): `gama` and `gamma` have .89.
 CUTOFF = 0.5
 

@@ -8,8 +8,6 @@ columns stay empty and a text column holds the reason. The trial continues.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,7 +35,7 @@ from trainables.posthoc import Calibrator, fit
 from trainables.posthoc.base import cross_fitted
 from trainables.posthoc.confidence_regions import region_columns
 from trainables.posthoc.focal_map import with_training_gamma
-from trainables.registry import FITTED_ON as SPLIT_KEY, LABEL, Options, entry_label, set_within
+from trainables.registry import FITTED_ON as SPLIT_KEY, LABEL, Options, entry_label
 from trainables.registry.names import CROSS_FITTED
 from trainables.training.fine_tuning import layer_numbers
 from trainables.training.prediction import Predicting, TrajectorySettings, logits_and_norms, on_host, shifted_data
@@ -189,7 +187,7 @@ def metrics_of_networks(
 
 @dataclass(frozen=True)
 class Shared:
-    """What was measured of a network together with others, and need not be measured again.
+    """Measurements of a network that were made together with other networks', so `evaluate` does not repeat them.
 
     Attributes:
         curvature: result of `measure_lanes`; `None` if there is none.
@@ -200,14 +198,6 @@ class Shared:
     curvature: Curvature | None = None
     predicted: Predictions | None = None
     metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-
-
-_shared: ContextVar[Mapping[int, Shared] | None] = ContextVar("shared", default=None)
-
-
-def measured_before(shared: Mapping[int, Shared]) -> AbstractContextManager[None]:
-    """Within this context, evaluations use what is in `shared` for networks with these ids."""
-    return set_within(_shared, shared)
 
 
 #: Stage of the last evaluation.
@@ -223,6 +213,7 @@ def evaluate(
     stage: str,
     seed: int,
     predicting: Predicting = logits_and_norms,
+    shared: Shared | None = None,
 ) -> Evaluation:
     """Measure a network on the requested splits.
 
@@ -234,6 +225,7 @@ def evaluate(
         stage: `rung` or `end`, copied into the rows. Splits in `shifts` are measured only at stage `end`.
         seed: seed for curvature probes.
         predicting: function that returns logits and norms for a network and a split.
+        shared: measurements of this network that exist already (`trainables.training.lanes.evaluation`).
 
     Example:
         >>> network = nn.Linear(2, 3)
@@ -245,7 +237,7 @@ def evaluate(
         ['val', 'test']
     """
     was_training = model.training
-    shared = (_shared.get() or {}).get(id(model), Shared())
+    shared = shared or Shared()
     (predicted,) = [shared.predicted] if shared.predicted else predictions_of([model], dataset, settings, predicting)
     logits, targets = {**predicted.logits}, {**predicted.targets}
     splits = [*logits]

@@ -24,7 +24,7 @@ from trainables.training.acceleration import (
     training_arithmetic,
     training_forward,
 )
-from trainables.training.evaluation import END, Evaluation, EvaluationSettings, evaluate
+from trainables.training.evaluation import END, Evaluation, EvaluationSettings, Shared, evaluate
 from trainables.training.fine_tuning import (
     KeptWeights,
     Mixing,
@@ -308,12 +308,15 @@ class Replicate:
         self._kept.keep_if_better(self.measured, self.epoch, metrics)
         return {"epoch": self.epoch, "train_loss": train_loss, **metrics, "lr": lr}
 
-    def evaluate(self, settings: EvaluationSettings, stage: str) -> Evaluation:
-        """At stage `rung`, measure the current weights; at stage `end`, the weights that the recipe keeps."""
+    def evaluate(self, settings: EvaluationSettings, stage: str, shared: Shared | None = None) -> Evaluation:
+        """At stage `rung`, measure the current weights; at stage `end`, the weights that the recipe keeps.
+
+        `shared` are measurements of these weights that exist already.
+        """
         network = self.measured
         with self.weights_of(stage):
             measured = (network, self.loss, self.dataset, settings)
-            return evaluate(*measured, stage=stage, seed=self.seed)
+            return evaluate(*measured, stage=stage, seed=self.seed, shared=shared)
 
     def weights_of(self, stage: str) -> AbstractContextManager[None]:
         """Return a context in which the measured network has the weights for an evaluation at `stage`."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from trainables.datasets.base import DataSet
-from trainables.training.evaluation import END, Evaluation
+from trainables.training.evaluation import END, Evaluation, Shared
 from trainables.training.lanes.cohort import Cohort
 from trainables.training.lanes.networks import needs_lane_functions
 from trainables.training.lanes.packing import AUTO, LANES, SEQUENTIAL, Sequential, chosen_packing, cohort_key
@@ -211,10 +211,11 @@ class Trial:
         if at_once:
             self._writer.settle()
 
-    def evaluations(self) -> dict[int, Evaluation]:
-        """Evaluate each replicate; return its evaluation by number."""
+    def evaluations(self, shared: Mapping[Replicate, Shared]) -> dict[int, Evaluation]:
+        """Evaluate each network of a cohort, given what was measured of several together; return them by number."""
         wanted, stage = self.settings.evaluation, self.stage
-        return {number: replicate.evaluate(wanted, stage) for number, replicate in self.replicates.items()}
+        numbered = zip(self.replicates, self.networks, strict=True)
+        return {number: network.evaluate(wanted, stage, shared.get(network)) for number, network in numbered}
 
     def evaluated(self, evaluations: Mapping[int, Evaluation]) -> tuple[list[Row], Callable[[], None]]:
         """Return the rows of evaluations by replicate, and a function that writes their tables."""

@@ -11,7 +11,7 @@ import errno
 import math
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,9 +24,11 @@ from trainables.curvature.hessian import no_graphs_kept
 from trainables.datasets.base import DataSet
 from trainables.files.container import usable_cores
 from trainables.files.stores.base import StoreError
+from trainables.training.evaluation import Shared
 from trainables.training.lanes.cohort import Cohort
 from trainables.training.lanes.evaluation import measured_together
 from trainables.training.lanes.packing import chosen_width, cohort_key
+from trainables.training.loop import Replicate
 from trainables.training.own_loop import LoopError
 from trainables.worker.hang_watchdog import Watchdog
 from trainables.worker.trial import Trial, replicate_of
@@ -265,12 +267,13 @@ class CohortWorker(Worker):
         curved = [slot.trial for slot in due if slot.trial.evaluates and not slot.trial.assignment.final]
         together = [(network, trial.stage) for trial in curved for network in trial.networks]
         started = time.monotonic()
-        with measured_together(together, self.settings.evaluation), ThreadPoolExecutor(WRITERS) as writers:
+        shared = measured_together(together, self.settings.evaluation)
+        with ThreadPoolExecutor(WRITERS) as writers:
             share = (time.monotonic() - started) / len(due)
             for slot in due:
                 slot.spent += share
                 try:
-                    report, write = self._made(slot, at_once, before)
+                    report, write = self._made(slot, at_once, before, shared)
                     before = writers.submit(write)
                     written.append((slot, report, before))
                 except Exception as error:
@@ -287,10 +290,12 @@ class CohortWorker(Worker):
             self._drop(configuration)
         return WorkerReport(tuple(reports), self._room, tuple(lost), trained=True)
 
-    def _made(self, slot: _Slot, at_once: bool, before: Future[None] | None) -> tuple[TrialReport, Callable[[], None]]:
+    def _made(
+        self, slot: _Slot, at_once: bool, before: Future[None] | None, shared: Mapping[Replicate, Shared]
+    ) -> tuple[TrialReport, Callable[[], None]]:
         """Return a due report and a function that writes its files, the checkpoint only after those in `before`."""
         slot.fresh, started, trial = True, time.monotonic(), slot.trial
-        evaluations = trial.evaluations() if trial.evaluates else {}
+        evaluations = trial.evaluations(shared) if trial.evaluates else {}
         rows, write_tables = trial.evaluated(evaluations)
         report = trial.report(rows, slot.spent + time.monotonic() - started)
 

@@ -28,9 +28,17 @@ AnyDomain = TypeVar("AnyDomain", bound="type[Members] | type[Interval]")
 
 
 def domain(kind: str) -> Callable[[AnyDomain], AnyDomain]:
-    """Add a class to `DOMAINS` under its key in the file."""
+    """Add a class to `DOMAINS` under its key in the file.
+
+    Raises TypeError if the key is taken, or if an interval leaves out what draws, lines or Optuna ask of it.
+    """
 
     def add(cls: AnyDomain) -> AnyDomain:
+        # Inherited from another interval, either would describe that one's numbers.
+        missing = [name for name in ("choice", "suggested") if issubclass(cls, Interval) and name not in vars(cls)]
+        missing += ["logarithmic"] if issubclass(cls, Interval) and not hasattr(cls, "logarithmic") else []
+        if kind in DOMAINS or missing:
+            raise TypeError(f"the domain {kind} {f'lacks {missing}' if missing else 'is there already'}")
         cls.kind = kind
         DOMAINS[kind] = cls
         return cls
@@ -103,7 +111,7 @@ class Interval:
     high: Number
     kind: ClassVar[str]
     form: ClassVar[str] = "[low, high]"
-    logarithmic: ClassVar[bool] = False
+    logarithmic: ClassVar[bool]
     written_as: ClassVar[type[int] | type[float]] = float
 
     @classmethod
@@ -119,6 +127,9 @@ class Interval:
         typed = cls(*map(cls.written_as, numbers)) if fault is None else None
         if typed is None or typed.fault is not None:  # integers beyond 2⁵³ may become equal as floats
             return fault or str(typed and typed.fault)
+        ends = [typed.number(typed.choice(u)) for u in (0.0, math.nextafter(1.0, 0.0))]
+        if not typed.low <= min(ends) <= max(ends) <= typed.high:
+            raise TypeError(f"{cls.kind} draws {ends} outside its ends: its number does not follow from its choice")
         return typed
 
     @property
@@ -159,7 +170,7 @@ class Interval:
 
     def suggested(self, trial: Suggesting, path: str) -> Choice:
         """Return the choice that an Optuna trial suggests for the interval at `path`."""
-        return trial.suggest_float(path, float(self.low), float(self.high), log=self.logarithmic)
+        raise NotImplementedError
 
     def number(self, choice: Choice) -> Number:
         """Return the value that follows from a choice."""
@@ -169,6 +180,8 @@ class Interval:
 @dataclass(frozen=True)
 class Stepped(Interval):
     """Numbers at equal steps from the low end to the high end, each equally likely."""
+
+    logarithmic: ClassVar[bool] = False
 
     @property
     def size(self) -> float:

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sweeper.core.domains.base import Choice, Interval, domain
+from sweeper.core.domains.base import Choice, Interval, Suggesting, domain
 
 
 @domain("loguniform")
@@ -30,3 +30,7 @@ class LogUniform(Interval):
         """Return the number at a quantile."""
         value = math.exp(math.log(self.low) + u * (math.log(self.high) - math.log(self.low)))
         return min(max(value, float(self.low)), float(self.high))  # exp(log(low)) may round below the low end
+
+    def suggested(self, trial: Suggesting, path: str) -> Choice:
+        """Return the number that an Optuna trial suggests."""
+        return trial.suggest_float(path, float(self.low), float(self.high), log=True)

@@ -1,8 +1,9 @@
 """The domain `uniform`."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from sweeper.core.domains.base import Choice, Interval, domain
+from sweeper.core.domains.base import Choice, Interval, Suggesting, domain
 
 
 @domain("uniform")
@@ -15,6 +16,12 @@ class Uniform(Interval):
         2.0
     """
 
+    logarithmic: ClassVar[bool] = False
+
     def choice(self, u: float) -> Choice:
         """Return the number at a quantile."""
         return min(self.low + u * (self.high - self.low), float(self.high))  # the sum may round above the high end
+
+    def suggested(self, trial: Suggesting, path: str) -> Choice:
+        """Return the number that an Optuna trial suggests."""
+        return trial.suggest_float(path, float(self.low), float(self.high), log=False)

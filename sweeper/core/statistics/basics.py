@@ -109,11 +109,11 @@ class Correlation:
 
     def text(self) -> str:
         """Format as e.g. `ρ = −0.93 (95 % −0.99 … −0.80, n = 14)`."""
-        limits = "" if self.interval is None else f"95 % {signed(self.interval[0])} … {signed(self.interval[1])}, "
-        return f"ρ = {signed(self.rho)} ({limits}n = {self.n})"
+        limits = "" if self.interval is None else f"95 % {' … '.join(map(two_decimals, self.interval))}, "
+        return f"ρ = {two_decimals(self.rho)} ({limits}n = {self.n})"
 
 
-def signed(value: float) -> str:
+def two_decimals(value: float) -> str:
     """Format a number with two decimals and a true minus sign."""
     return f"{value:.2f}".replace("-", "−")
 

@@ -7,10 +7,14 @@ reports on the same assignment:
 * With `packing: trials` it is one replicate on its way to its configuration's next rung, `[7, 1]`. At the rung its
   process reports and becomes free; the replicate later continues from its checkpoint.
 * If trials train as lanes of a cohort, a process takes further trials of the same kind as lanes become free.
+
+In canonical order (`sweeper.scheduling.order`), virtual workers choose what is trained, and the queue contains the
+assignments that they hold, the earliest virtual end first.
 """
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 from collections import deque
@@ -23,9 +27,10 @@ from typing import TypeAlias
 from sweeper.core.ids import is_added, trial_name
 from sweeper.execution.driver.context import DriverSettings, Shares, TrialValues
 from sweeper.execution.driver.steering import Steering
-from sweeper.journal.records import Body, Judged
+from sweeper.journal.records import Body, Decision, Judged, Started
 from sweeper.journal.state import ENDED, FAILED, WAITING, ReplicateState, SweepState, TrialState
 from sweeper.scheduling.base import RungState, Settled, settled_but_for
+from sweeper.scheduling.order import VirtualOrder
 from sweeper.search.base import Searcher, suggested_body
 from trainables.training.lanes.packing import cohort_key
 from trainables.worker.checkpoints import replicate_folder
@@ -49,6 +54,7 @@ class Assignments:
         values: Values of configurations.
         steering: Requests to stop or wind down; while there is one, no trial starts.
         commit: Function that journals a record durably.
+        order: Virtual order in which reports are judged; `None` for the order of arrival.
         searcher: Searcher that chooses configurations, replayed from the journal; `None` if they follow from the
             space. It is called only when a trial could start at once, so that it has seen as many results as possible.
         shares: GPU share of each configuration.
@@ -65,6 +71,7 @@ class Assignments:
     steering: Steering
     commit: Callable[[Body], None]
     _: KW_ONLY
+    order: VirtualOrder | None
     searcher: Searcher | None
     shares: Shares
     slots: int
@@ -76,6 +83,10 @@ class Assignments:
         self.processes = self.slots
         waiting = (i for i in self.state.unfinished(failed_too=self.failed_too) if i not in self.unsuggested)
         self._queue = deque(unit for i in waiting if not self.state.trials[i].paused for unit in self.units_of(i))
+        if self.order is not None:  # virtual workers fill it
+            self._queue.clear()
+        #: Trials that have been judged and go on, while a process still has them.
+        self._going_on: set[int] = set()
         #: Trials of a process that died, which train alone until they have trained an epoch.
         self._suspects: set[int] = set()
         #: Unit → time until which it waits, because other programs use the machine's memory.
@@ -95,9 +106,56 @@ class Assignments:
             self.resize(processes)
 
     def put_back(self, units: Iterable[Unit]) -> None:
-        """Put units that have not ended at the head of the queue, in their order."""
-        # `extendleft` reverses the order, so reverse first.
-        self._queue.extendleft(reversed([unit for unit in units if self.state_of(unit).status not in ENDED]))
+        """Put units that have not ended at the head of the queue, in their order, or in their place of the order."""
+        left = [unit for unit in units if not self.has_ended(unit)]
+        if self.order is None:
+            self._queue.extendleft(reversed(left))  # `extendleft` reverses the order, so reverse first
+        else:
+            self._enter(unit for unit in left if unit not in self._queue)
+
+    def _enter(self, units: Iterable[Unit]) -> None:
+        """Put units into the queue in canonical order."""
+        for unit in units:
+            bisect.insort(self._queue, unit, key=self._turn)
+
+    def _turn(self, unit: Unit) -> tuple[float, int, int]:
+        assert self.order is not None
+        return self.order.end_of(unit[0]) or 0, unit[0], unit[1] or 0
+
+    def take_virtually(self) -> None:
+        """Let free virtual workers take promotions, waiting configurations and suggestions; queue what they hold."""
+        order = self.order
+        while order is not None and order.is_free:
+            promoted = order.promotion()
+            if promoted is not None:
+                self._record_promotion(*promoted)
+            elif order.waiting and order.waiting[0] in order.failed:
+                self.commit(Started(order.waiting[0], self.state.attempt))  # it is tried again
+            elif order.waiting:
+                order.begin_waiting()
+            elif self.unsuggested:
+                self._record_suggestion()
+            else:
+                break
+        for index in [] if order is None else order.take_issued():
+            if (index,) in self._in_flight:
+                self._going_on.add(index)
+            elif self.state.trials[index].arrived is None:
+                self._enter(self.units_of(index))
+
+    def leaves(self, assignment: Sequence[int]) -> bool:
+        """Return whether a trial that goes on leaves its process, because another one's turn comes first; queue it."""
+        index = assignment[0]
+        if index not in self._going_on:
+            return False
+        self._going_on.discard(index)
+        kinds = {self.kind_of(index)} if self.settings.together else None
+        others = (unit for unit in self._queue if self._may_start(unit))
+        other = next((unit for unit in others if kinds is None or self.kind_of(unit[0]) in kinds), None)
+        if other is None or self._turn((index, None)) < self._turn(other):
+            return False
+        self._enter([(index, None)])
+        return True
 
     def add(self, index: int) -> None:
         """Put a configuration at the end of the queue."""
@@ -134,12 +192,13 @@ class Assignments:
             return 0
         ready = sum(map(self._may_start, self._queue))
         least = 1 if ready == len(self._queue) else 0
-        return max(len(self._in_flight) + ready + len(self.unsuggested), least)
+        further = len(self.unsuggested) if self.order is None else 0
+        return max(len(self._in_flight) + ready + further, least)
 
     @property
     def next_share(self) -> float | None:
         """GPU share that the next trial needs; `None` if trials use no GPU or whole GPUs."""
-        promoted = self.rungs.promotion(self._settled)
+        promoted = self.rungs.promotion(self._settled) if self.order is None else None
         first = promoted[0] if promoted else self._queue[0][0] if self._queue else None
         if first is None:
             return None if self.shares.measured is None else self.shares.usual
@@ -148,20 +207,26 @@ class Assignments:
     def next(self, fits: Callable[[int], bool] = lambda index: True) -> list[int] | None:
         """Return the next assignment of configurations that fit; `None` if there is none now.
 
-        Promotions come first, then the queue, then a new suggestion of the searcher.
+        In order of arrival, promotions come first, then the queue, then a new suggestion of the searcher.
         """
         if self.steering.closing or self._is_full:
             return None
-        self._promote(fits)
+        if self.order is None:
+            self._promote(fits)
         unit = self._first(fits)
-        if unit is None and self._suggest():
+        if unit is None and self.order is None and self._suggest():
             unit = self._first(fits)
         if unit is None:
             return None
         index, number = unit
         assignment = [index] if number is None else [index, number]
         for _ in range(1, self._batch_size):
-            if not self._go_together(index, self._queue[0][0]) or not self._may_start(self._queue[0]):
+            # The queue in canonical order can be shorter than the batches that it allows.
+            if (
+                not self._queue
+                or not self._go_together(index, self._queue[0][0])
+                or not self._may_start(self._queue[0])
+            ):
                 break
             assignment.append(self._queue.popleft()[0])
         self._in_flight.add(tuple(assignment))
@@ -280,10 +345,11 @@ class Assignments:
         # train.
         if promoted is None or not fits(promoted[0]):
             return
-        index, decision = promoted
-        trial = self.state.trials[index]
-        self.commit(Judged(index, self.state.attempt, trial.epochs, WAITING, decision))
-        self._queue.appendleft((index, None))
+        self._record_promotion(*promoted)
+        self._queue.appendleft((promoted[0], None))
+
+    def _record_promotion(self, index: int, decision: Decision) -> None:
+        self.commit(Judged(index, self.state.attempt, self.state.trials[index].epochs, WAITING, decision))
 
     def _suggest(self) -> bool:
         """Let the searcher choose configurations while slots are free; return whether one waits in the queue.
@@ -292,13 +358,17 @@ class Assignments:
         """
         # Trials in flight and in the queue occupy slots.
         while self.searcher and self.unsuggested and len(self._in_flight) + len(self._queue) < self.slots:
-            index = self.unsuggested[0]
-            suggestion = self.searcher.suggest(index)
-            self.commit(suggested_body(index, suggestion, self.searcher.maker))
-            self.add(index)
+            self.add(self._record_suggestion())
             if self._queue:
                 return True
         return False
+
+    def _record_suggestion(self) -> int:
+        """Let the searcher choose the next configuration; return its index."""
+        assert self.searcher is not None
+        index = self.unsuggested[0]
+        self.commit(suggested_body(index, self.searcher.suggest(index), self.searcher.maker))
+        return index
 
     @property
     def unsuggested(self) -> range:
@@ -311,7 +381,9 @@ class Assignments:
 
     @property
     def _waiting(self) -> bool:
-        """Whether there is anything to assign."""
+        """Whether there is anything to assign, or to judge in its turn."""
+        if self.order is not None:
+            return not self.order.drained
         return bool(self._queue or self.unsuggested) or self.rungs.promotion(self._settled) is not None
 
     @property
@@ -347,10 +419,15 @@ class Assignments:
         trial = self.state.trials[index]
         return trial if number is None else trial.replicates.get(number, ReplicateState())
 
+    def has_ended(self, unit: Unit) -> bool:
+        """Return whether a unit has ended, or its configuration waits for its turn to be judged."""
+        return self.state_of(unit).status in ENDED or self.state.trials[unit[0]].arrived is not None
+
     def is_over(self, unit: Unit) -> bool:
-        """Return whether a unit has nothing to do: it has ended, pauses at a rung, or waits for other replicates."""
+        """Return whether a unit has nothing to do: it has ended, pauses at a rung, or waits for other reports."""
         known = self.state_of(unit)
-        return known.status in ENDED or (known.status == WAITING if isinstance(known, ReplicateState) else known.paused)
+        waits = known.status == WAITING if isinstance(known, ReplicateState) else known.paused
+        return self.has_ended(unit) or waits
 
     def rests(self, unit: Unit) -> bool:
         """Return whether a replicate has nothing to do: it has failed, or waits at a rung to be judged."""

@@ -8,6 +8,10 @@ last of a configuration's replicates has reported, the driver merges their repor
 merged report like any other. On `continue`, all replicates go to the head of the queue. If a driver was killed before
 merging, the next driver merges the reports.
 
+In canonical order, a report at a rung, or of a failure, is judged when its turn comes (`sweeper.scheduling.order`). If
+it comes early, it becomes an `arrived` record, which only the state knows; the ordinary record follows in its turn. So
+everything that follows from the journal sees the same sequence, whichever process was faster.
+
 In cohorts, several reports come at once, and a process that dies takes several trials with it. To the journal, the
 scheduler, retries, budgets and searchers, a lane is a normal trial.
 """
@@ -27,9 +31,10 @@ from sweeper.execution.driver.assignments import Assignments, Unit, place_of_uni
 from sweeper.execution.driver.context import NO_SHARES, DriverSettings, Fold, KeptCheckpoints, Shares, Sink, TrialValues
 from sweeper.execution.driver.steering import Controller, Steering
 from sweeper.journal.journal import Journal
-from sweeper.journal.records import Added, Attempt, Body, Ended, Failed, Judged, ReplicateReported, Started
-from sweeper.journal.state import EARLY_STOPPED, ENDED, FAILED, SweepState, TrialState
+from sweeper.journal.records import Added, Arrived, Attempt, Body, Ended, Failed, Judged, ReplicateReported, Started
+from sweeper.journal.state import EARLY_STOPPED, ENDED, FAILED, WAITING, SweepState, TrialState
 from sweeper.scheduling.base import RungState
+from sweeper.scheduling.order import VirtualOrder
 from sweeper.search.base import Searcher
 from sweeper.storage.mirror import Mirror, SharedFolder
 from trainables.training.lanes.packing import TRIALS
@@ -56,6 +61,7 @@ class Driver:
         rungs: State of the rungs, folded from the journal.
         keeper: Folder or mirror that removes checkpoints.
         sinks: Receivers of every record after it is journaled.
+        order: Order in which reports are judged, folded from the journal; `None` for the order of arrival.
         folds: Further folds of the journal, updated before sinks and controllers.
         searcher: See `Assignments`.
         shares: See `Assignments`.
@@ -77,6 +83,7 @@ class Driver:
     state: SweepState
     rungs: RungState
     keeper: Mirror | SharedFolder
+    order: VirtualOrder | None = None
     sinks: Sequence[Sink] = ()
     folds: Sequence[Fold] = ()
     searcher: Searcher | None = None
@@ -92,11 +99,13 @@ class Driver:
     def __post_init__(self) -> None:
         """Rank the ended trials' checkpoints, and reopen failed trials if they are run again."""
         searching = [] if self.searcher is None else [self.searcher]
-        self._folded: Sequence[Fold] = [self.state, self.rungs, *searching, *self.folds]
+        ordered = [] if self.order is None else [self.order]
+        self._folded: Sequence[Fold] = [self.state, self.rungs, *ordered, *searching, *self.folds]
         self.steering = Steering(self.controllers, self.paths.stop_marker, self.clock)
         self._values = TrialValues(self.configurations, self.state, self._record)
         self.work = Assignments(
             *(self.settings, self.state, self.rungs, self._values, self.steering, self._commit),
+            order=self.order,
             searcher=self.searcher,
             shares=self.shares,
             slots=self.slots,
@@ -106,9 +115,14 @@ class Driver:
         self.full_disks = judging.FullDisks(self.paths.root, self.other_nodes)
         #: Configuration → start of its process, until its start or a report is recorded.
         self._began: dict[int, float] = {}
+        #: Configuration → report, or last failure, that waits for its turn; and those that are not journaled yet.
+        self._pending: dict[int, TrialReport | Failed] = {}
+        self._early: list[int] = []
         self._checkpoints = KeptCheckpoints(self.keeper, self.state, self.settings.schedule.mode, self.settings.keeping)
         if self.failed_too:
             self.state.reopen_failed()
+            if self.order is not None:
+                self.order.reopen()
 
     @property
     def closing(self) -> Reason | None:
@@ -130,16 +144,47 @@ class Driver:
 
     def begin(self) -> None:
         """Journal the start of this driver, and finish the steps that its predecessor left open."""
-        self._commit(
-            Attempt(self.state.attempt + 1, socket.gethostname(), os.getpid(), code_version(), self.settings.space)
-        )
+        here, count = (socket.gethostname(), os.getpid(), code_version()), len(self.configurations)
+        self._commit(Attempt(self.state.attempt + 1, *here, self.settings.space, count))
         # The predecessor may have died between journaling a trial's end and removing its checkpoints.
         self._checkpoints.remove_leftovers(unknown=self.work.unsuggested)
+        self._take_up_arrived()
+        self._take_turns()
         self._follow_up()
         if self.settings.apart:
             for index in self.work.leave_out(self.work.rests):
                 if self.state.trials[index].stop_kind is None:  # otherwise it failed and is to be retried
                     self._settle(index)
+            self._take_turns()
+
+    def _take_up_arrived(self) -> None:
+        """Let the reports wait for their turn that came early in the predecessor's time."""
+        for index in [] if self.order is None else self.order.running:
+            arrived = self.state.trials[index].arrived
+            if isinstance(arrived, Failed):
+                self._pending[index] = replace(arrived, final=True, waits=False)
+            elif arrived is not None:
+                self._pending[index] = arrived
+
+    def _take_turns(self) -> None:
+        """Judge the reports whose turn it is, and journal those that came early."""
+        if self.order is None:
+            return
+        self.work.take_virtually()
+        while (first := self.order.first) is not None and first in self._pending:
+            pending = self._pending.pop(first)
+            if isinstance(pending, TrialReport):
+                self._judge(pending)
+            else:
+                self._record(replace(pending, attempt=self.state.attempt))
+            self.work.take_virtually()
+        for index in self._early:
+            early = self._pending.get(index)
+            if isinstance(early, TrialReport):
+                self._record(Arrived(early, self.state.attempt))
+            elif early is not None:
+                self._record(replace(early, final=False, waits=True))
+        self._early.clear()
 
     def _follow_up(self) -> None:
         """If nothing is left to run, stop paused trials, because they can no longer be promoted, and add seeds."""
@@ -156,8 +201,9 @@ class Driver:
             self._checkpoints.keep_best_seeds()
         for body in additions:
             self._record(body)
-            for seed in body.seeds:
+            for seed in body.seeds if self.order is None else ():
                 self.work.add(seed.configuration)
+        self.work.take_virtually()
         self.journal.settle()
 
     def on_started(self, assignment: Sequence[int]) -> None:
@@ -187,6 +233,7 @@ class Driver:
                 taken.append((assignment, reports, last))
             else:
                 given_up.append(assignment)
+        self._take_turns()
         if taken or given_up:
             self.flush()  # once for all of them: a decision takes effect only after it is durable
         return given_up + [item[0] for item in taken if self._ends(*item)]
@@ -208,7 +255,7 @@ class Driver:
 
     def _ends(self, assignment: Sequence[int], reports: Sequence[TrialReport], exhausted: bool) -> bool:
         """Return whether an assignment whose reports are durable is over; end it if so."""
-        over = all(self.work.is_over(unit) for unit in self.work.units(assignment))
+        over = self.work.leaves(assignment) or all(self.work.is_over(unit) for unit in self.work.units(assignment))
         # If the budget is spent, a trial ends at its next rung, where it is evaluated. A larger budget lets it
         # continue.
         over = over or (self.steering.winding_down is not None and any(report.evaluations for report in reports))
@@ -231,7 +278,7 @@ class Driver:
             # If a watchdog killed the process, it has written the reason beside the checkpoints.
             hangs = (last_hang(self.paths.checkpoints / place_of_unit(unit)) for unit in self.work.units(assignment))
             failure = next(filter(None, hangs), failure)
-        left = [unit for unit in self.work.units(assignment) if self.work.state_of(unit).status not in ENDED]
+        left = [unit for unit in self.work.units(assignment) if not self.work.has_ended(unit)]
         if len(left) > 1:
             # It is unknown which configuration failed, because reports of short configurations are sent together.
             self.work.suspect(index for index, _ in left)
@@ -240,6 +287,7 @@ class Driver:
             failure = self._hold(left, failure)
         if left:
             self._fail(left[0], failure)
+        self._take_turns()
         self.work.put_back(left)
         self._follow_up()
 
@@ -291,22 +339,38 @@ class Driver:
         """Judge a configuration's imported reports as if they came from a worker; if they end it, it is not trained."""
         for report in reports:
             self._on_report(report)
+            self._take_turns()
             if self.work.is_over((index, None)):
                 break
         self.work.leave_out(self.work.is_over)
         self.flush()
 
     def _on_report(self, report: TrialReport) -> None:
-        """Journal a report and the scheduler's decision, unless the journal has it already."""
+        """Judge a report, now or in its turn, unless the journal has it already."""
         index = report.configuration
         trial = self.state.trials[index]
         if trial.status in ENDED or report.epoch <= trial.epochs:  # a resumed trial repeats its last report
             return
+        if index in self._pending:
+            return
         if trial.stop_kind is None and trial.sound_epochs == 0:
             self._began.pop(index, None)  # the first report implies the start
         self._record_start(index)
-        digest = self._values.digest(index)
-        self._record(judging.judged(report, trial, self.rungs, self.state.attempt, digest))
+        if self.order is None or not judging.ends_assignment(report, self.work.rungs_of(index)):
+            self._judge(report)
+            return
+        self._pending[index] = report
+        if not self.settings.apart:  # otherwise its replicates' reports are journaled
+            self._early.append(index)
+
+    def _judge(self, report: TrialReport) -> None:
+        """Journal a report and the scheduler's decision."""
+        index = report.configuration
+        digest, trial = self._values.digest(index), self.state.trials[index]
+        body = judging.judged(report, trial, self.rungs, self.state.attempt, digest)
+        if self.order is not None and body.decision is not None and body.decision.kind == "continue":
+            body = replace(body, status=WAITING)  # until a process trains it again
+        self._record(body)
         self._checkpoints.tidy(index)
 
     def _fail(self, unit: Unit, failure: Failure) -> None:
@@ -327,7 +391,11 @@ class Driver:
             given_up=given_up and alone,
             share=larger,
         )
-        self._record(body)
+        if body.final and self.order is not None:
+            self._pending[index] = body
+            self._early.append(index)
+        else:
+            self._record(body)
         if body.given_up:
             self._settle(index)
 
@@ -358,7 +426,8 @@ class Driver:
             self._on_report(report)
         elif len(trial.replicates) == count and trial.status not in ENDED:
             self._give_up(trial)
-        if report is not None and report.epoch in self.work.rungs_of(index) and trial.status not in ENDED:
+        goes_on = self.order is None and report is not None and report.epoch in self.work.rungs_of(index)
+        if goes_on and trial.status not in ENDED:
             self.work.put_back((index, number) for number in sorted(trial.replicates))
 
     def _give_up(self, trial: TrialState) -> None:
@@ -367,4 +436,8 @@ class Driver:
         if failure is None or any(replicate.status != FAILED for replicate in trial.replicates.values()):
             return
         why = replace(failure.failure or Failure(ERROR), counts=True)
-        self._record(Failed(trial.configuration, self.state.attempt, trial.epochs, why, final=True))
+        body = Failed(trial.configuration, self.state.attempt, trial.epochs, why, final=True)
+        if self.order is None:
+            self._record(body)
+        else:
+            self._pending[trial.configuration] = body

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Set as AbstractSet
+from collections.abc import Callable, Collection, Iterable, Mapping, Set as AbstractSet
 from dataclasses import replace
 from pathlib import Path
 
@@ -69,6 +69,12 @@ def judged(report: TrialReport, trial: TrialState, rungs: RungState, attempt: in
     report = replace(report, epochs=rows, failure=failure)
     status = STATUS_OF_DECISION[decision.kind] if decision else RUNNING
     return Reported(report, attempt, status, decision, config_hash=digest)
+
+
+def ends_assignment(report: TrialReport, rungs: Collection[int]) -> bool:
+    """Return whether a report leads to a decision: at a rung, or of a trial that cannot continue."""
+    failed = report.failure is not None or (report.objective is not None and not math.isfinite(report.objective))
+    return failed or report.epoch in rungs
 
 
 def skips_epochs(report: TrialReport, known: TrialState | ReplicateState) -> bool:

@@ -31,6 +31,7 @@ from sweeper.results import Results
 from sweeper.results.leaderboard import Leaderboard, leaderboard
 from sweeper.results.queries import literal
 from trainables.metrics import evaluate_probabilities, reliability_bins, softmax64
+from trainables.metrics.base import top_confidence
 from trainables.metrics.isotonic import consistency_band, consistency_bars, decomposition, isotonic_levels
 
 
@@ -70,7 +71,9 @@ def diagrams(results: Results, row: Row, role: str) -> tuple[list[Panel], list[s
         f"{board.describe(row)}, {STATUS_WORDS[text_of(row, 'status')]}, epoch {row['epochs']}.",
         f"ECE {board.value(row, 'test_ece')}, {replicates} pooled in the diagram.",
     ]
-    curve = None if stored is None else isotonic(softmax64(stored.logits), stored)
+    curve = (
+        None if stored is None else isotonic(*top_confidence(softmax64(stored.logits), stored.targets), stored.sample)
+    )
     panels = [diagram(f"{role}, {row['trial']}: before", before, remarks, curve)]
     if stored is not None and stored.scaled:
         heading = f"{role}, {row['trial']}: after temperature scaling"
@@ -151,13 +154,11 @@ def stored_predictions(results: Results, sql: str, trial: str) -> Stored | None:
 Isotonic = tuple[list[Json], str]
 
 
-def isotonic(probabilities: NDArray[np.float64], stored: Stored) -> Isotonic:
-    """Return the isotonic curve and consistency band of probabilities, [N, K]."""
-    confidence = probabilities.max(axis=1)
-    correct = (probabilities.argmax(axis=1) == stored.targets).astype(np.float64)
+def isotonic(confidence: NDArray[np.float64], correct: NDArray[np.float64], sample: NDArray[np.int64]) -> Isotonic:
+    """Return the isotonic curve and consistency band of a probability [N] of an event, and whether it happened [N]."""
     # Replicates share the test samples, so each sample has one random number for all replicates. With independent
     # numbers, the pooled predictions would seem more precise than they are.
-    levels, band = isotonic_levels(confidence, correct), consistency_band(confidence, stored.sample)
+    levels, band = isotonic_levels(confidence, correct), consistency_band(confidence, sample)
     around = [
         {"x": float(x), "y": float(low), "upper": float(high)}
         for x, low, high in zip(band.confidence, band.lower, band.upper, strict=True)
@@ -187,10 +188,17 @@ def after_temperature(stored: Stored, bins: int) -> tuple[Rows, list[str], Isoto
         f"T = {values}, fitted on validation data, one per replicate.",
         f"ECE {ece.text()}, {plural(ece.n, 'replicate')} pooled in the diagram.",
     ]
-    return reliability_bins(probabilities, stored.targets, bins), remarks, isotonic(probabilities, stored)
+    judged = top_confidence(probabilities, stored.targets)
+    return reliability_bins(probabilities, stored.targets, bins), remarks, isotonic(*judged, stored.sample)
 
 
-def diagram(heading: str, bins: Rows, remarks: Sequence[str], curve: Isotonic | None = None) -> Panel:
+def diagram(
+    heading: str,
+    bins: Rows,
+    remarks: Sequence[str],
+    curve: Isotonic | None = None,
+    axes: tuple[str, str] = ("confidence", "accuracy"),
+) -> Panel:
     """Return a reliability diagram: curve with band, accuracy by bin, diagonal, and bars for the shares of samples.
 
     Without a curve, which needs stored predictions, a line joins the bins over their consistency bars. Replicates share
@@ -221,7 +229,7 @@ def diagram(heading: str, bins: Rows, remarks: Sequence[str], curve: Isotonic | 
         layers += [bars_to(bars, color=paint("soft")), mark("line", means), points(means)]
     else:
         layers += [*curve[0], rings(means, "second", size=36)]
-    x, y = (quantity(at, words, limits=(0, 1.03), step=0.2) for at, words in (("x", "confidence"), ("y", "accuracy")))
+    x, y = (quantity(at, words, limits=(0, 1.03), step=0.2) for at, words in zip("xy", axes, strict=True))
     return Panel(
         heading, layers, x, y, [*remarks, *([] if curve is None else [curve[1]]), f"n = {total:,} predictions."]
     )

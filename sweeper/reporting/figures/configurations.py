@@ -14,6 +14,7 @@ from sweeper.reporting.figures.base import DONE, FRAME, Json, bars_to, colour, e
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED
 from trainables.curvature.statistics.base import headline_columns, measured_loss
+from trainables.registry.names import QUANTITIES
 
 #: Loss whose Hessian an evaluation can measure → name of the Hessian. A sweep can also request just one of them.
 HESSIANS = {loss: f"Hessian of {measured_loss(loss)}" for loss in ("training", "cross_entropy")}
@@ -69,18 +70,16 @@ def configuration_rows(
 ) -> tuple[str, Rows]:
     """Return the query and rows of every evaluated configuration: validation split, last evaluation.
 
-    The columns are `trial status epoch loss architecture gamma samples replicates`, the columns in MEASURED with their
-    `…_sd`, and the names in `more` (name → `config_…` column). Replicates of a trial are averaged only if they have the
-    same epoch, status and Hessian sample size. NaN becomes None.
+    The columns are `trial status epoch loss architecture samples replicates`, the loss's QUANTITIES, the columns in
+    MEASURED with their `…_sd`, and the names in `more` (name → `config_…` column). Replicates of a trial are averaged
+    only if they have the same epoch, status and Hessian sample size. NaN becomes None.
     """
     trials = set(results.columns("trials"))
     present = set(results.columns("evaluations"))
-    keys = {
-        "loss": "config_loss_name", "architecture": "config_architecture_name", "gamma": "config_loss_gamma",
-        **(more or {}),
-    }  # fmt: skip
+    keys = {"loss": "config_loss_name", "architecture": "config_architecture_name", **(more or {})}
     # A sweep with one loss has no `config_loss_…` column, but users of the rows rely on the same names everywhere.
     selected = [f"{column if column in trials else 'NULL'} AS {name}" for name, column in keys.items()]
+    selected += [f"{results.quantity(name) or 'NULL'} AS {name}" for name in QUANTITIES]
     sizes = [f"hessian_{loss}_samples" for loss in measured_hessians(results)]
     selected.append(f"coalesce({', '.join([*sizes, 'NULL'])}) AS samples")
     measured = [f"avg({name}) AS {name}, stddev_samp({name}) AS {name}_sd" for name in MEASURED if name in present]
@@ -186,11 +185,11 @@ def is_grid(values: Sequence[object]) -> bool:
 
 def hover(row: Row, columns: Sequence[str] = ()) -> str:
     """Return a point's tooltip: the configuration, and its values in `columns`."""
-    family = f"{row['loss']}" + (f" γ {number(row['gamma'])}" if row.get("gamma") is not None else "")
+    own = ", ".join(f"{sign} {number(row[name])}" for name, sign in QUANTITIES.items() if row.get(name) is not None)
     lines = [
-        f"{row['trial']} {family} · {row['architecture']}",
+        f"{row['trial']} {row['loss']} {own}".rstrip() + f" · {row['architecture']}",
         f"{STATUS_WORDS[text_of(row, 'status')]}, epoch {row['epoch']}, n = {row['replicates']}",
-        *(f"{label(name)} {with_deviation(row, name)}" for name in columns if name != "gamma"),
+        *(f"{label(name)} {with_deviation(row, name)}" for name in columns if name not in QUANTITIES),
     ]
     return "\n".join(lines)
 

@@ -20,7 +20,6 @@ from sweeper.reporting.figures.configurations import (
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED
 
-SETTINGS = {"coverage": "config_loss_coverage", "nu": "config_loss_nu", "score": "config_loss_score"}
 METRICS = {"ece": "validation ECE", "accuracy": "validation accuracy"}
 
 
@@ -31,12 +30,12 @@ METRICS = {"ece": "validation ECE", "accuracy": "validation accuracy"}
 )
 def draw(results: Results) -> Figure | None:
     """Return one map per network and metric, with cells for a grid and points for random draws."""
-    columns = {*results.columns("trials"), *results.columns("evaluations")}
-    if not {"config_loss_coverage", "config_loss_nu", *METRICS} <= columns:
+    coverage, nu = results.quantity("coverage"), results.quantity("nu")
+    if coverage is None or nu is None or not {*METRICS} <= {*results.columns("evaluations")}:
         return None
     # ν has a logarithmic axis, which cannot show ν = 0, the unsmoothed loss.
-    condition = "config_loss_coverage IS NOT NULL AND config_loss_nu > 0 AND ece IS NOT NULL"
-    sql, rows = configuration_rows(results, condition, SETTINGS)
+    condition = f"{coverage} IS NOT NULL AND {nu} > 0 AND ece IS NOT NULL"
+    sql, rows = configuration_rows(results, condition, {"score": "config_loss_score"})
     if not rows:
         return None
     grid = is_grid(rows)
@@ -123,8 +122,5 @@ def cells(rows: Rows, metric: str) -> list[Row]:
 
 def says(row: Row, metric: str) -> str:
     """Return a point's tooltip."""
-    score = f", score {row['score']}" if row["score"] else ""
-    return (
-        f"{hover(row)}\ncoverage {number(row['coverage'])}, ν {number(row['nu'])}{score}"
-        f"\n{METRICS[metric]} {with_deviation(row, metric)}"
-    )
+    score = f"\nscore {row['score']}" if row["score"] else ""
+    return f"{hover(row)}{score}\n{METRICS[metric]} {with_deviation(row, metric)}"

@@ -44,7 +44,7 @@ from sweeper.results.leaderboard import FINISHED, varying_columns
 from trainables.curvature.statistics.base import statistic_of
 
 #: Condition for configurations with a γ, and for cross-entropy, which is focal loss at γ = 0.
-GAMMA_CONDITION = "(config_loss_gamma IS NOT NULL OR config_loss_name = 'cross_entropy')"
+GAMMA_CONDITION = "({gamma} IS NOT NULL OR config_loss_name = 'cross_entropy')"
 
 NAMES = {"training": "the training loss’s Hessian", "cross_entropy": "cross-entropy’s Hessian"}
 
@@ -57,10 +57,10 @@ NAMES = {"training": "the training loss’s Hessian", "cross_entropy": "cross-en
 )
 def curvature_against_gamma(results: Results) -> Figure | None:
     """Return λ_max against γ, one panel per focal-type loss family and Hessian; None without γ or curvature."""
-    hessians = measured_hessians(results)
-    if "config_loss_gamma" not in results.columns("trials") or not hessians:
+    gamma, hessians = results.quantity("gamma"), measured_hessians(results)
+    if gamma is None or not hessians:
         return None
-    sql, rows = configuration_rows(results, GAMMA_CONDITION)
+    sql, rows = configuration_rows(results, GAMMA_CONDITION.format(gamma=gamma))
     # The most frequent sample size is determined only among rows with curvature.
     measured = [f"hessian_{loss}_lambda_max" for loss in hessians]
     rows, sizes = one_sample_size([row for row in rows if any(row[name] is not None for name in measured)])
@@ -90,9 +90,10 @@ def curvature_against_gamma(results: Results) -> Figure | None:
 @FIGURES.add("ece_against_gamma", place=20, absent="ECE against γ: no loss of this sweep has a γ.")
 def ece_against_gamma(results: Results) -> Figure | None:
     """Return validation ECE against γ, one panel per loss family; None if no loss has a γ."""
-    if "config_loss_gamma" not in results.columns("trials"):
+    gamma = results.quantity("gamma")
+    if gamma is None:
         return None
-    sql, rows = configuration_rows(results, f"{GAMMA_CONDITION} AND ece IS NOT NULL")
+    sql, rows = configuration_rows(results, f"{GAMMA_CONDITION.format(gamma=gamma)} AND ece IS NOT NULL")
     against = AgainstGamma(results, rows)
     if not against.rows:
         return None
@@ -129,8 +130,8 @@ class AgainstGamma:
         self.architectures = categories([*self.rows, *self.zero], "architecture")
         self.remark = " Squares: cross-entropy (focal loss at γ = 0); not part of ρ." if self.zero else ""
         # A line through trials is meaningful only if they differ only in γ.
-        alone = {"config_loss_name", "config_loss_gamma", "config_architecture_name"}
-        self._line = set(varying_columns(results)) <= alone
+        varying = {*varying_columns(results)} - {"config_loss_name", "config_architecture_name"}
+        self._line = all(column in (results.quantity("gamma") or "") for column in varying)
 
     def panel(self, family: str, heading: str, column: str, log: str = "") -> Panel:
         """Return the panel of one family's column against γ, with rank correlations below.
@@ -216,7 +217,6 @@ def trace_panel(rows: Rows, loss: str, architectures: Sequence[str]) -> Panel:
     return Panel(HESSIANS[loss], layers, x, y, [*remarks, *few], points=len(shown))
 
 
-PENALTY = "hessian_trace"
 TRACE = "hessian_cross_entropy_trace"
 
 #: A logarithmic axis cannot show τ = 0, so its points are drawn this factor below the smallest τ and labelled 0.
@@ -230,15 +230,15 @@ ZERO_BELOW = 4.0
 )
 def trace_regularisation(results: Results) -> Figure | None:
     """Return ECE and the trace of cross-entropy's Hessian against τ; None if no loss has the penalty."""
-    if "config_loss_weight" not in results.columns("trials") or "ece" not in results.columns("evaluations"):
+    tau = results.quantity("tau")
+    if tau is None or "ece" not in results.columns("evaluations"):
         return None
-    condition = f"((config_loss_name = '{PENALTY}' AND config_loss_weight > 0) OR config_loss_name = 'cross_entropy')"
-    sql, configurations = configuration_rows(results, condition, {"tau": "config_loss_weight"})
-    penalised = [row for row in configurations if row["loss"] == PENALTY]
+    sql, configurations = configuration_rows(results, f"({tau} > 0 OR config_loss_name = 'cross_entropy')")
+    penalised = floats([row for row in configurations if row["tau"] is not None], "tau")
     if not penalised:
         return None
-    zero = min(floats(penalised, "tau")) / ZERO_BELOW
-    rows = [*penalised, *({**row, "tau": zero} for row in configurations if row["loss"] != PENALTY)]
+    zero = min(penalised) / ZERO_BELOW
+    rows: Rows = [{**row, "place": zero if row["tau"] is None else row["tau"]} for row in configurations]
     curved, sizes = one_sample_size([row for row in rows if row.get(TRACE) is not None])
     measured = {"ece": ("validation ECE", rows), TRACE: ("Tr(H) of cross-entropy", curved)}
     return Figure(
@@ -263,16 +263,16 @@ def trace_regularisation(results: Results) -> Figure | None:
 def tau_panel(rows: Rows, column: str, heading: str, architectures: Sequence[str], zero: float) -> Panel:
     """Return the panel of one measurement against τ, with squares at τ = 0."""
     shown = above_zero(rows, column)
-    drawn, squares = ([row for row in shown if (row["loss"] == PENALTY) is penalty] for penalty in (True, False))
+    drawn, squares = ([row for row in shown if (row["tau"] is not None) is penalty] for penalty in (True, False))
     layers = [
-        *configuration_points(squares, "tau", column, architectures, apart=True),
-        *configuration_points(drawn, "tau", column, architectures),
+        *configuration_points(squares, "place", column, architectures, apart=True),
+        *configuration_points(drawn, "place", column, architectures),
     ]
     remarks = rank_correlations(drawn, "tau", column)
     if len(shown) < len(rows):
         remarks.append(f"{len(rows) - len(shown)} without a positive value cannot be drawn on a log scale.")
-    largest = math.log10(max(floats(shown, "tau"), default=1.0))
-    x = quantity("tau", "τ", log=True)
+    largest = math.log10(max(floats(shown, "place"), default=1.0))
+    x = quantity("place", "τ", log=True)
     # Labels at powers of ten, except the leftmost, which stands for 0.
     x["axis"] = {"format": ",.6~g", "labelExpr": f"datum.value < {1.5 * zero!r} ? '0' : datum.label", "values": [
         zero, *(10.0**power for power in range(math.ceil(math.log10(1.5 * zero)), math.floor(largest) + 1))

@@ -51,10 +51,11 @@ Changes = Mapping[str, Mapping[str, Mapping[float, Mean]]]
 )
 def draw(results: Results) -> Figure | None:
     """Return heat maps of layer × γ per network, three of the trace and one of λ_max; None without blocks or γ."""
-    if "config_loss_gamma" not in results.columns("trials"):
+    gamma = results.quantity("gamma", "f")
+    if gamma is None:
         return None
     # Cross-entropy is focal loss at γ = 0, the reference of every ratio.
-    sql = SQL.format(gamma="if(f.config_loss_name = 'cross_entropy', 0, f.config_loss_gamma)")
+    sql = SQL.format(gamma=f"if(f.config_loss_name = 'cross_entropy', 0, {gamma})")
     rows = [row for row in results.rows(sql) if row["gamma"] is not None]
     panels: list[Panel] = []
     findings: list[str] = []

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sweeper.core.cells import Rows, Value, float_of, float_or_none, floats, int_of, text_of
-from sweeper.core.labels import STATUS_WORDS, number, plural, short
+from sweeper.core.labels import STATUS_WORDS, Symbols, number, plural, short, symbols_of
 from sweeper.reporting.figures.base import (
     FIGURES,
     Figure,
@@ -182,7 +182,7 @@ def draw_importance(results: Results) -> Figure | None:
     goal, varying = objective(results), varying_columns(results)
     if len(varying) < 2 or goal.metric not in results.columns("epochs"):
         return None
-    epoch = common_epoch(results)
+    epoch, symbols = common_epoch(results), symbols_of(results.quantities)
     sql = values_sql(results, goal, varying, epoch)
     branches_found = importances(results.rows(sql), varying)
     if not branches_found:
@@ -199,8 +199,8 @@ def draw_importance(results: Results) -> Figure | None:
         ),
         sql=[sql],
         tables=["epochs", "evaluations", "trials"],
-        panels=[branch_panel(branch) for branch in branches_found],
-        findings=findings(branches_found[0], goal, "the last epoch" if epoch is None else f"epoch {epoch}"),
+        panels=[branch_panel(branch, symbols) for branch in branches_found],
+        findings=findings(branches_found[0], goal, "the last epoch" if epoch is None else f"epoch {epoch}", symbols),
     )
 
 
@@ -225,11 +225,11 @@ def values_sql(results: Results, goal: Goal, varying: Sequence[str], epoch: int 
     )
 
 
-def branch_panel(branch: Branch) -> Panel:
+def branch_panel(branch: Branch, symbols: Symbols) -> Panel:
     """Return the panel of one branch: one bar per hyperparameter, the most important on top."""
     rows = [
-        {"name": short(column), "share": mean, **ends((mean - deviation, mean + deviation)),
-         "says": f"{short(column)}: share {mean:.3f} ± {deviation:.3f}"}
+        {"name": short(column, symbols), "share": mean, **ends((mean - deviation, mean + deviation)),
+         "says": f"{short(column, symbols)}: share {mean:.3f} ± {deviation:.3f}"}
         for column, mean, deviation in branch.importances
     ]  # fmt: skip
     layers = [mark("bar", rows), bars_to(rows, along="x", color=paint("soft"))]
@@ -243,14 +243,14 @@ def branch_panel(branch: Branch) -> Panel:
     return Panel(heading, layers, across, up, [learned])
 
 
-def findings(branch: Branch, goal: Goal, when: str) -> list[str]:
+def findings(branch: Branch, goal: Goal, when: str, symbols: Symbols) -> list[str]:
     """Return a sentence on the most important hyperparameter of all trials; empty if the forest explains nothing."""
     first = branch.importances[0]
     if branch.name != "all" or branch.r_squared <= 0:
         return []
     return [
-        f"Most important for {goal.label} at {when}, over all configurations: {short(first.column)}, with "
-        f"{first.mean:.0%} ± {first.deviation:.0%} of the variance in rank (n = {branch.n})."
+        f"Most important for {goal.label} at {when}, over all configurations: {short(first.column, symbols)}, "
+        f"with {first.mean:.0%} ± {first.deviation:.0%} of the variance in rank (n = {branch.n})."
     ]
 
 
@@ -367,7 +367,7 @@ def dimensions_of(board: Leaderboard, rows: Rows) -> list[Dimension]:
     goal = board.objective
     words, order = [STATUS_WORDS[text_of(row, "status")] for row in rows], [STATUS_WORDS[s] for s in statuses(rows)]
     axes = [named_axis("status", words, order)] if len(order) > 1 else []
-    axes += [dimension(short(column), [row[column] for row in rows]) for column in board.varying]
+    axes += [dimension(short(column, board.symbols), [row[column] for row in rows]) for column in board.varying]
     outcomes = {"judged": goal.label, "test_accuracy": "test accuracy", "test_ece": "test ECE"}
     return axes + [dimension(text, [row[name] for row in rows]) for name, text in outcomes.items() if name in rows[0]]
 

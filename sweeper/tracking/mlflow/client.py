@@ -9,22 +9,33 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 import time
 from collections.abc import Iterable, Mapping
 from functools import cached_property
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeper.space.configurations import named_components
-from sweeper.tracking.base import DIAGRAM, DIAGRAM_TAG, SWEEP_RUN, RunUpdate, TrackedSweep, Tracker
+from sweeper.tracking.base import DIAGRAM, DIAGRAM_TAG, SWEEP_RUN, Known, RunUpdate, TrackedSweep, Tracker
 from sweeper.tracking.mlflow.experiment import ACTIVE, make_experiment
 from sweeper.tracking.mlflow.pages import as_markdown, questions, read_data
 from sweeper.tracking.runs import GENERATION_TAG
+from trainables.registry.names import nearest
 
 if TYPE_CHECKING:
     from mlflow.entities import Dataset, Run
     from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
     from mlflow.tracking import MlflowClient
+
+#: The store schemes built into MLflow 3; plugins register others.
+SCHEMES = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "file", "databricks", "databricks-uc")
+
+PLUGINS = "mlflow.tracking_store"
+
+#: The trackers that are not MLflow, as addresses begin, for remedies.
+TRACKERS = ("tensorboard:", "wandb:")
 
 #: The tag with the newest journal record that a run contains.
 SEQUENCE_TAG = "journal_sequence"
@@ -60,14 +71,14 @@ CREATION_SECONDS = 60.0
 class MlflowTracker(Tracker):
     """The runs of one sweep in an MLflow store, by place."""
 
+    name = "MLflow"
     takes_files = True
 
-    def __init__(self, uri: str, sweep: TrackedSweep) -> None:
+    def __init__(self, address: str, sweep: TrackedSweep) -> None:
         """Prepare; nothing is sent before `prepare` and `connect`."""
-        super().__init__()
         for key, value in _NAMES["environment"].items():
             os.environ.setdefault(key, value)
-        self._uri, self._sweep = uri, sweep
+        self._uri, self._sweep = address, sweep
         self._unfinished: set[int] = set()
         self._monitor: SystemMetricsMonitor | None = None
         self._sweep_id = ""
@@ -99,8 +110,8 @@ class MlflowTracker(Tracker):
 
         return MlflowClient(tracking_uri=self._uri)
 
-    def connect(self, sweep_id: str, generation: str) -> dict[int, int]:
-        """Find the runs of sweep `sweep_id`; return the newest record of each place's run.
+    def connect(self, sweep_id: str, generation: str) -> Known:
+        """Find the runs of sweep `sweep_id`.
 
         Runs of another generation of its journal are deleted; MLflow can restore deleted runs.
         """
@@ -108,13 +119,13 @@ class MlflowTracker(Tracker):
         made = make_experiment(self._client, paths, spec.tracking.experiment, self._create_experiment)
         self._experiment_id = str(made.experiment_id)
         self._sweep_id, self._run_ids, self._statuses = sweep_id, {}, {}
-        self.drawn, self._tags, self._sent = {}, {}, {}
-        known: dict[int, int] = {}
+        self._sent = {}
+        known = Known()
         for run in sorted(self._find_runs(), key=_preference):
             info, tags = run.info, dict(run.data.tags)
             place = SWEEP_RUN if tags["configuration"] == "sweep" else int(tags["configuration"])
             active = info.lifecycle_stage == ACTIVE
-            if place in known or tags.get(GENERATION_TAG, "") != generation:
+            if place in known.records or tags.get(GENERATION_TAG, "") != generation:
                 if active:
                     self._client.delete_run(info.run_id)
                 continue
@@ -125,11 +136,11 @@ class MlflowTracker(Tracker):
                 if place == SWEEP_RUN:
                     self._client.update_run(info.run_id, name=paths.name)
             self._run_ids[place], self._statuses[place], self._sent[place] = info.run_id, info.status, tags
-            known[place] = _sequence(run)
+            known.records[place] = _sequence(run)
             if DIAGRAM_TAG in tags:
-                self.drawn[place] = tags[DIAGRAM_TAG]
-        self._tags = dict(self._sent.get(SWEEP_RUN, {}))
-        self._unfinished = {place for place, sequence in known.items() if sequence < 0}
+                known.diagrams[place] = tags[DIAGRAM_TAG]
+        known.tags.update(self._sent.get(SWEEP_RUN, {}))
+        self._unfinished = {place for place, sequence in known.records.items() if sequence < 0}
         return known
 
     def write(self, updates: Iterable[RunUpdate]) -> None:
@@ -146,13 +157,6 @@ class MlflowTracker(Tracker):
             if update.diagram is not None:
                 self._client.log_text(run_id, update.diagram, DIAGRAM)
             self._log(run_id, update, new)
-            if update.diagram is not None:
-                self.drawn[update.place] = update.tags[DIAGRAM_TAG]
-
-    def set_parent_tag(self, key: str, value: str) -> None:
-        """Set a tag of the parent run."""
-        self._client.set_tag(self._run_ids[SWEEP_RUN], key, value)
-        self._tags[key] = value
 
     def watch_machine(self) -> None:
         """Log MLflow's system metrics to the parent run, if its own environment variable enables them."""
@@ -164,16 +168,37 @@ class MlflowTracker(Tracker):
             self._monitor = SystemMetricsMonitor(run_id, resume_logging=True, tracking_uri=self._uri)
             self._monitor.start()
 
-    def describe(self, answer: str) -> None:
-        """Put the sweep's answer first in the experiment's description."""
+    def attach(self, answer: str, files: Iterable[tuple[Path, str | None]]) -> None:
+        """Put the answer first in the descriptions of experiment and parent run, and attach files to that run."""
         text = f"{answer}\n\n{self._questions()}"
         self._client.set_experiment_tag(self._experiment_id, DESCRIPTION_TAG, text)
         note = self._sent[SWEEP_RUN].get(DESCRIPTION_TAG, "").rpartition(answer)[2].lstrip()
         self._client.set_tag(self._run_ids[SWEEP_RUN], DESCRIPTION_TAG, f"{answer}\n\n{note}")
+        for path, folder in files:
+            self._client.log_artifact(self._run_ids[SWEEP_RUN], str(path), folder)
 
-    def log_artifact(self, path: Path, folder: str | None = None) -> None:
-        """Attach a file to the parent run, in `folder`."""
-        self._client.log_artifact(self._run_ids[SWEEP_RUN], str(path), folder)
+    @classmethod
+    def errors(cls) -> tuple[type[Exception], ...]:
+        """Return the exceptions of MLflow, its databases and its requests."""
+        if "mlflow" not in sys.modules:  # then MLflow cannot have raised an error, and importing it takes seconds
+            return (OSError,)  # requests' exceptions are OSErrors
+        from mlflow.exceptions import MlflowException
+        from sqlalchemy.exc import SQLAlchemyError
+
+        return MlflowException, SQLAlchemyError, OSError
+
+    @classmethod
+    def fault(cls, address: str) -> tuple[str, str] | None:
+        """Return whether neither MLflow nor a plugin has the address's scheme."""
+        scheme, separator, _ = address.partition("://")
+        kind = scheme.partition("+")[0]  # `mysql+pymysql`: database and driver
+        name, colon, _ = address.partition(":")
+        if not separator and colon and name.isidentifier() and name != "file":  # MLflow would make a folder `wandbb:`
+            return f"{name} is not a tracker{nearest(name, TRACKERS)}", f"use {', '.join(TRACKERS)} or an MLflow store"
+        if not separator or kind in SCHEMES or scheme in {plugin.name for plugin in entry_points(group=PLUGINS)}:
+            return None
+        known = ", ".join(f"{name}://" for name in SCHEMES)
+        return f"{scheme}:// is not an MLflow tracking store", f"use one of {known}, or --no-mlflow"
 
     def _questions(self) -> str:
         """Return the questions in the experiment's description."""

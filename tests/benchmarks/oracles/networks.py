@@ -163,7 +163,7 @@ def measured(given: Case, loss: LossFunction) -> Measured:
         vector = torch.randn(surface.dimension, generator=generator, dtype=surface.basis_type)
         trace = per_sample_trace(operator, generator)
         if trace is None:
-            trace = hutchinson(operator.products_of, ends.basis, ends.trace, PROBES, generator)
+            trace = hutchinson(operator.products_of, ends, PROBES, generator)
         return Measured(vector, operator.product(vector), ends.lambda_max, ends.top, trace)
 
     data = (given.network, given.inputs, given.targets, {"loss": loss})

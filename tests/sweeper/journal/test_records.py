@@ -61,7 +61,8 @@ REPORT = {"configuration": 3, "epoch": 1, "objective": 0.5, "device": "cpu", "pa
           "epochs": [ROW], "evaluations": [EVALUATION], "gpu": 0.5, "replicate_errors": {"1": FAILURE},
           "attempt": 1}  # fmt: skip
 BODIES: dict[str, dict[str, Any]] = {
-    "attempt": {"attempt": 1, "host": "here", "pid": 1, "code": "c", "space": {"samples": 1}},
+    "attempt": {"attempt": 1, "host": "here", "pid": 1, "code": "c", "space": {"samples": 1},
+                "configurations": 3},
     "suggested": {"configuration": 0, "values": {"loss": {"name": "focal"}}, "choices": {"a": 0.5}, "config_hash": "0",
                   "searcher": "tpe 4"},
     "drawn": {"first": 3, "values": [{"loss": {"name": "focal", "gamma": 2.0}}]},
@@ -69,10 +70,11 @@ BODIES: dict[str, dict[str, Any]] = {
                                      "values": {"loss": {"name": "focal"}}, "question": "loss"}]},
     "started": {"configuration": 0, "attempt": 1, "replicate": 0},
     "replicate": {**REPORT, "replicate": 0, "pauses": True, "failure": FAILURE},
+    "arrived": {**REPORT, "failure": FAILURE},
     "report": {**REPORT, "status": "running", "decision": DECISION, "config_hash": "0"},
     "judged": {"configuration": 0, "attempt": 1, "epoch": 3, "status": "waiting", "decision": DECISION},
     "failed": {"configuration": 0, "attempt": 1, "epoch": 3, "failure": FAILURE, "final": False,
-               "replicate": 0, "given_up": False, "share": 0.5},
+               "replicate": 0, "given_up": False, "share": 0.5, "waits": True},
     "ended": {"attempt": 1, "outcome": "stopped", "reason": {"kind": "asked", "values": {}, "message": ""}},
 }  # fmt: skip
 """A record of each kind with every field that one may have."""

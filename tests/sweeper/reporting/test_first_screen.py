@@ -4,6 +4,7 @@ import functools
 import math
 import shutil
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,34 +14,37 @@ import yaml
 from sweeper.core.cells import Row
 from sweeper.core.display import as_text
 from sweeper.judging import question as codes
-from sweeper.reporting import first_screen as module
-from sweeper.reporting.first_screen import (
+from sweeper.reporting.advice import (
     ABOVE_LARGEST,
-    ALONE,
     BELOW_CHANCE,
     BELOW_LARGEST,
+    NEAR_LARGEST,
+    ONE_CLASS,
+    against_largest,
+    majority_warning,
+    more_seeds,
+)  # fmt: skip
+from sweeper.reporting.answers import (
+    ALONE,
     BEST,
     DECIDED,
     EQUAL,
     EQUIVALENT,
-    NEAR_LARGEST,
     NEARLY_DECIDED,
     NOT_DECIDED,
     NOT_JUDGED,
-    ONE_CLASS,
+    SMALLEST,
     STOPPED,
     UNFINISHED,
     WORSE,
     FirstScreen,
-    against_largest,
-    first_screen,
-    loss_and_network,
-    majority_warning,
-    screen_changes,
-    settings_of,
+    Question,
 )  # fmt: skip
+from sweeper.reporting.finalists import chosen_rows, in_words, labels
+from sweeper.reporting.first_screen import first_screen, screen_changes
 from sweeper.reporting.matrix import Key, Matrix, Measured, matrix, measure
 from sweeper.reporting.page import write_report
+from sweeper.reporting.questions import line_questions, loss_and_network
 from sweeper.reporting.summary import summary
 from sweeper.reporting.tables import posthoc_tables
 from sweeper.results import Results
@@ -107,7 +111,7 @@ def test_a_line_of_values_has_a_row_each_and_a_question(gamma_folder: Path) -> N
     (answer,) = shared_screen(gamma_folder).answers
     settings = {(line.loss, line.setting) for line in answer.lines if line.setting}
     assert len(settings) >= 2 and len({loss for loss, _ in settings}) >= 1
-    (question, *_) = [each for each in answer.questions if each.where]
+    (question, *_) = [each for each in answer.questions if each.cell]
     assert question.name == "γ" and len(question.best) + len(question.worse) >= 2
     lowered = [line for line in answer.lines if line.change is not None and line.change.code == codes.BETTER]
     assert lowered, "temperature scaling lowers the ECE of a sharpened loss"
@@ -126,7 +130,7 @@ def test_the_proposed_seeds_are_those_that_the_command_trains(small: Results) ->
     assert found is not None
     best = found.best("")
     assert best is not None
-    trainings, command = module.more_seeds(small, found, best, board.finished)
+    trainings, command = more_seeds(small, found, best, board.finished)
     added = int(command.rpartition("=")[2]) - 2
     assert added > 0 and trainings in (0, added * len(board.finished))
 
@@ -148,10 +152,10 @@ def test_fresh_seeds_decide_alone(gamma_folder: Path, tmp_path: Path) -> None:
     assert ".at_most=" in answer.command or not answer.command, "the stage goes on; other seeds would not count"
     assert {line.trial for line in answer.lines} == {one, two}
     results = Results(folder)
-    found, count = module.matrix(results, leaderboard(results)), results.specification["replicates"]["count"]
+    found, count = matrix(results, leaderboard(results)), results.specification["replicates"]["count"]
     best = None if found is None else found.best("")
     assert found is not None and best is not None
-    _, command = module.more_seeds(results, found, best, [])
+    _, command = more_seeds(results, found, best, [])
     assert int(command.rpartition("=")[2]) > count + 2, "more than the leader has, whatever the fewest are"
 
 
@@ -258,7 +262,8 @@ def cells_of(trials: list[tuple[str, str, float, float, str, float]], seeds: int
         row = {"trial": name, "status": status, "epochs": epoch, GAMMA: gamma, RATE: rate}
         cells.setdefault(("", loss, network), []).append(row)
         values[name] = {epoch: {100 * at + r: value * (1 + 0.01 * rng.normal()) for r in range(seeds)}}
-    return Matrix(cells, Measured(Goal("val_nll"), values, dict.fromkeys(values, "")), [GAMMA, RATE])
+    measured = Measured(Goal("val_nll"), values, dict.fromkeys(values, ""))
+    return Matrix(cells, measured, [GAMMA, RATE], at_zero={"focal": ["gamma", "smoothing"]})
 
 
 def line(*values: tuple[float, float], rate: float = 0.1, seeds: int = 5) -> Matrix:
@@ -268,22 +273,35 @@ def line(*values: tuple[float, float], rate: float = 0.1, seeds: int = 5) -> Mat
 
 def gammas_of(found: Matrix) -> tuple[set[str], set[str]]:
     """Return the γ that may be the best and the worse ones, of the only line."""
-    (question,) = settings_of(found, module.chosen_rows(found, ""))
+    (question,) = questions_of(found)
     return {*question.best}, {*question.worse}
+
+
+def questions_of(found: Matrix) -> list[Question]:
+    """Return the questions on lines."""
+    shown, lines = chosen_rows(found, "")
+    told = {trial: columns for key, rows in shown.items() for trial, columns in labels(found, rows, key).items()}
+    return line_questions(found, lines, told)
+
+
+def settings_of(found: Matrix) -> list[str]:
+    """Return the settings that the rows of the only cell are called by."""
+    (key, rows), *_ = chosen_rows(found, "")[0].items()
+    told = labels(found, rows, key)
+    return [in_words(row, told[str(row["trial"])]) for row in rows]
 
 
 def test_values_with_all_else_equal_are_compared() -> None:
     assert gammas_of(line((1, 0.2), (2, 0.1), (3, 0.1005), (5, 0.3))) == ({"2", "3"}, {"1", "5"})
     assert gammas_of(line((1, 0.2), (2, 0.1), (3, 0.15), (5, 0.3))) == ({"2"}, {"1", "3", "5"})
     assert gammas_of(line((1, 0.1), (2, 0.1), (3, 0.1), seeds=2)) == ({"1", "2", "3"}, set())
-    single = settings_of(one := line((1, 0.2), (2, 0.1), seeds=1), module.chosen_rows(one, ""))
+    single = questions_of(line((1, 0.2), (2, 0.1), seeds=1))
     assert [(question.best, question.unknown, question.decided) for question in single] == [(("2",), ("1",), False)]
 
 
 def test_a_line_stands_beside_a_better_configuration() -> None:
     drawn = [("focal", "mlp", g, r, "completed", v) for g, r, v in ((2, 0.03, 0.1), (1, 0.1, 0.2), (3, 0.1, 0.3))]
-    (rows,) = module.chosen_rows(cells_of(drawn), "").values()
-    assert [setting for _, setting in rows] == ["", "γ 1", "γ 3"]
+    assert settings_of(cells_of(drawn)) == ["γ 2", "γ 1", "γ 3"]
 
 
 def test_a_value_drawn_with_its_learning_rate_is_no_line() -> None:
@@ -291,15 +309,46 @@ def test_a_value_drawn_with_its_learning_rate_is_no_line() -> None:
     drawn = [("focal", "mlp", g, r, "completed", v) for g, r, v in ((1, 0.03, 0.1), (3.7, 0.14, 0.5), (8, 0.05, 0.11))]
     stopped = [("focal", "mlp", g, 0.1, s, v) for g, s, v in ((1, "completed", 0.1), (2, "early_stopped", 0.9))]
     for found in (cells_of(drawn), cells_of(stopped)):
-        shown = module.chosen_rows(found, "")
-        assert [len(rows) for rows in shown.values()] == [1] and settings_of(found, shown) == []
+        shown, _ = chosen_rows(found, "")
+        assert [len(rows) for rows in shown.values()] == [1] and questions_of(found) == []
 
 
 def test_cross_entropy_with_all_else_equal_is_on_the_line_of_gamma() -> None:
     done = [("focal", "mlp", g, 0.1, "completed", v) for g, v in ((1.0, 0.2), (2.0, 0.3))]
     found = cells_of([*done, ("cross_entropy", "mlp", math.nan, 0.1, "completed", 0.1)])
-    (question,) = settings_of(found, module.chosen_rows(found, ""))
+    (question,) = questions_of(found)
     assert question.best == ("0 (cross_entropy)",) and question.worse == ("1", "2") and question.decided
+
+
+def test_no_two_rows_are_called_alike() -> None:
+    """γ 1.32 was drawn with two learning rates, one of them on the line."""
+    drawn = [
+        ("focal", "mlp", g, r, "completed", v) for g, r, v in ((1.32, 0.05, 0.1), (5, 0.05, 0.2), (1.32, 0.14, 0.3))
+    ]
+    found = replace(cells_of(drawn), asked=[GAMMA], fresh={"c00000", "c00001", "c00002"})
+    assert settings_of(found) == ["γ 1.32 lr 0.05", "γ 5", "γ 1.32 lr 0.14"]
+    (question,) = questions_of(found)
+    assert (question.best, question.worse, question.at) == (("1.32",), ("5",), "lr 0.05")
+
+
+def test_several_lines_have_a_question_each_with_the_edge_of_the_line() -> None:
+    drawn = [("focal", "mlp", g, r, "completed", v) for g, r, v in
+             ((2, 0.1, 0.1), (1, 0.1, 0.2), (4, 0.1, 0.3), (2, 0.2, 0.4), (2, 0.3, 0.5))]  # fmt: skip
+    asked = questions_of(replace(cells_of(drawn), asked=[GAMMA, RATE], fresh={f"c{at:05d}" for at in range(5)}))
+    assert [(q.name, q.best, q.worse, q.edge) for q in asked] == [
+        ("γ", ("2",), ("1", "4"), ""),
+        ("lr", ("0.1",), ("0.2", "0.3"), SMALLEST),
+    ]
+
+
+def test_a_value_is_called_worse_only_if_its_row_is() -> None:
+    """The leader is not on the line. What the line's own comparison excludes may still be open among all."""
+    drawn = [("focal", "mlp", g, 0.1, "completed", v) for g, v in ((1, 0.1), (2, 0.103), (4, 0.3))]
+    found = replace(cells_of([*drawn, ("brier", "mlp", 0.0, 0.2, "completed", 0.0995)]), asked=[GAMMA])
+    for (question,) in (questions_of(found), questions_of(replace(found, fresh={f"c{at:05d}" for at in range(4)}))):
+        marks = {str(row[GAMMA]): found.decides.standing(found.cells["", "brier", "mlp"][0], row)
+                 for row in found.cells["", "focal", "mlp"]}  # fmt: skip
+        assert {marks[value] for value in question.worse} == {codes.WORSE}
 
 
 def test_a_loss_is_alike_worse_or_not_compared() -> None:

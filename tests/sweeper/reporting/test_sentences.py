@@ -11,7 +11,7 @@ from rich.console import Console
 from sweeper.core.statistics.basics import Spread
 from sweeper.judging.means import Mean
 from sweeper.judging.question import BETTER, OPEN, SAME, SAMPLES, SEEDS, Question as Asked, Verdict, Verdicts
-from sweeper.reporting.first_screen import (
+from sweeper.reporting.answers import (
     ALIKE,
     ALONE,
     BEST,
@@ -61,8 +61,8 @@ def line(loss: str, network: str, standing: str, value: float, change: Judgement
 LEADER = line("cross_entropy", "resnet8", BEST, 0.047, judgement(0.012, 0.013, SAME))
 RIVAL = line("inverse_focal", "resnet8", ALIKE, 0.055, judgement(0.010, 0.020, BETTER))
 MLP = line("cross_entropy", "mlp", WORSE, 0.11, judgement(0.02, 0.021, OPEN, limited_by=SAMPLES))
-LOSS = Question("loss", "", ("cross_entropy", "inverse_focal"), ("focal",), ())
-NETWORK = Question("network", "", ("resnet8",), ("mlp",), ())
+LOSS = Question("loss", ("cross_entropy", "inverse_focal"), ("focal",), ())
+NETWORK = Question("network", ("resnet8",), ("mlp",), ())
 
 ANSWER = Answer(
     place="", state=NEARLY_DECIDED, running=False, objective=Goal("val_nll"), leader=LEADER, most_lost=0.3,
@@ -130,7 +130,7 @@ def test_cells() -> None:
 
 
 def test_settings() -> None:
-    gamma = Question("γ", "focal on mlp", ("2", "3"), ("1", "5"), ())
+    gamma = Question("γ", ("2", "3"), ("1", "5"), (), ("focal", "mlp"))
     one, unknown = replace(gamma, best=("2",)), replace(gamma, best=("2",), worse=(), unknown=("1",))
     assert settings(replace(ANSWER, questions=(LOSS, gamma, one, unknown))) == [
         "γ of focal on mlp: 2 and 3 may be the best; 1 and 5 are worse.",
@@ -195,7 +195,7 @@ def test_the_order_with_temperature_scaling_is_told() -> None:
         assert ("inverse_focal on resnet8" in said) == named and ("0.040" in said) == named and "0.060" in said
         assert "97.8 % (96.0–99.0)" in said
     alike = replace(answer, deployed=Deployed(verdicts(leader, rival, OPEN), True, {}, {}))
-    assert "inverse_focal on resnet8 may be as good" in deployment(alike)
+    assert "inverse_focal may be as good" in deployment(alike)
     assert cells(rival, alike).after == cells(LEADER, answer).standing == "best" and not cells(LEADER, answer).after
     without = replace(answer, deployed=Deployed(raw, False, {}, {}))
     assert "0.050" in deployment(without) and "0.060" not in deployment(without)

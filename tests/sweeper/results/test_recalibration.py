@@ -9,7 +9,7 @@ import pytest
 
 from sweeper.core.errors import SweeperError
 from sweeper.judging.question import NOT_COMPARED
-from sweeper.results.recalibration import effects, options_that_differ, signed
+from sweeper.results.recalibration import effects, options_that_differ, rounded_change
 from trainables.metrics import softmax64
 from trainables.posthoc import POSTHOC, fit
 
@@ -95,7 +95,7 @@ def test_a_narrow_interval_is_written_in_the_digits_that_its_width_needs() -> No
     rows += [row(f"c{n}", "temperature", 0.06 + n / 1e6 + 0.002 * (n % 2), 0.9) for n in range(400)]
     ece, nll = effects(rows)[0].changes
     low, high = ece.verdict.low, ece.verdict.high
-    assert signed(low) == signed(high) == "−0.14", "two digits would show an interval without width"
+    assert rounded_change(low) == rounded_change(high) == "−0.14", "two digits would show an interval without width"
     first, last = ece.limits().removeprefix(" (95 % ").removesuffix(")").split(" … ")
     assert first != last
     assert float(first.replace("−", "-")) == pytest.approx(low, abs=1e-4)

@@ -3,17 +3,22 @@
 import itertools
 import random
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
+from sweeper.core.domains.base import Constant
+from sweeper.core.domains.choice import OneMember
 from sweeper.core.domains.loguniform import LogUniform
+from sweeper.core.domains.randint import RandInt
 from sweeper.core.domains.uniform import Uniform
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import FIRST_ADDED, ReplicateSeeds
 from sweeper.journal.records import Added, AddedSeed, Attempt, Body, Decision, Drawn, Record, Reported
 from sweeper.journal.state import SweepState
-from sweeper.scheduling.contenders import FIRST_SEEDS, LINE_SEEDS, audit_rounds, requested, spread, trainings
+from sweeper.scheduling.contenders import FIRST_SEEDS, FinalStage, audit_rounds, requested, trainings
+from sweeper.scheduling.lines import LINE_SEEDS, Line, spread
 from sweeper.space.loading import build_spec
 from sweeper.space.spec import final_stage
 from trainables.worker.trial_reports import TrialReport
@@ -78,12 +83,28 @@ SPACE = {
 }
 
 
+WIDE = {
+    "loss": {
+        "one_of": [
+            "cross_entropy",
+            {"name": "focal", "gamma": {"uniform": [0.5, 10]}, "smoothing": {"uniform": [0.02, 0.2]}},
+        ]
+    },
+    "architecture": {"choice": ["mlp", "resnet8"]},
+    "optimizer": {
+        "name": "sgd", "lr": {"loguniform": [0.01, 0.3]}, "schedule": {"choice": ["cosine", "constant"]},
+        "batch_size": 128,
+    },
+}  # fmt: skip
+
+
 class Played:
     """A sweep whose trials are not trained: their values are drawn, networks and losses differing by factors."""
 
-    def __init__(self, seed: int, resnet: float = 0.5, focal: float = 3.0) -> None:
+    def __init__(self, seed: int, resnet: float = 0.5, focal: float = 3.0, which: Sequence[str] = ()) -> None:
         self.rng, self.factors = random.Random(seed), {"resnet8": resnet, "focal": focal}
-        self.spec = build_spec({**SPACE, "seed": seed})
+        self.wide = bool(which)
+        self.spec = build_spec({**SPACE, "seed": seed, **({"which": [*which], "space": WIDE} if which else {})})
         self.stage = final_stage(self.spec)
         self.state, self.records = SweepState(self.spec.samples), list[Record]()
         drawn = [self.configuration() for _ in range(self.spec.samples)]
@@ -94,8 +115,11 @@ class Played:
 
     def configuration(self) -> dict[str, object]:
         gamma = {"name": "focal", "gamma": self.rng.uniform(0.5, 10)}
+        if self.wide:
+            gamma["smoothing"] = self.rng.uniform(0.02, 0.2)
         loss = self.rng.choice([{"name": "cross_entropy"}, gamma])
-        return {"loss": loss, "architecture": {"name": self.rng.choice(["mlp", "resnet8"])}, "lr": self.rng.random()}
+        optimizer = {"name": "sgd", "lr": self.rng.random(), "schedule": "cosine"}
+        return {"loss": loss, "architecture": {"name": self.rng.choice(["mlp", "resnet8"])}, "optimizer": optimizer}
 
     def value(self, values: object) -> float:
         named = [part["name"] for part in values.values() if isinstance(part, dict)]  # type: ignore[attr-defined]
@@ -133,7 +157,7 @@ def test_the_best_of_each_level_get_common_seeds_until_questions_are_settled(see
     contenders = {index for *_, index in best.values()}
     assert {added.trial for added in rounds[0]} == contenders and len(best) == 4
     assert len(rounds[0]) == FIRST_SEEDS * len(contenders)
-    line = [added for added in rounds[1] if added.question == "gamma"]
+    line = [added for added in rounds[1] if added.question == "loss.gamma"]
     gammas = {added.values["loss"].get("gamma", 0.0) for added in line}
     assert len(gammas) == 3 and 0.0 in gammas and len({str({**a.values, "loss": 0}) for a in line}) == 1
     had, seeds = defaultdict[int, list[int]](list), dict[int, int]()
@@ -142,7 +166,7 @@ def test_the_best_of_each_level_get_common_seeds_until_questions_are_settled(see
         assert seeds.setdefault(added.replicate, added.seed) == added.seed, "common to all"
     assert all(sorted(numbers) == [*range(1, 1 + len(numbers))] for numbers in had.values())
     assert max(map(len, had.values())) <= 5 and {len(had[a.trial]) for a in line} <= {*range(LINE_SEEDS, 6)}
-    _, most = trainings([2, 2], 1, 5)
+    _, most = trainings([2, 2], [3], 5)
     assert sum(map(len, rounds)) <= most
 
 
@@ -167,7 +191,7 @@ def test_the_best_of_a_line_counts_for_its_loss_and_network() -> None:
 
     played.stage = replace(played.stage, racing=racing)  # type: ignore[type-var]
     played.play()
-    line = {trial for trials in asked[-1]["gamma"].values() for trial in trials}
+    line = {trial for trials in asked[-1]["loss.gamma"].values() for trial in trials}
     for question in ("loss", "network"):
         assert line <= {trial for trials in asked[-1][question].values() for trial in trials}
 
@@ -185,7 +209,7 @@ def test_each_setting_of_the_data_has_a_race_of_its_own() -> None:
             own = [a.values for a in rounds[0] if a.values["dataset"]["label_noise"] == setting]
             assert len({values[question]["name"] for values in own}) == 2
     assert len(rounds[0]) == FIRST_SEEDS * len(fresh)
-    lines = {added.values["dataset"]["label_noise"] for added in rounds[1] if added.question == "gamma"}
+    lines = {added.values["dataset"]["label_noise"] for added in rounds[1] if added.question == "loss.gamma"}
     assert lines == {0.0, 0.3}
 
 
@@ -207,3 +231,46 @@ def test_every_round_follows_from_the_records_before_it() -> None:
 def test_values_are_spread_over_a_domain() -> None:
     assert spread(Uniform(0.0, 6.0), [0.9], 2) == [5.0, 3.0]
     assert spread(LogUniform(1e-3, 1e3), [0.0, 900.0], 1) == [0.01]
+
+
+def test_several_lines_each_with_all_else_equal() -> None:
+    played = Played(3, which=["loss", "gamma", "smoothing", "lr", "schedule"])
+    played.play()
+    by_question = defaultdict[str, dict[int, AddedSeed]](dict)
+    for state in played.state.added:
+        if state.added is not None:
+            by_question[state.added.question].setdefault(state.added.trial, state.added)
+    for path in ("loss.gamma", "loss.smoothing", "optimizer.lr", "optimizer.schedule", "loss.name"):
+        line, (part, key) = [added.values for added in by_question[path].values()], path.split(".")
+        assert line, path
+        assert len({str({**values, part: 0}) for values in line}) == 1, "other parts are the winner's"
+        if part == "optimizer":
+            assert len({str({**values[part], key: 0}) for values in line}) == 1
+    zero = [added.values["loss"] for added in by_question["loss.gamma"].values() if added.values["loss"]["gamma"] == 0]
+    assert [loss["name"] for loss in zero] == ["focal"] and zero[0]["smoothing"] > 0, "not cross-entropy"
+    trained = {str(s.values) for s in (state.added for state in played.state.added) if s is not None}
+    assert len(trained) == len({s.trial for state in played.state.added if (s := state.added) is not None})
+
+
+def test_each_setting_of_the_data_has_lines_of_its_own_even_without_another_question() -> None:
+    line = Line("loss.gamma", {"focal": Uniform(0.0, 6.0)})
+    values = [{"loss": {"name": "focal", "gamma": 1.0}, "dataset": {"label_noise": at % 2}} for at in range(4)]
+    state = SweepState(4)
+    for sequence, body in enumerate([Drawn(0, values), *(ended(at, 0.1 + at) for at in range(4))]):
+        state.apply(Record(sequence, 0.0, body))
+    apart = FinalStage("min", SEEDS, 6, lambda values, questions: (), (), [line])
+    assert [[*of_one.values()] for of_one in apart.contenders(state)] == [[{"best": 0}], [{"best": 1}]]
+    together = replace(apart, lines=[line, Line("dataset.label_noise", {"": Uniform(0.0, 1.0)})])
+    assert [[*of_one.values()] for of_one in together.contenders(state)] == [[{"best": 0}]]
+
+
+def test_a_line_of_whole_numbers_and_of_names_has_only_values_of_the_domain() -> None:
+    depth = Line("architecture.depth", {"mlp": RandInt(1, 9)})
+    values = [of["architecture"]["depth"] for of in depth.members([{"architecture": {"name": "mlp", "depth": 2}}])]
+    assert values[0] == 2 and len(values) == 3 and all(isinstance(value, int) for value in values)
+    score = Line(
+        "loss.score", {"selective_risk": OneMember((Constant("msp"), Constant("margin"), Constant("entropy")))}
+    )
+    names = [of["loss"]["score"] for of in score.members([{"loss": {"name": "selective_risk", "score": "margin"}}])]
+    assert names == ["margin", "msp", "entropy"]
+    assert score.members([{"loss": {"name": "brier"}}]) == []

@@ -13,7 +13,7 @@ from sweeper.core.errors import InvalidSearchSpace
 from sweeper.scheduling.asha import Halving
 from sweeper.scheduling.median_stopping import MedianStopping
 from sweeper.space.configurations import configurations_of
-from sweeper.space.loading import build_spec, load_spec
+from sweeper.space.loading import _line_path, build_spec, load_spec
 from tests.sweeper.searches import SPACE, searched_spec
 from tests.sweeper.small_registries import MINIMAL, REGISTRIES
 
@@ -77,21 +77,32 @@ def test_short_forms():
 
 
 def test_schedulers_have_settings_of_their_own_with_defaults():
+    ordered = {"order": "canonical", "width": 32}
     median = build_spec(_with(scheduler={"name": "median_stopping", "max_epochs": 9, "grace_epochs": 2}), REGISTRIES)
     assert median.schedule == MedianStopping("val_nll", "min", 9, 2)
     written = {"name": "median_stopping", "max_epochs": 9, "grace_epochs": 2, "min_competitors": 3}
-    assert median.resolved()["scheduler"] == written
+    assert median.resolved()["scheduler"] == written | ordered
     assert build_spec(median.resolved(), REGISTRIES) == median
     asha = build_spec(_with(), REGISTRIES)
     written = {"name": "asha", "max_epochs": 9, "grace_epochs": 1, "reduction_factor": 3}
-    assert asha.resolved()["scheduler"] == written and asha.schedule == Halving("val_nll", "min", 9)
+    assert asha.resolved()["scheduler"] == written | ordered and asha.schedule == Halving("val_nll", "min", 9)
+
+
+def test_an_order_of_arrival_has_no_width():
+    arrival = {"max_epochs": 9, "order": "arrival"}
+    spec = build_spec(_with(scheduler=arrival), REGISTRIES)
+    assert spec.scheduler.width is None and spec.order(spec.schedule.begin()) is None
+    assert build_spec(spec.resolved(), REGISTRIES) == spec
+    with pytest.raises(InvalidSearchSpace) as refused:
+        build_spec(_with(scheduler={**arrival, "width": 8}), REGISTRIES)
+    assert [fault.path for fault in refused.value.faults] == ["scheduler.width"]
 
 
 def test_a_scheduler_that_stops_nothing_takes_no_notice_of_others_settings():
     old = {"name": "none", "max_epochs": 5, "grace_epochs": 1, "reduction_factor": 3}
     spec = build_spec(_with(scheduler=old), REGISTRIES)
     assert spec == build_spec(_with(scheduler={"name": "none", "max_epochs": 5}), REGISTRIES)
-    assert spec.resolved()["scheduler"] == {"name": "none", "max_epochs": 5}
+    assert spec.resolved()["scheduler"] == {"name": "none", "max_epochs": 5, "order": "canonical", "width": 32}
 
 
 def test_numbers_take_their_hyperparameters_type():
@@ -435,3 +446,21 @@ def test_searchers_come_back():
 
 def test_replicates_may_have_seeds_of_ones_own():
     assert build_spec(_with(replicates={"count": 2, "seeds": [11, 7]}), REGISTRIES).replicate_seeds.of(3) == [11, 7]
+
+
+def test_which_names_a_path_or_what_fits_only_one() -> None:
+    spec = load_spec("quickstart", ["which=[gamma, lr, loss]"])
+    assert spec.which == ["loss.gamma", "optimizer.lr", "loss.name"]
+    assert load_spec("quickstart", ["which=score"]).which == ["loss.score"]
+    assert spec.cross_entropy_at_zero == {"focal": ["gamma", "smoothing"]}
+    with pytest.raises(InvalidSearchSpace) as raised:
+        load_spec("quickstart", ["which=[gama, momentum, lr, optimizer.lr]"])
+    assert [fault.path for fault in raised.value.faults] == ["which[0]", "which[1]"]
+    assert "'gamma'" in raised.value.faults[0].remedy and "coverage" in raised.value.faults[1].remedy
+    with pytest.raises(InvalidSearchSpace) as raised:
+        load_spec("quickstart", ["which=[lr, optimizer.lr]"])
+    assert [fault.path for fault in raised.value.faults] == ["which[1]"]
+    alpha = "space.loss.one_of=[{name: label_smoothing, alpha: {uniform: [0, 0.2]}}, {name: brier}]"
+    assert load_spec("quickstart", [alpha, "which=alpha"]).which == ["loss.alpha"]
+    rule, remedy = _line_path("width", ["loss.width", "architecture.width"])
+    assert "loss.width and architecture.width" in rule and remedy == "write loss.width"

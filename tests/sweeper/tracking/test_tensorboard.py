@@ -102,7 +102,6 @@ def test_the_follower_fills_a_folder_elsewhere(random_sweep: Any, tmp_path: Path
         ("tensorboard:/mnt/runs", "TensorBoard"),
         ("sqlite:///results/mlflow.db", "MLflow"),
         ("http://127.0.0.1:5000", "MLflow"),
-        ("sync:", "MLflow"),
     ],
 )
 def test_an_address_says_which_tracker_it_means(address: str, name: str) -> None:

@@ -277,3 +277,12 @@ def test_wrong_shapes_names_and_values_are_refused():
         build_loss("fokal")
     with pytest.raises(ValueError, match=r"takes no hyperparameter 'gama'.*did you mean 'gamma'"):
         build_loss("focal", gama=1)
+
+
+@pytest.mark.parametrize("name", [name for name in LOSSES if LOSSES[name].cross_entropy_at_zero])
+def test_a_loss_is_cross_entropy_where_it_says_so(name: str) -> None:
+    logits, targets = 3 * torch.randn(16, 5, dtype=torch.float64), torch.arange(16) % 5
+    loss = build_loss(name, **dict.fromkeys(LOSSES[name].cross_entropy_at_zero, 0.0))
+    if isinstance(getattr(loss, "gamma", None), float):
+        loss.begin_epoch(0, 10)  # two_stage has its γ from the first epoch on
+    assert torch.allclose(loss(logits, targets), torch.nn.functional.cross_entropy(logits, targets))

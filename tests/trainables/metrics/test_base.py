@@ -146,7 +146,7 @@ def test_a_new_metric_that_is_always_measured_needs_no_list(monkeypatch):
     def gap(probabilities, targets):
         return float((probabilities.max(1) - (probabilities.argmax(1) == targets)).mean())
 
-    register(monkeypatch, METRICS, "gap", Metric("gap", gap, always=True, binned=True))
+    register(monkeypatch, METRICS, "gap", Metric("gap", gap, mode="min", always=True, binned=True))
     probabilities, targets = _predictions(5)
     assert always_measured()[-1] == always_measured(lambda metric: metric.binned)[-1] == "gap"
     assert "gap" not in further_metrics()

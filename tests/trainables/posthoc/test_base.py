@@ -210,7 +210,7 @@ class Failing(Calibrator):
     ],
 )
 def test_what_is_not_probabilities_is_a_reason(monkeypatch, result, parameters, sentence):
-    method = PosthocMethod("failing", lambda logits, targets: Failing(result, parameters))
+    method = PosthocMethod("failing", lambda logits, targets: Failing(result, parameters), columns=(*parameters,))
     register(monkeypatch, POSTHOC, "failing", method)
     with pytest.raises(PosthocUnavailable, match=sentence):
         fit("failing", *logits_and_targets())(logits_and_targets()[0])

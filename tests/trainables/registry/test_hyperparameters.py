@@ -100,7 +100,7 @@ def test_an_annotation_of_ours_that_cannot_be_read_is_an_error_at_once():
 def test_what_is_added_has_its_arguments_and_its_flags():
     registry = Registry("thing", None, LossComponent, ["shape"])
 
-    @registry.add("first", "one", "ours", more=[Hyperparameter("beams")], tags={"text"}, lanes="no")
+    @registry.add("first", "one", "ours", more=[Hyperparameter("beams")], tags={"text"}, constant_gamma=len)
     class First:
         """The first."""
 
@@ -112,7 +112,7 @@ def test_what_is_added_has_its_arguments_and_its_flags():
     registry.add("described", apart=["vectors"])(build)
     assert (registry["described"].summary, registry["described"].source) == ("Build it", "ours; theirs, chapter 2")
     first, bound = registry["first"], registry["bound"]
-    assert (first.summary, first.source, first.tags, first.lanes) == ("one", "ours", {"text", "stateful"}, "no")
+    assert (first.summary, first.source, first.tags, first.constant_gamma) == ("one", "ours", {"text", "stateful"}, len)
     assert ([h.name for h in first.hyperparameters], First.name) == (["width", "beams"], "first")
     assert [h.name for h in bound.hyperparameters] == ["gamma", "share", "form", "kinds"]
     assert registry.build("bound", 1, gamma=2.0) == 1

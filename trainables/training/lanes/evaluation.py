@@ -5,8 +5,8 @@ On small data, calling an operation costs more than computing it, so several net
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 
 import numpy as np
 from torch import nn
@@ -23,7 +23,6 @@ from trainables.training.evaluation import (
     Shared,
     curvature_losses,
     curvature_subset,
-    measured_before,
     metrics_of_networks,
     predictions_of,
 )
@@ -37,29 +36,26 @@ SMALL_SPLIT = 2**16
 MEASURED_TOGETHER = 2**20
 
 
-@contextmanager
-def measured_together(lanes: Sequence[tuple[Replicate, str]], settings: EvaluationSettings) -> Iterator[None]:
-    """Within this context, evaluations of replicates use what is measured here for all of them together.
+def measured_together(lanes: Sequence[tuple[Replicate, str]], settings: EvaluationSettings) -> dict[Replicate, Shared]:
+    """Measure replicates together; return per replicate the result for `Replicate.evaluate`.
 
     This is their curvature (see `measure_lanes`) and, on small splits, their metrics (see `evaluated_together`).
-    All replicates have the same `cohort_key`. Whatever cannot be measured together, a replicate measures by itself.
+    All replicates have the same `cohort_key`. A replicate measures by itself whatever cannot be measured together.
 
     Args:
         lanes: replicates with the stage of their evaluation.
         settings: settings of the evaluations.
     """
     if not lanes:
-        yield
-        return
+        return {}
     models, dataset = [replicate.measured for replicate, _ in lanes], lanes[0][0].dataset
     with ExitStack() as weights:
         for replicate, stage in lanes:
             weights.enter_context(replicate.weights_of(stage))
         evaluated = evaluated_together(models, dataset, settings)
         curvature = _curvature_together([replicate for replicate, _ in lanes], settings.curvature)
-    together = zip(models, curvature, evaluated, strict=True)
-    with measured_before({id(model): Shared(own, *numbers) for model, own, numbers in together}):
-        yield
+    together = zip(lanes, curvature, evaluated, strict=True)
+    return {replicate: Shared(own, *numbers) for (replicate, _), own, numbers in together}
 
 
 def _curvature_together(lanes: Sequence[Replicate], settings: CurvatureSettings | None) -> list[Curvature | None]:

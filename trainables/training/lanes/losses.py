@@ -85,7 +85,7 @@ class _Family:
         if not (first.batch_coupled or self._states) and not self._numbers:
             # A mean of independent terms without numbers per lane: the samples of all lanes form one batch.
             return first.reduced(first.per_sample(logits.flatten(0, 1), targets.flatten()).view(targets.shape))
-        if first.takes_lanes:
+        if first.lanes == "stacked":
             return self._broadcast(logits, targets)
         numbers = {key: values.to(widened(logits[:0]).dtype) for key, values in self._numbers.items()}
         values: Tensor = vmap(self._value)(numbers, self._states, logits, targets)

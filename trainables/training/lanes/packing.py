@@ -62,9 +62,10 @@ def unmappable(configuration: Configuration, training: TrainingSettings = PLAIN)
         return network, "lanes become channels of one network, whose layout cannot be channels_last"
     if (alone := alone_fault(configuration.get("optimizer", {}))) is not None:
         return "a recipe", alone
-    for registry, name in ((ARCHITECTURES, network), (LOSSES, loss)):
-        if not registry.is_own(name) and registry[name].lanes:
-            return name, registry[name].lanes
+    if not ARCHITECTURES.is_own(network) and ARCHITECTURES[network].lanes:
+        return network, ARCHITECTURES[network].lanes
+    if not LOSSES.is_own(loss) and getattr(LOSSES[loss].build, "lanes", "") == "none":
+        return loss, "it cannot be computed for several replicates side by side"
     return None
 
 

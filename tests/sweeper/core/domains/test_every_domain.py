@@ -8,7 +8,7 @@ from hypothesis import assume, given, strategies as st
 
 from sweeper.core.domains.base import DOMAINS, Choice, Fields, Interval, Members
 from sweeper.core.domains.tree import Uniforms, draw, every_value, parse, plain, random_sizes
-from sweeper.scheduling.contenders import spread
+from sweeper.scheduling.lines import spread
 from sweeper.search.optuna import OptunaSearcher
 from sweeper.space.components import resolve_component
 from trainables.registry import Component, Hyperparameter, Registry

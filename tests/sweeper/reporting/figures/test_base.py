@@ -138,6 +138,7 @@ def test_one_measured_hessian_is_enough(losses_folder: Path, tmp_path: Path) -> 
     (folder / "tables" / "evaluations").mkdir(parents=True)
     for name in ("trials", "epochs", "decisions", "reliability", "predictions"):
         shutil.copytree(losses_folder / "tables" / name, folder / "tables" / name)
+    shutil.copyfile(losses_folder / "manifest.json", folder / "manifest.json")
     table = frame(losses_folder, "evaluations")
     dropped = [name for name in table if name.startswith("hessian_training_")]
     assert dropped

@@ -1,0 +1,141 @@
+"""What would decide the open questions of a first screen, and warnings about results that are not reliable."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from sweeper.core.cells import Row, float_or_none, measured_values, text_of
+from sweeper.reporting.answers import ALIKE, EQUAL, UNKNOWN, WORSE, Answer
+from sweeper.reporting.matrix import Matrix
+from sweeper.reporting.questions import place_of_trial
+from sweeper.results import Results
+from sweeper.results.leaderboard import Leaderboard
+from trainables.registry import IMPORTED
+
+#: If the best configuration's accuracy exceeds the largest class's share by less than this, the screen shows a warning.
+LEAST_ABOVE_MAJORITY = 0.02
+
+
+def compare_command(results: Results, answers: Sequence[Answer]) -> str:
+    """Return the command that compares the leader with the best rival on its network by every estimator."""
+    for answer in answers:
+        first = answer.leader
+        rivals = [line for line in answer.lines if line.network == first.network and line.trial != first.trial]
+        rival = next((line for line in rivals if line.standing in (ALIKE, EQUAL, WORSE, UNKNOWN)), None)
+        if rival is not None:
+            sides = (rival.loss, first.loss) if rival.loss != first.loss else (rival.trial, first.trial)
+            return f"sweeper compare {results.paths.in_commands} {' '.join(sides)}"
+    return ""
+
+
+#: Number of further seeds that is proposed if the sufficient number is unknown, as with one seed each. With three more
+#: seeds, the spread can be estimated.
+FURTHER = 3
+
+
+def more_seeds(results: Results, grid: Matrix, best: Row, finished: Sequence[Row]) -> tuple[int, str]:
+    """Return the number of trainings that would probably decide the open questions, and their command.
+
+    The number is 0 if it is unknown. It comes from the judge of these seeds, and the command trains more seeds than are
+    held. A sweep with a final stage continues this stage, which trains only the contenders. Any other sweep trains all
+    of its finished configurations on further seeds.
+    """
+    place = place_of_trial(grid, best)
+    known, values = grid.verdicts(place), grid.decides.values
+    held = {name: len(values[name][max(values[name])]) for name in known.of}
+    open_ones = [name for name in known.in_play or known.of if name in held]
+    least, most = min(held[name] for name in open_ones), max(held[name] for name in open_ones)
+    needed = known.seeds_needed
+    # Where nothing says how many seeds decide, some more give a spread.
+    total = max(needed, least + 1) if needed is not None else most + FURTHER
+    resume = f"sweeper resume {results.paths.in_commands} --set replicates"
+    if grid.fresh:
+        own = int((results.specification.get("replicates") or {}).get("count", 1))
+        trainings = sum(max(0, total - held[name]) for name in open_ones)
+        return trainings if needed is not None else 0, f"{resume}.at_most={own + total}"
+    trainings = sum(max(0, total - held.get(text_of(row, "trial"), 0)) for row in finished)
+    return trainings if needed is not None else 0, f"{resume}={total}"
+
+
+def seconds_of(results: Results, rows: Sequence[Row]) -> float | None:
+    """Return the mean seconds of one training of these configurations; None if unknown."""
+    names = {row["trial"] for row in rows}
+    times = [row for row in results.rows("SELECT trial, wall_seconds FROM trials") if row["trial"] in names]
+    known = measured_values(times, "wall_seconds")
+    return math.fsum(known) / len(known) if known else None
+
+
+#: Comparisons of an accuracy with always predicting the largest class: all samples are of one class; no better than
+#: chance, as with swapped labels; worse than it; hardly better; better.
+ONE_CLASS, BELOW_CHANCE, BELOW_LARGEST, NEAR_LARGEST, ABOVE_LARGEST = (
+    "one class", "below chance", "below largest", "near largest", "above largest"
+)  # fmt: skip
+
+
+def against_largest(accuracy: float, share: float, balanced: float | None, classes: int | None) -> str:
+    """Compare an accuracy with the share of the largest class; return a code.
+
+    Args:
+        accuracy: accuracy on validation data.
+        share: share of the largest class.
+        balanced: balanced accuracy; None if unknown. A network that gives accuracy up for rare classes keeps it high.
+        classes: number of classes; None if unknown.
+
+    Example:
+        >>> against_largest(0.3, 0.7, 0.3, 2), against_largest(0.71, 0.7, 0.5, 2)
+        ('below chance', 'near largest')
+    """
+    if share >= 1:
+        return ONE_CLASS
+    if accuracy >= share + LEAST_ABOVE_MAJORITY:
+        return ABOVE_LARGEST
+    if accuracy > share - LEAST_ABOVE_MAJORITY:
+        return NEAR_LARGEST
+    chance = 1 / (classes or 2)
+    return BELOW_CHANCE if balanced is None or balanced <= chance + LEAST_ABOVE_MAJORITY else BELOW_LARGEST
+
+
+def majority_warning(results: Results, board: Leaderboard) -> list[str]:
+    """Return a warning if the best configuration is not clearly better than always predicting the largest class."""
+    best, training = board.best, results.specification.get("training") or {}
+    # A training that weights classes, or draws them equally often, gives accuracy up for the rare classes.
+    if best is None or training.get("class_weights") or training.get("sampler") == "balanced":
+        return []
+
+    accuracy, share = float_or_none(best, "val_accuracy"), float_or_none(best, "val_majority_share")
+    balanced = float_or_none(best, "val_balanced_accuracy")
+    if accuracy is None or share is None:
+        return []
+    code = against_largest(accuracy, share, balanced, (results.manifest.get("dataset") or {}).get("classes"))
+    if code == ABOVE_LARGEST:
+        return []
+    if code == ONE_CLASS:
+        return [
+            "every validation sample is of one class: no post-hoc method can be fitted, and calibration says little; "
+            "validate on a stratified split."
+        ]
+    recall = "" if balanced is None else f", balanced accuracy {balanced:.1%}"
+    others = measured_values(board.finished, "val_balanced_accuracy")  # may be empty, since the best may be unfinished
+    if code == BELOW_CHANCE:
+        remedy = "labels may be swapped or belong to other samples: check them before anything else"
+    elif balanced is not None and balanced >= max(others, default=balanced):
+        longer = "" if results.specification.get("loop") == IMPORTED else ": train longer"
+        remedy = f"no finished configuration has a higher one{longer}"
+    else:
+        remedy = f"others have a higher one: sweeper results {results.name} --by val_balanced_accuracy"
+    compared = "hardly better" if code == NEAR_LARGEST else "worse"
+    return [
+        f"the best configuration is {compared} than always predicting the largest class: validation accuracy "
+        f"{accuracy:.1%}, largest class {share:.1%}{recall}; {remedy}."
+    ]
+
+
+def outlier_warning(grid: Matrix) -> list[str]:
+    """Return a warning that names the trainings that ended far from the others. Verdicts leave them out."""
+    flagged = grid.outliers.flagged
+    if not flagged:
+        return []
+    named = ", ".join(f"{trial} seed {seed}" for trial, seed in flagged[:3]) + (", …" if len(flagged) > 3 else "")
+    ended = f"{len(flagged)} of {grid.outliers.trainings} trainings ended far from the others ({named})"
+    return [f"{ended}: the verdicts hold for seeds that train."]

@@ -1,0 +1,172 @@
+"""The finalists of a sweep: the rows of its first screen, the lines of values among them, and what each row is called.
+
+A finalist is the best configuration of a loss on a network. Configurations of the final stage, and those that differ
+from the best only in the value of one hyperparameter, are finalists, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sweeper.core.cells import Row, grouped, text_of
+from sweeper.core.labels import group, number, short, split
+from sweeper.reporting.matrix import Key, Matrix
+from sweeper.results.leaderboard import FINISHED
+from sweeper.scheduling.lines import simplest
+from trainables.registry import Options
+
+#: Finalists by loss and network, best first.
+Shown = Mapping[Key, Sequence[Row]]
+
+
+@dataclass(frozen=True)
+class Series:
+    """Finalists that differ in the value of one hyperparameter only.
+
+    Attributes:
+        column: the hyperparameter's `config_…` column; of a series of losses, the column of their names.
+        key: setting of the data set, loss and network. Of a series of losses, the loss is empty; of networks, the
+            network.
+        rows: value in words → row, best first.
+        numbers: value in words → number, of a numeric hyperparameter.
+    """
+
+    column: str
+    key: Key
+    rows: Mapping[str, Row]
+    numbers: Mapping[str, float]
+
+    @property
+    def trials(self) -> list[str]:
+        """Names of the trials, in the order of the values."""
+        return [text_of(row, "trial") for row in self.rows.values()]
+
+
+def chosen_rows(grid: Matrix, place: str) -> tuple[Shown, list[Series]]:
+    """Return the configurations shown for each loss on each network, and the lines among them.
+
+    After a final stage, exactly the configurations with fresh seeds are shown. The best network comes first, and for
+    each network the best loss.
+    """
+    cells: Shown = {key: rows for key, rows in grid.cells.items() if key[0] == place}
+    raced = any(row["trial"] in grid.fresh for rows in cells.values() for row in rows)
+    if raced:
+        cells = {key: kept for key, rows in cells.items() if (kept := [r for r in rows if r["trial"] in grid.fresh])}
+    networks = list(dict.fromkeys(key[2] for key in cells))  # the best cells come first
+    cells = {key: cells[key] for key in sorted(cells, key=lambda key: networks.index(key[2]))}
+    asked = [found for column in grid.asked if (found := _series(grid, cells, column))]
+    lines = [max(found, key=lambda line: len(line.rows)) for found in asked]
+    if not asked:
+        lines = [line for key in cells if (line := _longest(grid, cells, key)) is not None]
+    if raced:
+        return cells, lines
+    on_lines = {trial for line in lines for trial in line.trials}
+    shown = {key: [row for row in rows if row is rows[0] or row["trial"] in on_lines] for key, rows in cells.items()}
+    return shown, lines
+
+
+def _longest(grid: Matrix, cells: Shown, key: Key) -> Series | None:
+    """Return the line of a cell, along the hyperparameter of the loss that has most values; None without any."""
+    columns = [name for name in grid.varying if group(name) == "loss" and split(name)[1] != "name"]
+    lines = [line for column in columns for line in _series(grid, {**cells}, column) if line.key == key]
+    return max(lines, key=lambda line: len(line.rows), default=None)
+
+
+def _series(grid: Matrix, cells: Shown, column: str) -> list[Series]:
+    """Return the lines along one column, one for each cell that has one."""
+    part, name = split(column)
+    if name != "name":
+        of_cells = (_of_values(grid, cells, key, column) for key in cells)
+        return [line for line in of_cells if line is not None]
+    # A series of components: everything but the part of the configuration is equal.
+    others = [other for other in grid.varying if group(other) != part]
+    axis = {"loss": 1, "architecture": 2}.get(part)
+    finished = [(key, row) for key, rows in cells.items() for row in rows if row["status"] == FINISHED]
+    every = grouped(finished, lambda of: (of[0][3 - axis] if axis else of[0], *(of[1][other] for other in others)))
+    found = list[Series]()
+    for members in every.values():
+        rows = {str(row[column]): row for _, row in reversed(members)}
+        key = members[0][0]
+        if axis:
+            key = (key[0], "" if axis == 1 else key[1], "" if axis == 2 else key[2])
+        if len(rows) > 1:
+            found.append(Series(column, key, dict(reversed(rows.items())), {}))
+    return found
+
+
+def _of_values(grid: Matrix, cells: Shown, key: Key, column: str) -> Series | None:
+    """Return the line with most values of a cell; None if no two finished configurations differ in the column alone."""
+    others = [name for name in grid.varying if name != column]
+    finished = [row for row in cells[key] if row["status"] == FINISHED and row.get(column) is not None]
+    every = grouped(finished, lambda row: tuple(row[name] for name in others))
+    lines = [_line(grid, cells, key, column, rows) for rows in every.values()]
+    return max((line for line in lines if len(line.rows) > 1), key=lambda line: len(line.rows), default=None)
+
+
+def _line(grid: Matrix, cells: Shown, key: Key, column: str, rows: Sequence[Row]) -> Series:
+    loss, (part, name) = grid.loss_of(key, rows[0]), split(column)
+    plain = simplest({**loss, name: 0.0}, grid.at_zero) if part == "loss" else loss
+    zero = _zero(grid, cells, key, rows[0], str(plain["name"]))
+    values = [(number(row[column]), row, row[column]) for row in rows]
+    values += [] if zero is None else [(f"0 ({plain['name']})", zero, 0.0)]
+    numbers = {word: float(value) for word, _, value in values if isinstance(value, int | float | bool)}
+    order = [text_of(row, "trial") for every in cells.values() for row in every]  # best first
+    values = sorted(values, key=lambda of: order.index(text_of(of[1], "trial")))
+    # Of equal values, such as a configuration drawn twice, the better one is on the line.
+    best = grouped(values, lambda of: of[0])
+    return Series(column, key, {word: same[0][1] for word, same in best.items()}, numbers)
+
+
+def _zero(grid: Matrix, cells: Shown, key: Key, row: Row, plain: str) -> Row | None:
+    """Return the finalist that equals a row if its hyperparameter is 0, e.g. cross-entropy with all else equal."""
+    if plain == key[1]:
+        return None
+    same = [other for other in grid.varying if group(other) != "loss"]
+    there = cells.get((key[0], plain, key[2]), [])
+    equal = (one for one in there if one["status"] == FINISHED and all(one[other] == row[other] for other in same))
+    return next(equal, None)
+
+
+def labels(grid: Matrix, rows: Sequence[Row], key: Key) -> dict[str, list[str]]:
+    """Return trial → the columns that tell it from the other finalists of its loss on its network.
+
+    The settings in which the loss differs from cross-entropy, such as γ, are always told. The others follow where they
+    are needed, asked ones first.
+    """
+    options = [name for name in grid.varying if split(name)[1] != "name"
+               and (group(name) != "dataset" or name in grid.asked)]  # fmt: skip
+    own = [name for name in options if group(name) == "loss" and split(name)[1] in grid.at_zero.get(key[1], ())]
+    order = [*own, *(name for name in grid.asked if name in options and name not in own)]
+    order += [name for name in options if name not in order]
+    told = {text_of(row, "trial"): [name for name in own if row.get(name) is not None] for row in rows}
+    _tell(rows, order, told)
+    return told
+
+
+def _tell(rows: Sequence[Row], columns: Sequence[str], told: dict[str, list[str]]) -> None:
+    """Add columns until no two rows read alike; the trial's name tells rows apart that no column does."""
+    for alike in grouped(rows, lambda row: in_words(row, told[text_of(row, "trial")])).values():
+        if len(alike) > 1:
+            differs = [name for name in columns if len({number(row.get(name)) for row in alike}) > 1]
+            for row in alike:
+                told[text_of(row, "trial")].append(differs[0] if differs else "trial")
+            _tell(alike, columns, told)
+
+
+def in_words(row: Row, columns: Sequence[str]) -> str:
+    """Return settings in words, e.g. `γ 1.32 lr 0.138`."""
+    return " ".join(_setting(row, name) for name in columns)
+
+
+def _setting(row: Row, column: str) -> str:
+    if column == "trial":
+        return f"({row[column]})"
+    value = row.get(column)
+    return f"no {short(column)}" if value is None else f"{short(column)} {number(value)}"
+
+
+def against_cross_entropy(grid: Matrix, loss: Options) -> str:
+    """Return the settings in which a loss differs from cross-entropy, e.g. `γ 3`; empty if it declares none."""
+    names = [name for name in grid.at_zero.get(str(loss.get("name")), ()) if loss.get(name)]
+    return " ".join(f"{short(f'config_loss_{name}')} {number(loss[name])}" for name in names)
