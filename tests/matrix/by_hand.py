@@ -69,7 +69,6 @@ class Outputs:
         how = {"bounds": (-4, 4), "method": "bounded", "options": {"xatol": 1e-9}}
         return float(np.exp(minimize_scalar(lambda t: self.scaled(np.exp(t)).nll(), **how).x))
 
-
     def cross_fitted(self) -> Outputs:
         """Return the outputs with temperature scaling, each fifth of the samples with the temperature of the others.
 
