@@ -99,7 +99,7 @@ class Disturbed:
 
     def _check(self, paths: SweepPaths, poller: Poller, number: int) -> None:
         assert not poller.faults, poller.faults[:5]
-        check_survived(paths, self._expected, one_at_a_time="1" in self._options)
+        check_survived(paths, self._expected)
         print(f"sweep {number + 1}: {len(self.fallen)} blows so far, {poller.reads} reads, equal to the undisturbed")
         if number == 0:
             print("moments: " + ", ".join(self.fallen))

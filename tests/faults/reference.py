@@ -49,7 +49,7 @@ evaluation: {bins: 15, posthoc: [temperature], curvature: false, bootstrap: 0}
 
 @dataclass(frozen=True)
 class Undisturbed:
-    """What a sweep that runs one trial at a time, and that nothing befalls, measures and decides."""
+    """What a sweep that nothing befalls measures and decides, however many trials run at once."""
 
     spec: SweepSpec
     metrics: dict[Key, dict[str, object]]
@@ -58,7 +58,7 @@ class Undisturbed:
 
 @functools.cache
 def undisturbed(space: Path) -> Undisturbed:
-    """Train the trials of `space` one after the other, deciding after each rung."""
+    """Train the trials of `space` one after the other, and decide in the order of the virtual machine."""
     spec = load_spec(space)
     settings = TrialSettings(
         dataset=spec.dataset,
@@ -77,28 +77,37 @@ def undisturbed(space: Path) -> Undisturbed:
 
 
 def _train(spec: SweepSpec, settings: TrialSettings) -> Undisturbed:
-    rungs, dataset = spec.schedule.begin(), settings.load_dataset()
-    records: list[Record] = []
-    decisions: dict[int, list[dict[str, Any]]] = {}
+    dataset, records = settings.load_dataset(), list[Record]()
     for index, values in enumerate(configurations(spec)):
         seeds = spec.replicate_seeds.of(index)
         trial = Trial(Assignment(index, trial_name(index), values, seeds), settings, dataset)
-        decided: list[dict[str, Any]] = []
-        # Beyond the early stop, too: with several trials at once others may get that far.
-        while not trial.finished:
-            report = trial.advance()
-            records.append(Record(len(records), 0.0, Reported(report, 1, "running", None)))
-            if decided and decided[-1]["kind"] == "stop":
-                continue
-            decision = decide_on(rungs, report)
-            if decision is not None:
-                decided.append(decision.to_json())
-                rungs.apply(Record(len(records), 0.0, Reported(report, 1, "running", decision)))
-        decisions[index] = decided
-    return Undisturbed(spec, metrics_by_key(records), decisions)
+        while not trial.finished:  # beyond an early stop, too, because this loop decides nothing
+            records.append(Record(len(records), 0.0, Reported(trial.advance(), 1, "running", None)))
+    return Undisturbed(spec, metrics_by_key(records), _decided(spec, [r.body for r in records]))
 
 
-def check_survived(paths: SweepPaths, expected: Undisturbed, *, one_at_a_time: bool) -> None:
+def _decided(spec: SweepSpec, reports: Sequence[Any]) -> dict[int, list[dict[str, Any]]]:
+    """Decide on every trial in the order of the virtual machine; no trial may pause."""
+    state, stops = spec.schedule.begin(), spec.schedule.rungs
+    at_rungs = {(body.configuration, body.epoch): body.report for body in reports if body.epoch in stops}
+    left, now, held = [*range(spec.samples)], 0, dict[int, tuple[int, int]]()
+    decisions: dict[int, list[dict[str, Any]]] = {index: [] for index in left}
+    while left or held:
+        while left and len(held) < (spec.scheduler.width or 0):
+            held[left.pop(0)] = now + stops[0] * spec.replicates.count, stops[0]
+        now, index = min((end, index) for index, (end, _) in held.items())
+        _, rung = held.pop(index)
+        decision = decide_on(state, at_rungs[index, rung])
+        assert decision is not None
+        decisions[index].append(decision.to_json())
+        state.apply(Record(0, 0.0, Reported(at_rungs[index, rung], 1, "running", decision)))
+        if decision.kind == "continue":
+            following = stops[stops.index(rung) + 1]
+            held[index] = now + (following - rung) * spec.replicates.count, following
+    return decisions
+
+
+def check_survived(paths: SweepPaths, expected: Undisturbed) -> None:
     """Assert that nothing was lost, doubled or changed in a finished sweep, and that its tables show its journal."""
     records = list(read_journal(paths.journal))
     reports = [record for record in records if record.kind == "report"]
@@ -113,7 +122,7 @@ def check_survived(paths: SweepPaths, expected: Undisturbed, *, one_at_a_time: b
         for name, value in row.items():
             assert same(value, expected.metrics[key][name]), (key, name, value, expected.metrics[key][name])
     decided = decisions_of(reports)
-    if one_at_a_time and not judged:  # the undisturbed sweep takes trials one after the other, and none pauses
+    if not judged:  # no trial of the undisturbed sweep pauses
         assert decided == expected.decisions
     for index, made in decided.items():
         last = made[-1]["rung"]

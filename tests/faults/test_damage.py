@@ -101,7 +101,7 @@ def test_damaged_records_are_measured_again(copy: SweepPaths, space: Path, tmp_p
     assert {path.name for path in copy.journal.glob("*.damaged")} == {f"{name}.damaged" for name in names[first:]}
     records = list(read_journal(copy.journal))
     assert records[-1].time < records[0].time
-    check_survived(copy, undisturbed(space), one_at_a_time=True)
+    check_survived(copy, undisturbed(space))
 
 
 @pytest.mark.integration
@@ -136,7 +136,7 @@ def test_a_damaged_checkpoint_sets_its_trial_back(space: Path, tmp_path: Path, d
         flip_a_bit(checkpoint, draw)
     resumed = sweeper("resume", "s", "--no-mlflow", "--cpus", "1", cwd=tmp_path)
     assert resumed.returncode == 0, resumed.stderr
-    check_survived(paths, undisturbed(space), one_at_a_time=True)
+    check_survived(paths, undisturbed(space))
 
 
 @pytest.fixture
@@ -172,7 +172,7 @@ def test_a_full_disk_and_then_a_read_only_one(space: Path, tmp_path: Path, small
     # A path through /proc is not what it resolves to, and readers resolve: they are given a copy.
     copied = SweepPaths(tmp_path / "copied" / "s")
     shutil.copytree(paths.root, copied.root, symlinks=True)
-    check_survived(copied, undisturbed(space), one_at_a_time=True)
+    check_survived(copied, undisturbed(space))
 
 
 @pytest.mark.integration

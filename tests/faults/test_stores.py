@@ -66,7 +66,7 @@ class Nights:
                 pass
             self._patch.setenv("SWEEPER_CACHE", str(self.folder / name / "reader"))
             sweep, copy = local_copy(f"{self._address}/{name}", "results")
-            check_survived(SweepPaths(copy / sweep), self._expected, one_at_a_time="1" in self._options)
+            check_survived(SweepPaths(copy / sweep), self._expected)
             print(f"{name}: {self.fallen} blows so far, equal to the undisturbed", flush=True)
             yield SweepPaths(copy / sweep)
             if self.fallen >= blows:

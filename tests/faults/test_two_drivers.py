@@ -55,7 +55,7 @@ def test_a_driver_that_was_stopped_for_longer_than_its_lease(
         assert "has taken the sweep 'night' over" in first.said() and "Traceback" not in first.said(), first.said()
         monkeypatch.setenv("SWEEPER_CACHE", str(folder / "reader"))
         name, copy = local_copy(f"{address}/night", "results")
-        check_survived(SweepPaths(copy / name), expected, one_at_a_time=True)
+        check_survived(SweepPaths(copy / name), expected)
 
 
 def _wake_some_time(
