@@ -277,7 +277,7 @@ def ensemble(case: Case) -> None:
     """The best single network, and the mean of the best configuration's replicates."""
     rows = case.once(sweeper.ensemble, size=1).value
     networks = [(trial, at) for trial in case.finished for at in trial.replicates]
-    best, at = min(networks, key=lambda network: network[0].objective(network[1]))
+    best, at = min(networks, key=lambda network: network[0].value("nll", "val", network[1]))
     near(rows[0].metrics["nll"], best.value("nll", "test", at))
     if len(case.best.replicates) > 1:
         (row,) = [row for row in rows if row.ensemble == "replicates of the best" and row.temperature == "none"]
