@@ -147,6 +147,7 @@ def line(workshop: Workshop, folder: Path) -> Made:
     own = {
         "space": DIGITS["space"] | loss,
         "replicates": {"at_most": 3, "seeds": "common"},
+        "objective": "val_nll",
         "which": ["gamma"],
         "seed": 4,
     }
