@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,6 +25,7 @@ from trainables.datasets.sharing import content_key, node_copy
 from trainables.datasets.splits import build_split
 from trainables.extensions.targets import describe_error
 from trainables.metrics.base import bin_faults
+from trainables.metrics.refinement import FOLDS, folds_of
 from trainables.metrics.weighted import WEIGHTED_COLUMNS
 from trainables.models import ARCHITECTURES, fit_fault, step_fault
 from trainables.registry import OWN, Options
@@ -112,6 +114,7 @@ def _unsuited(spec: SweepSpec, drawn: Sequence[Configuration], dataset: DataSet)
         *_faults("space.optimizer.batch_size", sizes, lambda size: batch_fault(dataset, size)),
         *_faults("space.optimizer", mixed, lambda recipe: mixing_fault(recipe, dataset)),
         *_unweighted(spec, dataset),
+        *_undetermined(spec, dataset),
         *_faults("space.loss", recipes, lambda recipe: weighting_fault(recipe, dataset)),
         *_faults("training", names, lambda pair: acceleration_fault(pair, training)),
         *_faults("evaluation.bins", [spec.evaluation], lambda measured: bins_fault(dataset, measured)),
@@ -138,6 +141,25 @@ def _unweighted(spec: SweepSpec, dataset: DataSet) -> list[Fault]:
     columns = {f"val_{name}" for name in WEIGHTED_COLUMNS if dataset.val.weights is None}
     rule = "needs weights of the samples, and the data have none; give dataset.weight, a column of a table"
     return [Fault("objective", f"{spec.objective.metric} {rule}")] if spec.objective.metric in columns else []
+
+
+def _undetermined(spec: SweepSpec, dataset: DataSet) -> list[Fault]:
+    """Return a fault if the objective's method is cross-fitted, and cannot be fitted on the other folds of some fold.
+
+    Without this check, every trial would fail at its first rung, because the objective has no value.
+    """
+    metric, targets = spec.objective.metric, dataset.val.targets.flatten().numpy()
+    if not any(f"{label}_" in metric for label in spec.cross_fitted) or targets.dtype.kind not in "iu":
+        return []
+    folds = folds_of(targets)
+    fewest = min(len(np.unique(targets[folds != fold])) for fold in range(FOLDS))
+    if len(targets) >= FOLDS and fewest > 1:
+        return []
+    rule = (
+        f"{metric} needs at least {FOLDS} validation samples, and two classes without any one of {FOLDS} folds; "
+        f"{dataset.name} has {len(targets)}, of {len(np.unique(targets))} classes"
+    )
+    return [Fault("objective", rule, "write objective: {metric: val_nll}, or give more validation samples")]
 
 
 def bins_fault(dataset: DataSet, measured: Evaluation) -> str | None:

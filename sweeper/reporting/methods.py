@@ -16,7 +16,7 @@ from sweeper.reporting.sentences import listed, signed
 from sweeper.results import Results
 from sweeper.results.estimators import SHOWN
 from sweeper.results.improvements import NONE, SCORES, Gain, Improvement, Methods, methods_of_sweep
-from trainables.registry import IMPORTED, entry_label
+from trainables.registry import IMPORTED
 
 MARKS = {BETTER: "✓", WORSE: "✗", SAME: "≈", OPEN: "?"}
 
@@ -96,11 +96,9 @@ def method_table(methods: Methods) -> RenderableType:
     return plain_table(heads, rows, left=("method", *heads[2:4]))
 
 
-def methods_view(methods: Methods, results: Results) -> RenderableType:
+def methods_view(methods: Methods) -> RenderableType:
     """Return the sentence, the table and the methods that are not in it."""
-    judged = {row.method.split(" (")[0] for row in methods.improvements}
-    missing = [entry_label(entry) for entry in results.posthoc if entry["name"] not in judged]
-    left_out = f" Not judged: {listed(missing)}, see the report." if missing else ""
+    left_out = f" Not judged: {listed(methods.left_out)}, see the report." if methods.left_out else ""
     return Group(
         Text(method_sentence(methods), style="bold"), Text(), method_table(methods),
         Text(f"{LEGEND} 95 % for all methods together, over the test samples.{left_out}", style="dim"),

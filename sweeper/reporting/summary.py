@@ -54,7 +54,7 @@ def summary(results: Results) -> RenderableType:
         answered = first_screen(snapshot, board, counts)
         packed, failed = [*packing_lines(snapshot), *searcher_lines(snapshot)], failure_lines(snapshot)
         judged = imported_methods(snapshot)
-        top = terminal(answered) if judged is None else Group(methods_view(judged, snapshot), *warned(answered))
+        top = terminal(answered) if judged is None else Group(methods_view(judged), *warned(answered))
         methods, positive = posthoc_methods(snapshot), class_one_line(snapshot, board)
     parts = [part for mark in results.marks for part in (Text(mark, style="bold red"), Text())]
     after = [] if methods is None or judged is not None else [Text(), methods]

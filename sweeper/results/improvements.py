@@ -30,6 +30,7 @@ from sweeper.results import Results
 from sweeper.results.estimators import SHOWN, Networks, Scored, measured
 from sweeper.results.recalibration import method_label
 from sweeper.results.verdicts import BEFORE, TrainedNetworks, best_on_networks, margin_of, methods_of
+from trainables.registry import entry_label
 
 #: The scores of the table. The NLL comes first, because it orders the methods and decides between them. ECE is not
 #: proper: a network that always predicts the classes' shares has an ECE of 0.
@@ -85,6 +86,7 @@ class Methods:
         best: verdicts on which method has the smallest NLL, with NONE among the candidates.
         samples: number of test samples.
         positive: whether there are two classes.
+        left_out: the sweep's own methods that are not among them, by their names in columns.
     """
 
     network: str
@@ -93,6 +95,7 @@ class Methods:
     best: Verdicts
     samples: int
     positive: bool
+    left_out: Sequence[str] = ()
 
 
 def methods_on(network: str, stages: Mapping[str, Networks], margins: Mapping[str, float]) -> Methods:
@@ -156,13 +159,12 @@ def methods_of_sweep(results: Results) -> list[Methods]:
     judged, margins = list[Methods](), {score: margin_of(results, score) for score in SCORES}
     for network, row in best_on_networks(results).items():
         trained = TrainedNetworks(results, [text_of(row, "trial")])
-        stages = {
-            NONE if method == BEFORE else method_label(*method): after
-            for method in methods_of(results)
-            if (after := trained.after(row, method))
-        }
-        if len(stages) > 1:
-            judged.append(methods_on(f"{results.name}, {network}", stages, margins))
+        known = [(method, after) for method in methods_of(results) if (after := trained.after(row, method))]
+        if len(known) > 1:
+            stages = {NONE if method == BEFORE else method_label(*method): after for method, after in known}
+            names = {name for (name, _), _ in known}
+            left_out = [entry_label(entry) for entry in results.posthoc if entry["name"] not in names]
+            judged.append(replace(methods_on(f"{results.name}, {network}", stages, margins), left_out=left_out))
     return judged
 
 

@@ -42,6 +42,9 @@ def test_a_domain_that_draws_its_choices() -> None:
         def choice(self, u: float) -> int:
             return int(u * 100)
 
+        def suggested(self, trial: object, path: str) -> int:
+            return 0
+
     with pytest.raises(TypeError, match="outside its ends"):
         Steps.parsed([1.0, 2.0])
 

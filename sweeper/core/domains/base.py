@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -94,7 +95,7 @@ class Members:
 
 
 @dataclass(frozen=True)
-class Interval:
+class Interval(ABC):
     """Numbers between two ends, both included.
 
     Its numbers and every draw have one type: int for whole numbers, else float, or the hyperparameter's own type.
@@ -158,19 +159,19 @@ class Interval:
 
     def every(self) -> Iterator[Number]:
         """Yield every value of a finite interval, in order."""
-        raise NotImplementedError(f"{self.kind} has no list of values")
+        raise ValueError(f"{self.kind} has no list of values")
 
     def typed(self, number: type[int] | type[float]) -> Self:
         """Return the interval with numbers of this type."""
         return replace(self, low=number(self.low), high=number(self.high))
 
+    @abstractmethod
     def choice(self, u: float) -> Choice:
         """Return the choice at the quantile `u` of [0, 1)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def suggested(self, trial: Suggesting, path: str) -> Choice:
         """Return the choice that an Optuna trial suggests for the interval at `path`."""
-        raise NotImplementedError
 
     def number(self, choice: Choice) -> Number:
         """Return the value that follows from a choice."""

@@ -1,5 +1,7 @@
 """What cannot be trained as asked is refused before any trial starts, with every reason."""
 
+from pathlib import Path
+
 import pytest
 
 from sweeper.core.errors import InvalidSearchSpace
@@ -58,3 +60,21 @@ def test_a_network_that_can_train_is_accepted(size):
     space = {**SPACE["space"], "loss": "focal", "architecture": RESNET}
     spec = build_spec({**SPACE, "space": {**space, "optimizer": {"name": "sgd", "batch_size": min(size, 1079)}}})
     assert prepare_dataset(spec) is not None
+
+
+def test_an_objective_that_no_fold_determines_is_refused_before_the_first_trial(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{n}.5,{n % 7},{int(n % 30 == 0)}" for n in range(120)]  # one of 24 validation samples is of class 1
+    Path("rare.csv").write_text("\n".join(["a,b,y", *rows]))
+    network = {"architecture": {"name": "mlp", "width": 8}, "loss": "focal"}
+    space = {
+        **SPACE,
+        "dataset": {"name": "table", "file": "rare.csv", "target": "y"},
+        "space": {**network, "optimizer": {"name": "sgd", "batch_size": 16}},
+        "evaluation": {"posthoc": ["temperature"], "curvature": False},
+    }
+    with pytest.raises(InvalidSearchSpace) as caught:
+        prepare_dataset(build_spec(space))
+    (fault,) = caught.value.faults
+    assert fault.path == "objective" and "val_posthoc_temperature_nll" in fault.rule and "val_nll" in fault.remedy
+    assert prepare_dataset(build_spec({**space, "objective": {"metric": "val_nll"}})) is not None
