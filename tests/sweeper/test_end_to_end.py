@@ -12,6 +12,7 @@ import yaml
 from mlflow.tracking import MlflowClient
 
 from sweeper.core.ids import TABLES, SweepPaths
+from sweeper.journal.state import ENDED
 from sweeper.results import load
 from sweeper.tracking.mlflow.pages import questions
 from tests.patience import patient
@@ -61,7 +62,7 @@ def test_every_trial_ends_once(finished: Finished) -> None:
     statuses = load(finished.paths.root).rows("SELECT status, count(*) AS n FROM trials GROUP BY status")
     assert sum(row["n"] for row in statuses) == 20
     assert {row["status"] for row in statuses} <= {"completed", "early_stopped"}
-    ended = [fields(r)["configuration"] for r in reports(finished.paths) if fields(r)["status"] != "running"]
+    ended = [fields(r)["configuration"] for r in reports(finished.paths) if fields(r)["status"] in ENDED]
     assert sorted(ended) == list(range(10))
 
 
