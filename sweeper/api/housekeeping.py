@@ -39,6 +39,10 @@ if TYPE_CHECKING:
     from sweeper.space.spec import SweepSpec
 
 
+#: Objective of a new search space.
+OBJECTIVE = "val_posthoc_temperature_nll"
+
+
 def init(
     file: str | Path,
     *,
@@ -48,7 +52,7 @@ def init(
     loss: Sequence[str] = (),
     network: Sequence[str] = (),
     grid: Annotated[Sequence[str], Parameter(metavar="PATH=VALUES")] = (),
-    objective: str = "val_posthoc_temperature_nll",
+    objective: str = OBJECTIVE,
     epochs: AtLeastOne = 27,
     replicates: AtLeastOne = 1,
     tutorial: bool = False,
@@ -58,7 +62,7 @@ def init(
     Args:
         file: Search space file to write, e.g. mine.yaml.
         dataset: Data set (`sweeper spaces --datasets` lists all). (default: digits, or table with --table)
-        table: Your own table in CSV, Parquet or JSON Lines; batch size and bins are written to suit it.
+        table: Your own table in CSV, Parquet or JSON Lines; batch size, bins and objective are written to suit it.
         target: Column of the table that holds the classes.
         loss: Loss family; repeatable. (default: cross_entropy and focal)
         network: Network; repeatable. (default: mlp)
@@ -108,14 +112,16 @@ def init(
 
 
 def _suit(file: Path, spec: SweepSpec, values: dict[str, list[str]], make: Callable[..., str]) -> None:
-    """Write a search space again with a batch size and bins that suit its own data, and check it as `run` does."""
+    """Write a search space again with what suits its own data, and check it as `run` does."""
     from sweeper.planning.preparation import prepare_dataset, suited_sizes
 
-    size, bins = suited_sizes(spec)
+    size, bins, cross_fits = suited_sizes(spec)
     if size is not None:
         values.setdefault("optimizer.batch_size", [str(size)])
+    # Too few validation samples do not determine the usual objective.
+    simpler = {} if cross_fits or spec.objective.metric != OBJECTIVE else {"objective": "val_nll"}
     with writing_to(file, "name another file"):
-        write_text(file, FIRST_LINE + make(bins=bins))
+        write_text(file, FIRST_LINE + make(bins=bins, **simpler))
     prepare_dataset(load_spec(file))
 
 

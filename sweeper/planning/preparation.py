@@ -72,8 +72,8 @@ def prepare_dataset(spec: SweepSpec, manifest: Mapping[str, object] | None = Non
     return dataset
 
 
-def suited_sizes(spec: SweepSpec) -> tuple[int | None, int]:
-    """Return a smaller batch size if the data of `spec` need one, and a number of bins that suits them.
+def suited_sizes(spec: SweepSpec) -> tuple[int | None, int, bool]:
+    """Return a smaller batch size if the data need one, a number of bins, and whether methods can be cross-fitted.
 
     Raises:
         SweeperError: the data cannot be loaded.
@@ -84,7 +84,8 @@ def suited_sizes(spec: SweepSpec) -> tuple[int | None, int]:
     # Halved until it fits; batch-norm fails on a last batch of one sample.
     while size > 1 and (size > rows or rows % size == 1):
         size //= 2
-    return size if size < own else None, max(1, min(spec.evaluation.bins, len(dataset.val), len(dataset.test)))
+    bins = max(1, min(spec.evaluation.bins, len(dataset.val), len(dataset.test)))
+    return size if size < own else None, bins, _cross_fits(dataset)
 
 
 def data_of_loop(spec: SweepSpec) -> DataSet:
@@ -148,18 +149,22 @@ def _undetermined(spec: SweepSpec, dataset: DataSet) -> list[Fault]:
 
     Without this check, every trial would fail at its first rung, because the objective has no value.
     """
-    metric, targets = spec.objective.metric, dataset.val.targets.flatten().numpy()
-    if not any(f"{label}_" in metric for label in spec.cross_fitted) or targets.dtype.kind not in "iu":
+    metric = spec.objective.metric
+    if not any(f"{label}_" in metric for label in spec.cross_fitted) or _cross_fits(dataset):
         return []
-    folds = folds_of(targets)
-    fewest = min(len(np.unique(targets[folds != fold])) for fold in range(FOLDS))
-    if len(targets) >= FOLDS and fewest > 1:
-        return []
+    targets = dataset.val.targets.flatten()
     rule = (
         f"{metric} needs at least {FOLDS} validation samples, and two classes without any one of {FOLDS} folds; "
-        f"{dataset.name} has {len(targets)}, of {len(np.unique(targets))} classes"
+        f"{dataset.name} has {len(targets)}, of {len(targets.unique())} classes"
     )
     return [Fault("objective", rule, "write objective: {metric: val_nll}, or give more validation samples")]
+
+
+def _cross_fits(dataset: DataSet) -> bool:
+    """Return whether post-hoc methods can be fitted on the validation samples without any one fold."""
+    targets = dataset.val.targets.flatten().numpy()
+    folds = folds_of(targets)
+    return len(targets) >= FOLDS and all(len(np.unique(targets[folds != fold])) > 1 for fold in range(FOLDS))
 
 
 def bins_fault(dataset: DataSet, measured: Evaluation) -> str | None:

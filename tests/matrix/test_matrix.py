@@ -5,6 +5,8 @@ A kind or a command that the product gains fails `test_the_table_is_complete` un
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import get_args
 
 import pytest
 
+from sweeper import tracking
 from sweeper.api import COMMANDS
 from sweeper.core.errors import SweeperError
 from sweeper.execution.prediction_tables import FORMS
@@ -58,7 +61,11 @@ def test_every_command_has_a_column_or_a_reason() -> None:
 
 def test_every_member_of_a_family_has_a_kind() -> None:
     families = {
-        "tracker": _members("sweeper/tracking", "TRACKER = "),
+        "tracker": {
+            module.name
+            for module in pkgutil.iter_modules(tracking.__path__)
+            if isinstance(getattr(importlib.import_module(f"sweeper.tracking.{module.name}"), "TRACKER", None), type)
+        },
         "searcher": {*SEARCHERS},
         "packing": {*get_args(Replicates.model_fields["packing"].annotation)},
         "predictions of a loop": {LOGITS, PROBABILITIES},
