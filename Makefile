@@ -21,7 +21,7 @@ installed = $(BIN)/uv pip install --python $(BIN)/python $(PINNED) $(1) || $(PIP
 # Hundreds of processes of the tests import the same modules: their bytecode is kept, whatever the caller's setting.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: sweep test test-integration test-slow test-faults test-kills test-slurm check check-style check-repeats docs check-docs check-gpu check-wheel check-readme check-pythons fuzz rehearse format graph \
+.PHONY: sweep test test-integration test-slow test-faults test-kills test-slurm check check-style check-repeats docs check-docs check-gpu check-wheel check-readme check-pythons fuzz rehearse format graph contracts \
 	gallery install dist audit sbom notices release-check $(BENCHES:%=bench-%) bench-oracles clean
 
 sweep: $(RUNTIME)
@@ -95,9 +95,14 @@ gallery: $(DEVELOPMENT)
 	$(BIN)/python -m docs.writing.gallery
 
 check-docs: $(DEVELOPMENT)
-	rm -rf docs/build docs/reference docs/project
+	rm -rf docs/build docs/project
+	git clean -fdXq docs/reference
 	$(MAKE) docs
 	$(BIN)/python -m pytest -q tests/release/test_docs.py
+
+# What a release promises to keep: commands, keys, columns, names, files.
+contracts: $(DEVELOPMENT)
+	$(BIN)/python -m tests.release.contracts
 
 # The graph of folders in CONTRIBUTING.md, from the imports.
 graph: $(DEVELOPMENT)
