@@ -33,20 +33,27 @@ def compare_command(results: Results, answers: Sequence[Answer]) -> str:
 #: seeds, the spread can be estimated.
 FURTHER = 3
 
+#: With so many seeds, the spread is known well enough to say that further seeds would not decide.
+ENOUGH = 4
+
 
 def more_seeds(results: Results, grid: Matrix, best: Row, finished: Sequence[Row]) -> tuple[int, str]:
     """Return the number of trainings that would probably decide the open questions, and their command.
 
-    The number is 0 if it is unknown. It comes from the judge of these seeds, and the command trains more seeds than are
-    held. A sweep with a final stage continues this stage, which trains only the contenders. Any other sweep trains all
-    of its finished configurations on further seeds.
+    The number is 0 if it is unknown. The command is empty if no number that the judge tries would decide any of them.
+    Both come from the judge of these seeds, and the command trains more seeds than are held. A sweep with a final stage
+    continues this stage, which trains only the contenders. Any other sweep trains all of its finished configurations on
+    further seeds.
     """
     place = place_of_trial(grid, best)
     known, values = grid.verdicts(place), grid.decides.values
     held = {name: len(values[name][max(values[name])]) for name in known.of}
     open_ones = [name for name in known.in_play or known.of if name in held]
     least, most = min(held[name] for name in open_ones), max(held[name] for name in open_ones)
-    needed = known.seeds_needed
+    numbers = [known.of[name].seeds_needed for name in open_ones if name != known.leader]
+    needed = max((number for number in numbers if number is not None), default=None)
+    if needed is None and least >= ENOUGH:
+        return 0, ""
     # Where nothing says how many seeds decide, some more give a spread.
     total = max(needed, least + 1) if needed is not None else most + FURTHER
     resume = f"sweeper resume {results.paths.in_commands} --set replicates"

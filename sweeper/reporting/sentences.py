@@ -14,6 +14,7 @@ from importlib import resources
 import yaml
 
 from sweeper.core.labels import duration, label, plural
+from sweeper.judging.advice import TRIED
 from sweeper.judging.means import Mean
 from sweeper.judging.question import BETTER, LEVEL, NOT_COMPARED, OPEN, SAME, SEEDS
 from sweeper.reporting.answers import (
@@ -25,6 +26,7 @@ from sweeper.reporting.answers import (
     EQUIVALENT,
     LARGEST,
     NEARLY_DECIDED,
+    NOT_DECIDED,
     NOT_JUDGED,
     SMALLEST,
     STOPPED,
@@ -190,7 +192,8 @@ def listed(names: Sequence[str]) -> str:
 def remedy(answer: Answer) -> str:
     """Return the command that would decide the open questions, and its cost; empty if there are none."""
     if not answer.command:
-        return ""
+        hopeless = answer.state in (NEARLY_DECIDED, NOT_DECIDED) and not answer.running
+        return f"Even {TRIED[-1]} more seeds would probably not decide between them." if hopeless else ""
     if not answer.trainings:
         return f"More seeds may settle it: `{answer.command}`."
     takes = f" ({duration(answer.trainings * answer.seconds)})" if answer.seconds else ""

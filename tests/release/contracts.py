@@ -1,4 +1,4 @@
-"""What a release promises to keep, as data: `docs/reference/contracts.json`, which the page `docs/stability.md` explains.
+"""What a release promises to keep, as data: `docs/reference/contracts.json`. `docs/stability.md` explains it.
 
     python -m tests.release.contracts
 

@@ -124,6 +124,20 @@ def test_one_seed_each_is_not_judged_and_says_what_would(tmp_path: Path) -> None
     assert not any(question.decided for question in answer.questions)
 
 
+def test_no_seeds_are_proposed_that_would_not_decide(tmp_path: Path) -> None:
+    """Five seeds give two configurations the same values, in another order."""
+    folder = write_sweep(tmp_path / "equal", configurations=2, replicates=5, failures=0)
+
+    def equal(rows):  # type: ignore[no-untyped-def]
+        shift = (rows["trial"] == rows["trial"].max()).astype(int)
+        rows["nll"] = 0.1 + 0.01 * ((rows["replicate"] + shift) % 5)
+        return rows
+
+    change(folder, "evaluations", equal)
+    (answer,) = screen(Results(folder)).answers
+    assert (answer.state, answer.command) == (NOT_DECIDED, "")
+
+
 def test_the_proposed_seeds_are_those_that_the_command_trains(small: Results) -> None:
     board = leaderboard(small)
     found = matrix(small, board)
