@@ -13,7 +13,24 @@ from pathlib import Path
 
 from tests.release.distribution import ROOT, clean_environment, timed
 
-QUICK = ("--set", "samples=6", "--set", "replicates=1")
+QUICK = ("--set", "samples=6", "--set", "replicates=1", "--set", "which=[]")
+
+#: What a user of Python does away from any sweep: predictions of an overconfident classifier, calibrated in one call.
+CALIBRATES = """
+import numpy, sweeper
+random = numpy.random.default_rng(0)
+labels = random.integers(3, size=900)
+logits = 4 * (numpy.eye(3)[labels] + random.normal(size=(900, 3)))
+numpy.savez("preds.npz", logits=logits, labels=labels)
+fitted = sweeper.Calibrator("temperature", inputs="logits").fit(logits[:600], labels[:600])
+assert fitted.predict_proba(logits[600:]).max() < 0.99
+"""
+TAKES_HOME = """
+import sweeper, sklearn.datasets
+digits = sklearn.datasets.load_digits()
+model = sweeper.load_model("model")
+assert (model.predict(digits.images[:50, None]).argmax(1).numpy() == digits.target[:50]).mean() > 0.8
+"""
 
 
 def main() -> None:
@@ -47,6 +64,11 @@ def main() -> None:
         run(program, "status", "--audit", "quickstart")
         run(program, "recalibrate", "quickstart", "--method", "focal_temperature")
         run(program, "report", "quickstart")
+        run(program, "export", "quickstart", "model")
+        run(python, "-c", TAKES_HOME)
+        run(python, "-c", CALIBRATES)
+        run(program, "import", "preds.npz")
+        run(program, "init", "tutorial", "--tutorial")
         run(program, "run", "claim_flipped_labels", "--rehearse", "--set", "replicates.count=1")
         assert (Path(away) / "results" / "quickstart" / "report.html").stat().st_size > 10_000
     print(f"{wheel.name} works in an environment of its own: {environment}")
