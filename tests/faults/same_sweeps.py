@@ -5,11 +5,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from sweeper.core.ids import TABLES, SweepPaths
 from sweeper.journal.journal import read_journal
-from sweeper.journal.records import Added
+from sweeper.journal.records import Added, Decision, Judged, Reported
 from sweeper.journal.state import ENDED
 from sweeper.results import load
 from sweeper.scheduling.base import audit
@@ -152,7 +151,7 @@ def _adds_seeds(paths: SweepPaths) -> bool:
 class Outcome:
     """What a sweep decided, in order, and every table's rows in the order of their keys, to the last digit."""
 
-    decisions: list[tuple[Any, ...]]
+    decisions: list[tuple[int, Decision]]
     tables: dict[str, list[dict[str, str]]]
 
     @staticmethod
@@ -166,8 +165,8 @@ class Outcome:
             tables[table] = [{name: repr(value) for name, value in row.items() if name not in UNEQUAL} for row in rows]
         assert {"epochs", "evaluations", "decisions", "trials"} <= tables.keys()
         bodies = (record.body for record in read_journal(paths.journal))
-        decided = (body for body in bodies if getattr(body, "decision", None) is not None)
-        return Outcome([(body.configuration, body.epoch, body.decision) for body in decided], tables)  # type: ignore[attr-defined]
+        made = ((body.configuration, body.decision) for body in bodies if isinstance(body, Reported | Judged))
+        return Outcome([(index, decision) for index, decision in made if decision is not None], tables)
 
     def check_equal(self, other: "Outcome", about: object) -> None:
         """Assert that another sweep of the same space decided and measured the same; `about` says what it was."""
