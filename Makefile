@@ -21,7 +21,7 @@ installed = $(BIN)/uv pip install --python $(BIN)/python $(PINNED) $(1) || $(PIP
 # Hundreds of processes of the tests import the same modules: their bytecode is kept, whatever the caller's setting.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: sweep test test-integration test-slow test-faults test-kills test-slurm check check-style check-repeats docs check-docs check-gpu check-wheel check-readme check-pythons fuzz rehearse format graph contracts \
+.PHONY: sweep test test-integration test-slow test-faults test-kills test-canonical test-slurm check check-style check-repeats docs check-docs check-gpu check-wheel check-readme check-pythons fuzz rehearse format graph contracts \
 	gallery install dist audit sbom notices release-check $(BENCHES:%=bench-%) bench-oracles clean
 
 sweep: $(RUNTIME)
@@ -54,10 +54,14 @@ rehearse: $(DEVELOPMENT)
 test-faults: $(DEVELOPMENT)
 	TEST_SEED=random $(BIN)/python -m pytest tests/faults -s -m "slow or not slow" --timeout 3600
 
-# Drivers of eight kinds of sweeps killed KILLS times each; every table equal to an undisturbed sweep's.
+# Drivers of many kinds of sweeps killed KILLS times each; every table equal to an undisturbed sweep's.
 KILLS ?= 100
 test-kills: $(DEVELOPMENT)
 	TEST_SEED=random KILLS=$(KILLS) $(BIN)/python -m pytest tests/faults/test_many_kills.py -s -m slow
+
+# One answer from one file: seven kinds of sweeps on 1, 2, 3 and 5 slots, on two nodes of Ray, and after twenty kills.
+test-canonical: $(DEVELOPMENT)
+	TEST_SEED=random $(BIN)/python -m pytest tests/faults/test_same_everywhere.py -m "integration or slow"
 
 # On a real Slurm of two nodes: both shapes, a time limit, a full quota, and twenty random requeues, cancellations and deaths.
 test-slurm: $(DEVELOPMENT)

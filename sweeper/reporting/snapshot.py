@@ -27,11 +27,12 @@ from sweeper.core.labels import duration, plural
 from sweeper.journal.best import Rank, Spending, best_words, rank_of
 from sweeper.journal.reasons import reason_text
 from sweeper.journal.records import Failed, Record, Reported
-from sweeper.journal.state import ENDED, FAILED, RUNNING, SweepState, TrialState
+from sweeper.journal.state import ENDED, FAILED, RUNNING, WAITING, SweepState, TrialState
 from sweeper.scheduling.base import Scheduler
 
-#: Status of a trial that waits at a rung to be promoted or stopped; used only in this module.
-PAUSED = "paused"
+#: Statuses used only in this module: a trial waits at a rung to be promoted or stopped; a trial that has begun waits
+#: for its turn, to be judged or to get a process again.
+PAUSED, QUEUED = "paused", "queued"
 
 #: Statuses of trials from whose epochs those of the other trials are predicted. Paused trials count, because most are
 #: later stopped.
@@ -46,7 +47,8 @@ class Snapshot:
     """A sweep's progress at one moment, computed only from its state.
 
     Attributes:
-        counts: number of trials by status, with `paused` for trials that wait at a rung.
+        counts: number of trials by status, with `paused` for trials that wait at a rung, and `queued` for others that
+            have begun and wait for their turn.
         rungs: rung → (number of trials that passed it, number of trials stopped there).
         towards: rung → number of running trials that reach this rung next.
         leaders: the LEADERS best trials, best first.
@@ -119,7 +121,7 @@ class Tally:
 
     def __init__(self, state: SweepState, schedule: Scheduler) -> None:
         """Count all trials of `state`, which keeps changing. `schedule` gives the rungs and the objective's mode."""
-        self._state, self._schedule, self._statuses = state, schedule, (*state.count(), PAUSED)
+        self._state, self._schedule, self._statuses = state, schedule, (*state.count(), QUEUED, PAUSED)
         self._counted: dict[int, _Counted] = {}
         self._by_state: Counter[_Counted] = Counter()
         self._ranks: dict[int, Rank] = {}
@@ -156,7 +158,7 @@ class Tally:
         done = trained - epochs_before
         if done != self._last_epoch[0]:
             self._last_epoch = done, seconds
-        counts = {status: count for status, count in counts.items() if count or status != PAUSED}
+        counts = {status: count for status, count in counts.items() if count or status not in (QUEUED, PAUSED)}
         by_rung = {rung: (passed[rung], stopped[rung]) for rung in rungs}
         return Snapshot(
             counts, by_rung, towards, leaders, done, done + self._epochs_left(), seconds, paused,
@@ -176,9 +178,9 @@ class Tally:
         def due(trial: _Counted) -> float:
             if trial.added:
                 return self._schedule.max_epochs
-            # A running trial reaches at least its next rung, even if others ended earlier.
+            # A trial that has begun reaches at least its next rung, even if others ended earlier.
             own = next((rung for rung in self._schedule.rungs if rung >= trial.epochs), 0)
-            return max(mean, own) if trial.status == RUNNING else mean
+            return max(mean, own) if trial.status in (RUNNING, QUEUED) else mean
 
         others = [(trial, n) for trial, n in self._by_state.items() if trial.status not in RESTING]
         return math.fsum(n * max(0.0, due(trial) - trial.trained) for trial, n in others)
@@ -202,6 +204,8 @@ class Tally:
 
 def _counted(trial: TrialState) -> _Counted:
     status, waits = (PAUSED, trial.epochs) if trial.paused else (trial.status, None)
+    if status == WAITING and trial.reported_epochs:
+        status = QUEUED
     added = trial.added is not None
     return _Counted(status, trial.epochs, trial.epochs_trained, trial.stop_rung, waits, added)
 

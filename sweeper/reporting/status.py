@@ -25,7 +25,7 @@ from sweeper.journal.records import Attempt, Record
 from sweeper.journal.state import COMPLETED, EARLY_STOPPED, FAILED, SweepState, fold
 from sweeper.reporting.live import PLAIN_LINE_SECONDS
 from sweeper.reporting.snapshot import Snapshot, Tally, progress_line, progress_panel
-from sweeper.scheduling.base import audit
+from sweeper.scheduling.base import audit, narrow_decisions
 from sweeper.scheduling.contenders import audit_rounds
 from sweeper.scheduling.order import OrderAudit, audit_order
 from sweeper.search.base import audit_suggestions
@@ -37,6 +37,7 @@ from sweeper.storage.places import local_copies, local_copy, stored_predictions
 from sweeper.storage.sweeps import Sweep, edited, open_sweep
 from trainables.files.atomic import read_text
 from trainables.files.stores.base import is_store_address
+from trainables.training.lanes.packing import AUTO, LANES
 
 #: State of a sweep of which only the tables were copied.
 TABLES_ONLY = "tables only"
@@ -102,6 +103,9 @@ def _status_or_fault(name: str, output: Path) -> SweepStatus:
         return SweepStatus(name, f"cannot be read: {str(error).splitlines()[0]}")
 
 
+#: Share of an objective by which lanes beside other lanes can round differently.
+LAST_DIGITS = 1e-5
+
 #: Least widths of columns that can be wrapped; an `interrupted` stays whole.
 LEAST_WIDTHS = {"sweep": 8, "state": 11}
 
@@ -134,6 +138,11 @@ def audit_sweep(name: str, output: Path) -> tuple[list[str], list[str]]:
         ordered = audit_order(order, read_journal(sweep.paths.journal))
         said.append(_order_words(ordered))
         differences += ordered.differences
+    if sweep.spec.replicates.packing in (LANES, AUTO) and not differences:
+        narrow = narrow_decisions(sweep.spec.schedule, read_journal(sweep.paths.journal), LAST_DIGITS)
+        said.append(
+            f"{narrow} decisions turn on 1 in {1 / LAST_DIGITS:,.0f} of the objective: other lanes may turn them"
+        )
     if sweep.spec.replicates.at_most is not None:
         records = read_journal(sweep.paths.journal)
         rounds, others = audit_rounds(

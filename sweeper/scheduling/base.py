@@ -292,6 +292,19 @@ def audit(scheduler: Scheduler, records: Iterable[Record]) -> tuple[int, list[st
     return checked, differences
 
 
+def narrow_decisions(scheduler: Scheduler, records: Iterable[Record], share: float) -> int:
+    """Count the decisions at rungs that turn, or give another place, if the objective changes by this share of it."""
+    state, narrow = scheduler.begin(), 0
+    for record in records:
+        body = record.body
+        if isinstance(body, Reported) and body.decision is not None and body.report.objective is not None:
+            changed = (body.report.objective * (1 + side) for side in (-share, share))
+            made = [decide_on(state, replace(body.report, objective=value)) for value in changed]
+            narrow += len({(decision.kind, decision.place) for decision in made if decision is not None}) > 1
+        state.apply(record)
+    return narrow
+
+
 def _judged_again(state: RungState, body: Judged) -> Decision | None:
     """Recompute the decision on a paused trial; `None` if another trial should have been promoted."""
     if body.decision.kind == "stop":

@@ -129,13 +129,18 @@ class VirtualOrder:
 
     def begin(self, configuration: int, epochs: int) -> None:
         """Let a worker take the assignment from `epochs` to the next rung."""
+        end = self.end_from(self.now, configuration, epochs)
+        self.running[configuration] = Step(end, epochs)
+        heapq.heappush(self._ends, (end, configuration))
+        self.issued.append(configuration)
+
+    def end_from(self, begin: float, configuration: int, epochs: int) -> float:
+        """Return the virtual end of an assignment that begins after `epochs` epochs."""
         scheduler = self.rungs.scheduler
         # Added seeds run to the last epoch.
         rungs = scheduler.rungs[-1:] if is_added(configuration) else scheduler.rungs
         until = next((rung for rung in rungs if rung > epochs), epochs)
-        step = self.running[configuration] = Step(self.now + (until - epochs) * self.pace(configuration), epochs)
-        heapq.heappush(self._ends, (step.end, configuration))
-        self.issued.append(configuration)
+        return begin + (until - epochs) * self.pace(configuration)
 
     def take_issued(self) -> list[int]:
         """Return the configurations whose assignments have begun since the last call and have not ended."""

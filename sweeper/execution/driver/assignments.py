@@ -85,7 +85,7 @@ class Assignments:
         self._queue = deque(unit for i in waiting if not self.state.trials[i].paused for unit in self.units_of(i))
         if self.order is not None:  # virtual workers fill it
             self._queue.clear()
-        #: Trials that have been judged and go on, while a process still has them.
+        #: Trials that continue in their process; their next assignments are not queued.
         self._going_on: set[int] = set()
         #: Trials of a process that died, which train alone until they have trained an epoch.
         self._suspects: set[int] = set()
@@ -138,24 +138,27 @@ class Assignments:
             else:
                 break
         for index in [] if order is None else order.take_issued():
-            if (index,) in self._in_flight:
-                self._going_on.add(index)
+            if index in self._going_on:
+                self._going_on.discard(index)
             elif self.state.trials[index].arrived is None:
                 self._enter(self.units_of(index))
 
-    def leaves(self, assignment: Sequence[int]) -> bool:
-        """Return whether a trial that goes on leaves its process, because another one's turn comes first; queue it."""
-        index = assignment[0]
-        if index not in self._going_on:
+    def goes_on(self, index: int, epochs: int) -> bool:
+        """Note whether a trial continues after a rung in its process, because no other one's turn comes first."""
+        order = self.order
+        if order is None or (index,) not in self._in_flight:
+            return order is None
+        turn = order.end_from(order.end_of(index) or order.now, index, epochs), index, 0
+        others = (unit for unit in self._queue if self._may_start(unit) and self._turn(unit) < turn)
+        kind = self.kind_of(index) if self.settings.together else None
+        if any(kind is None or self.kind_of(unit[0]) == kind for unit in others):
             return False
-        self._going_on.discard(index)
-        kinds = {self.kind_of(index)} if self.settings.together else None
-        others = (unit for unit in self._queue if self._may_start(unit))
-        other = next((unit for unit in others if kinds is None or self.kind_of(unit[0]) in kinds), None)
-        if other is None or self._turn((index, None)) < self._turn(other):
-            return False
-        self._enter([(index, None)])
+        self._going_on.add(index)
         return True
+
+    def leaves(self, assignment: Sequence[int]) -> bool:
+        """Return whether a trial that continues has left its process and waits in the queue."""
+        return self.order is not None and (assignment[0], None) in self._queue
 
     def add(self, index: int) -> None:
         """Put a configuration at the end of the queue."""

@@ -368,7 +368,8 @@ class Driver:
         index = report.configuration
         digest, trial = self._values.digest(index), self.state.trials[index]
         body = judging.judged(report, trial, self.rungs, self.state.attempt, digest)
-        if self.order is not None and body.decision is not None and body.decision.kind == "continue":
+        continues = body.decision is not None and body.decision.kind == "continue"
+        if continues and not self.work.goes_on(index, report.epoch):
             body = replace(body, status=WAITING)  # until a process trains it again
         self._record(body)
         self._checkpoints.tidy(index)

@@ -101,7 +101,10 @@ def counted_plainly(state, schedule):
     trained = sum(trial.epochs_trained for trial in trials)
     resting = [trial for trial in trials if trial.status in ENDED or trial.paused]
     mean = sum(trial.epochs for trial in resting) / len(resting) if resting else schedule.max_epochs
-    due = [next(r for r in schedule.rungs if r >= t.epochs) if t.status == "running" else 0 for t in trials]
+    queued = [trial for trial in trials if trial.status == "waiting" and not trial.paused and trial.reported_epochs]
+    due = [
+        next(r for r in schedule.rungs if r >= t.epochs) if t.status == "running" or t in queued else 0 for t in trials
+    ]
     open_trials = [(t, max(mean, least)) for t, least in zip(trials, due, strict=True) if t not in resting]
     rest = sum(max(0.0, expected - trial.epochs_trained) for trial, expected in open_trials)
     running = [trial.epochs for trial in trials if trial.status == "running"]
@@ -115,7 +118,10 @@ def counted_plainly(state, schedule):
     }
     leaders = best_trials(state, schedule.mode, 3)
     towards = {rung: heading[rung] for rung in schedule.rungs}
-    return state.count(), rungs, towards, leaders, pytest.approx(trained), pytest.approx(trained + rest)
+    counts = state.count()
+    counts["waiting"] -= len(queued)
+    counts |= {"queued": len(queued)} if queued else {}
+    return counts, rungs, towards, leaders, pytest.approx(trained), pytest.approx(trained + rest)
 
 
 @pytest.mark.parametrize("seed", range(4))

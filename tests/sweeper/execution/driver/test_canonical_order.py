@@ -1,6 +1,8 @@
 """Durations, failures, kills, resumes and slots never change the sequence of judgements in canonical order."""
 
 import collections
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,15 +10,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
+from sweeper.journal.journal import read_journal
+from sweeper.journal.records import Record
 from sweeper.journal.state import ENDED, fold
 from sweeper.scheduling.asha import Halving, Promotion
-from sweeper.scheduling.base import Scheduler, audit
+from sweeper.scheduling.base import Scheduler, audit, narrow_decisions
 from sweeper.scheduling.median_stopping import MedianStopping
-from sweeper.scheduling.order import audit_order
+from sweeper.scheduling.order import OrderAudit, VirtualOrder, audit_order
 from sweeper.scheduling.run_to_end import RunToEnd
 from sweeper.scheduling.strata import stratified
-from tests.sweeper.fake_executor import FakeSweep
+from tests.sweeper.fake_executor import REPLICATES, FakeSweep
 from tests.sweeper.fake_replicates import ApartSweep
 from tests.sweeper.records import fields
 
@@ -90,3 +95,82 @@ def test_nothing_but_the_width_changes_the_sequence(
         assert _rows(busy, table) == _rows(quiet, table)
     for sweep in (quiet, busy):
         _check(sweep)
+
+
+@pytest.fixture(scope="module")
+def promoted(tmp_path_factory: pytest.TempPathFactory) -> FakeSweep:
+    """A sweep on three slots, some of whose reports came early."""
+    sweep = _sweep(tmp_path_factory.mktemp("promoted"), SCHEDULERS["promotion"], width=5, slots=3)
+    sweep.run(np.random.default_rng(1))
+    return sweep
+
+
+def _audited(sweep: FakeSweep, records: list[Record], width: int = 5, pace: float = REPLICATES) -> OrderAudit:
+    order = VirtualOrder(sweep.schedule.begin(), width, lambda index: pace if index == 2 else REPLICATES)
+    return audit_order(order, [replace(record, sequence=place) for place, record in enumerate(records)])
+
+
+def _judgements(records: list[Record]) -> list[int]:
+    return [place for place, record in enumerate(records) if record.kind == "report" and fields(record)["decision"]]
+
+
+def test_reports_that_are_swapped_or_moved_are_named(promoted: FakeSweep) -> None:
+    records = [*promoted.records()]
+    places = _judgements(records)
+    assert _audited(promoted, records).differences == []
+    for first, second in zip(places, places[1:], strict=False):
+        swapped = [*records]
+        swapped[first], swapped[second] = swapped[second], swapped[first]
+        moved = [*records[:first], *records[first + 1 : second + 1], records[first], *records[second + 1 :]]
+        for forged in (swapped, moved):
+            found = _audited(promoted, forged)
+            assert found.differences and int(found.differences[0].split()[1].rstrip(":")) in range(first, second + 1)
+
+
+def test_a_promotion_out_of_turn_is_named(promoted: FakeSweep) -> None:
+    records = [*promoted.records()]
+    promotion = next(place for place, record in enumerate(records) if record.kind == "judged")
+    following = next(place for place in _judgements(records) if place > promotion)
+    late = [
+        *records[:promotion],
+        *records[promotion + 1 : following + 1],
+        records[promotion],
+        *records[following + 1 :],
+    ]
+    assert _audited(promoted, late).differences
+
+
+def test_another_width_or_virtual_end_is_named(promoted: FakeSweep) -> None:
+    records = [*promoted.records()]
+    assert _audited(promoted, records, width=4).differences
+    assert _audited(promoted, records, pace=7 * REPLICATES).differences
+
+
+def test_a_journal_without_an_early_report_is_refused(promoted: FakeSweep) -> None:
+    copy = promoted.paths.journal.with_name("copy")
+    shutil.copytree(promoted.paths.journal, copy)
+    next(copy.glob("*-arrived-*")).unlink()
+    with pytest.raises(SweeperError):
+        list(read_journal(copy))
+
+
+def test_a_sweep_that_ended_early_is_canonical_up_to_then(promoted: FakeSweep) -> None:
+    records = [*promoted.records()]
+    whole, half = _audited(promoted, records), _audited(promoted, records[: len(records) // 2])
+    assert half.differences == [] and 0 < half.now < whole.now
+
+
+def test_the_first_failure_of_the_machine_limits_the_order(tmp_path: Path) -> None:
+    sweep = _sweep(tmp_path, SCHEDULERS["stopping"], width=5, slots=3, retries=0)
+    sweep.run(np.random.default_rng(0), trouble=0.3)
+    found = _audited(sweep, [*sweep.records()])
+    failed = [r for r in sweep.records() if r.kind == "failed" and fields(r)["final"]]
+    assert found.differences == [] and found.chance is not None and found.chance[0] <= found.now
+    assert found.chance[1] == fields(failed[0])["configuration"]
+
+
+def test_decisions_that_a_last_digit_turns_are_counted(promoted: FakeSweep) -> None:
+    records = [*promoted.records()]
+    assert narrow_decisions(promoted.schedule, records, 1e-9) < narrow_decisions(promoted.schedule, records, 0.5)
+    with_ties = _judgements(records)
+    assert 0 < narrow_decisions(promoted.schedule, records, 1e-9) < len(with_ties)
