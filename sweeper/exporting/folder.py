@@ -39,6 +39,7 @@ from sweeper.exporting.program import (
     require_onnx,
     write_onnx,
 )
+from sweeper.reporting.standings import standings_of
 from sweeper.results import Results
 from sweeper.results.predictions import FITTED_ON, MEASURED_ON
 from sweeper.results.queries import literal
@@ -297,6 +298,7 @@ def _description(
 ) -> Description:
     dataset = chosen.dataset
     manifest = read_manifest(chosen.sweep.paths.manifest)
+    standing = standings_of(Results(chosen.sweep.paths.root)).get(chosen.trial)
     return {
         "format": FORMAT,
         "input": _input(dataset, example),
@@ -320,6 +322,7 @@ def _description(
             "git": manifest.get("git"),
             "versions": manifest.get("versions", {}),
             "rehearsed": list(chosen.sweep.spec.rehearsed or ()),
+            "verdict": None if standing is None else standing.facts,
             "trained_again": None if chosen.again is None else {"largest_logit_difference": chosen.again},
         },
         "largest_test_difference": difference,

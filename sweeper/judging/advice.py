@@ -37,7 +37,7 @@ def needed(question: Question, pair: Pair, error: Error) -> int | None:
         pair: an undecided pair.
         error: its error, moderated; the prior stays as it is.
     """
-    if not pair.freedom:
+    if not pair.freedom or question.skewed:  # units with skewed values are not seeds, and nobody can order more
         return None
     # The chance hardly ever falls with more seeds, so the first sufficient number is found by bisection.
     at = bisect_left(TRIED, CHANCE, key=lambda more: _chance(question, pair, error, more))

@@ -84,21 +84,33 @@ def _priors(question: Question, pairs: Sequence[Pair]) -> list[Prior]:
     return [Prior.of([(like.variance, like.freedom) for like in alike(pair)]) for pair in pairs]
 
 
-def change(metric: str, before: Mapping[Any, float], after: Mapping[Any, float], among: int = 1) -> Verdict:
+def change(
+    metric: str,
+    before: Mapping[Any, float],
+    after: Mapping[Any, float],
+    among: int = 1,
+    *,
+    paired: bool = True,
+    skewed: bool = False,
+) -> Verdict:
     """Return the verdict on the values of some units after a change, against those before it; WORSE if they are larger.
 
     Args:
         metric: the metric.
-        before, after: unit (a seed or a configuration) → value; only units in both are compared.
+        before, after: unit (a seed or a configuration) → value; if paired, only units in both are compared.
         among: number of such changes in one table, whose intervals hold together at 95 %.
+        paired: whether a unit's values belong together; else both sides are independent samples.
+        skewed: allow for skewed values.
 
     Example:
         >>> change("ece", {0: 0.30, 1: 0.31, 2: 0.33, 3: 0.32}, {0: 0.25, 1: 0.27, 2: 0.28, 3: 0.26}).code
         'better'
     """
-    values = {"before": {unit: before[unit] for unit in before if unit in after}, "after": after}
-    values["after"] = {unit: after[unit] for unit in values["before"]}
-    return judge(Question(["after"], metric, level=0.95, against=["before"], among=among), Data(values)).of["after"]
+    if paired:
+        before = {unit: value for unit, value in before.items() if unit in after}
+        after = {unit: after[unit] for unit in before}
+    question = Question(["after"], metric, level=0.95, against=["before"], among=among, paired=paired, skewed=skewed)
+    return judge(question, Data({"before": before, "after": after})).of["after"]
 
 
 def not_compared(question: Question, data: Data, names: Sequence[str] = ()) -> Verdict:
@@ -118,21 +130,27 @@ class _Judged:
     @property
     def code(self) -> str:
         """BETTER, WORSE, SAME or OPEN."""
-        low, high = self.ends(self.reach)
+        low, high = self.ends(self.share)
         if low > 0 or high < 0:
             return WORSE if low > 0 else BETTER
         return SAME if self.largest <= self.question.margin else OPEN
 
-    def ends(self, reach: float) -> tuple[float, float]:
-        """Return the interval of the difference, on the scale of comparison."""
+    def ends(self, share: float) -> tuple[float, float]:
+        """Return the interval of the difference, on the scale of comparison; `share` of the error is on each side."""
         least, most = self.pair.excess
-        return self.pair.estimate - most - reach, self.pair.estimate - least + reach
+        below, above = self.error.reaches(share)
+        return self.pair.estimate - most - below, self.pair.estimate - least + above
+
+    @property
+    def p(self) -> float:
+        """The two-sided p of no difference, of this pair alone."""
+        least, most = self.pair.excess
+        return self.error.p(max(0.0, self.pair.estimate - most) + min(0.0, self.pair.estimate - least))
 
     @property
     def largest(self) -> float:
         """Largest difference of either sign that two one-sided tests do not exclude, in the question's unit."""
-        nearer = self.error.reach(2 * self.share)
-        return max(abs(self.in_unit(end)) for end in self.ends(nearer))
+        return max(abs(self.in_unit(end)) for end in self.ends(2 * self.share))
 
     def in_unit(self, score: float) -> float:
         """Convert a difference on the scale of comparison to candidate minus rival in the question's unit."""
@@ -143,7 +161,7 @@ class _Judged:
     def verdict(self) -> Verdict:
         """Return the verdict on the candidate."""
         question, pair, code = self.question, self.pair, self.code
-        ends = [self.in_unit(end) for end in self.ends(self.reach)]
+        ends = [self.in_unit(end) for end in self.ends(self.share)]
         one, other = pair.means
         wanted = needed(question, pair, self.error) if code == OPEN else None
         few_samples = self.error.samples > self.error.seeds or pair.excess[1] - pair.excess[0] > self.reach
@@ -151,7 +169,7 @@ class _Judged:
         samples = samples_needed(question, pair, self.error) if by_samples else None
         return Verdict(
             code, question.metric, question.unit, question.margin, question.level, pair.rival,
-            one - other, min(ends), max(ends), self.largest, one / other if min(one, other) > 0 else math.nan,
+            one - other, min(ends), max(ends), self.largest, self.p, one / other if min(one, other) > 0 else math.nan,
             (SAMPLES if by_samples else SEEDS) if code == OPEN else "", wanted, samples, pair.seeds, pair.paired,
         )  # fmt: skip
 
@@ -160,9 +178,9 @@ class _Judged:
         pair = self.pair
         other = replace(
             pair, candidate=pair.rival, rival=pair.candidate, means=pair.means[::-1], estimate=-pair.estimate,
-            excess=(-pair.excess[1], -pair.excess[0]),
+            excess=(-pair.excess[1], -pair.excess[0]), third=-pair.third,
         )  # fmt: skip
-        return _Judged(self.question, other, self.error)
+        return _Judged(self.question, other, replace(self.error, skewness=-self.error.skewness))
 
 
 def _best(question: Question, data: Data, judged: Mapping[tuple[str, str], _Judged]) -> Verdicts:
@@ -205,7 +223,7 @@ def _leader(
 
 def _lost(leader: _Judged) -> tuple[float, float | None]:
     """Return the largest lead of a rival over the leader, in the question's unit and as a share of its value."""
-    lead = max(0.0, leader.pair.estimate + leader.reach)
+    lead = max(0.0, leader.pair.estimate + leader.error.reaches(leader.share)[1])
     share = math.expm1(min(lead, 700.0)) if leader.pair.relative else None
     return abs(leader.in_unit(lead)), share
 

@@ -25,6 +25,9 @@ BETTER, WORSE, SAME, OPEN, NOT_COMPARED = "better", "worse", "same", "open", "no
 SEEDS, SAMPLES = "seeds", "samples"
 
 
+#: Values that differ by less than this share of the largest differ only by rounding.
+ROUNDING = 1e-12
+
 #: Level of questions on the best: "90 % sure".
 LEVEL = 0.9
 
@@ -47,6 +50,7 @@ class Question:
         paired: whether a seed's values of two candidates belong together.
         against: the rival of each candidate; empty to compare all with each other.
         among: number of such questions that share the level, e.g. of metrics in one table.
+        skewed: allow for skewed values, as those of configurations are: intervals are wider.
         samples_only: judge a single seed over test samples. The verdict holds for these networks, not for others.
         first: number of seeds at which the question was asked first, if it is asked again after each further one; 0 if
             it is asked once. The k-th time, a pair has 1/k of the error: looking often finds chance differences.
@@ -63,6 +67,7 @@ class Question:
     paired: bool = True
     against: Sequence[str] = ()
     among: int = 1
+    skewed: bool = False
     samples_only: bool = False
     first: int = 0
     stage: str = ""
@@ -101,9 +106,12 @@ class Data:
     def resolution(self) -> float:
         """Smallest difference between two values, which bounds their precision; 0 if all are equal.
 
-        Accuracies over 360 samples are multiples of 1/360: two equal ones do not show a spread of zero.
+        Accuracies over 360 samples are multiples of 1/360: two equal ones do not show a spread of zero. Values that
+        differ only by rounding count as equal.
         """
-        gaps = np.diff(np.unique([value for by_seed in self.values.values() for value in by_seed.values()]))
+        distinct = np.unique([value for by_seed in self.values.values() for value in by_seed.values()])
+        gaps = np.diff(distinct)
+        gaps = gaps[gaps > ROUNDING * np.abs(distinct).max(initial=0.0)]
         return float(gaps.min()) if gaps.size else 0.0
 
 
@@ -119,6 +127,7 @@ class Verdict:
         low, high: interval of the difference; of that over unlimited test samples, if the data say how far the metric
             exceeds it.
         largest: largest difference of either sign that is not excluded.
+        p: two-sided p of no difference, of this pair alone; NaN if NOT_COMPARED.
         ratio: candidate's value over the rival's; NaN unless both are positive.
         limited_by: SEEDS or SAMPLES if the verdict is OPEN, else empty.
         seeds_needed: common seeds of both sides that probably decide; None if decided or if no number tried does.
@@ -138,6 +147,7 @@ class Verdict:
     low: float = float("nan")
     high: float = float("nan")
     largest: float = float("nan")
+    p: float = float("nan")
     ratio: float = float("nan")
     limited_by: str = ""
     seeds_needed: int | None = None

@@ -34,8 +34,8 @@ from sweeper.reporting.answers import (
     UNKNOWN,
     WORSE,
     Answer,
+    Finalist,
     FirstScreen,
-    Line,
     Question,
     Use,
 )  # fmt: skip
@@ -78,7 +78,7 @@ def lead(answer: Answer) -> str:
 
 def as_tuned(answer: Answer) -> str:
     """Return what else differs between the losses: settings if two are compared in words, and draws if unequal."""
-    losses = {line.loss for line in answer.lines if line.standing != STOPPED}
+    losses = {line.loss for line in answer.finalists if line.standing != STOPPED}
     drawn = {loss: count for loss, count in answer.draws.items() if loss in losses}
     if len(losses) < 2 or not drawn:
         return ""
@@ -126,7 +126,7 @@ def recommendation(answer: Answer) -> str:
     return f"Not decided. {who} leads{risk} ({measured}).{known}"
 
 
-def name(line: Line) -> str:
+def name(line: Finalist) -> str:
     """Return a finalist's name in a sentence, e.g. `cross_entropy on resnet8`; without the network of an own loop."""
     return line.words if line.network == OWN else f"{line.words} on {line.network}"
 
@@ -288,12 +288,14 @@ class Cells:
     verdict: str
 
 
-def cells(line: Line, answer: Answer) -> Cells:
+def cells(line: Finalist, answer: Answer) -> Cells:
     """Return a line in words."""
     value = f"{line.value.mean:.3g}"
     # The standing is left out if it is the same for all rows. With two rows it is kept, because it names the better
     # one.
-    same = len({other.standing for other in answer.lines if other.standing != BEST}) == 1 and len(answer.lines) > 2
+    same = (
+        len({other.standing for other in answer.finalists if other.standing != BEST}) == 1 and len(answer.finalists) > 2
+    )
     standing = STANDINGS[line.standing] if line.standing != STOPPED else f"stopped at {line.epoch}"
     standing = "" if answer.state in (NOT_JUDGED, ALONE) or (same and line.standing in (ALIKE, UNKNOWN)) else standing
     change, used = line.change, ("", "", "") if line.used is None else use(line.used, answer)
@@ -326,7 +328,7 @@ def nll_words(answer: Answer) -> tuple[str, str]:
 
 def deployment(answer: Answer) -> str:
     """Return which finalist to use with (or without) temperature scaling, and its accuracy; empty if unknown."""
-    lines = {line.trial: line for line in answer.lines if line.used is not None}
+    lines = {line.trial: line for line in answer.finalists if line.used is not None}
     if answer.deployed is None or answer.state == UNFINISHED or not lines:
         return ""
     if answer.state == ALONE and answer.leader.network == OWN:  # `recommendation` says it
@@ -393,8 +395,8 @@ def glossaries() -> list[dict[str, str]]:
 
 def words_of(screen: FirstScreen) -> list[str]:
     """Return the glossary's terms that this screen uses."""
-    verdicts = {line.change.code for line in screen.lines if line.change is not None}
-    used = {line.standing for line in screen.lines} | {f"{verdict} change" for verdict in verdicts}
+    verdicts = {line.change.code for line in screen.finalists if line.change is not None}
+    used = {line.standing for line in screen.finalists} | {f"{verdict} change" for verdict in verdicts}
     optional = {*SHOWN} if any(answer.fresh for answer in screen.answers) else {*SHOWN, "fresh seeds"}
     return [word for word in glossaries()[0] if word not in optional or word in used]
 
@@ -406,7 +408,7 @@ def legend(screen: FirstScreen, *, changes: bool = True) -> str:
         screen: the first screen.
         changes: whether the changes by temperature scaling are shown, with their verdicts.
     """
-    verdicts = {line.change.code for line in screen.lines if line.change is not None}
+    verdicts = {line.change.code for line in screen.finalists if line.change is not None}
     if not verdicts:
         return ""
     lines = dict.fromkeys(q.name for answer in screen.answers for q in answer.questions if q.cell is not None)
@@ -414,10 +416,10 @@ def legend(screen: FirstScreen, *, changes: bool = True) -> str:
     own = dict.fromkeys(name for answer in screen.answers for name in answer.tuned)
     tuned = f" as tuned (own {listed([*own])})" if own else ""
     rows = f"Finalists: the best of each loss on each network{tuned}{on_lines}."
-    said = [rows] if len(screen.lines) > 1 else []
+    said = [rows] if len(screen.finalists) > 1 else []
     if not changes:
         return " ".join(said)
-    seeds = {len(change.verdict.seeds) for line in screen.lines if (change := line.change) and change.verdict}
+    seeds = {len(change.verdict.seeds) for line in screen.finalists if (change := line.change) and change.verdict}
     over = "test samples, for this network alone" if seeds == {1} else "seeds and test samples"
     said += [f"Change: test ECE after minus before temperature scaling, its 95 % interval over {over}."]
     said += ["≤ x: no difference larger than x (two tests of 5 %)."] if SAME in verdicts else []

@@ -18,8 +18,8 @@ from rich.text import Text
 from sweeper.core.cells import Row, Rows, Value, grouped, measured_values
 from sweeper.core.display import plain_table
 from sweeper.core.labels import label, plural
-from sweeper.core.statistics.differences import independent_units
 from sweeper.judging.judge import change
+from sweeper.judging.pairs import independent_units
 from sweeper.judging.question import BETTER, NOT_COMPARED, WORSE, Verdict
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard, selected, winners_interval

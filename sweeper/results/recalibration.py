@@ -14,8 +14,8 @@ from sweeper.core.cells import Row, Rows, grouped, int_of, measured_or_none, tex
 from sweeper.core.errors import SweeperError
 from sweeper.core.labels import label, plural
 from sweeper.core.statistics.basics import spread
-from sweeper.core.statistics.differences import independent_units
 from sweeper.judging.judge import change
+from sweeper.judging.pairs import independent_units
 from sweeper.judging.question import BETTER, NOT_COMPARED, WORSE, Verdict
 from sweeper.space.file import Document, apply_overrides
 from trainables.metrics import METRIC_NAMES

@@ -68,6 +68,7 @@ class RunProjection:
         self._changed_at: dict[int, int] = {}
         self._points: dict[int, list[Point]] = {}
         self._texts: dict[int, dict[str, str]] = {}
+        self._verdicts: Mapping[int, Mapping[str, str]] = {}
         self._touched: set[int] = set()
         self._newest = 0
         #: Number of points that wait to be taken.
@@ -119,6 +120,11 @@ class RunProjection:
         """Add the metrics of the recommended configuration to the sweep's run."""
         self._measure_sweep({f"{RECOMMENDED}/{name}": value for name, value in metrics.items()})
         self._touched.add(SWEEP_RUN)
+
+    def judge(self, tags: Mapping[int, Mapping[str, str]]) -> None:
+        """Add the verdicts of the first screen to the trials' runs."""
+        self._verdicts = tags
+        self._touched |= tags.keys() & self._began.keys()
 
     def tag_sweep(self, key: str, value: str) -> None:
         """Add a tag to the sweep's run."""
@@ -190,6 +196,7 @@ class RunProjection:
         flat = {key: value for key, value in flatten_configuration(configuration).items() if value is not None}
         tags = {key: value for key, value in self._tags.items() if key in EVERYWHERE}
         tags |= {"status": status, **_trial_tags(trial), **self._texts.get(index, {})}
+        tags |= self._verdicts.get(index, {})
         reason = tags.get("decision") or tags.get("error")
         described = describe(flatten_configuration(configuration), self._sweep.varying, self._symbols)
         tags["note"] = _text("\n\n".join(filter(None, [described, STATUS_WORDS[status], reason])))

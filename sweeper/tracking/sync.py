@@ -23,7 +23,7 @@ from pathlib import Path
 from sweeper.core.cells import float_or_none
 from sweeper.core.display import redact
 from sweeper.core.errors import SweeperError, writing_to
-from sweeper.core.ids import SweepPaths
+from sweeper.core.ids import SweepPaths, configuration_index
 from sweeper.core.labels import in_order
 from sweeper.core.processes import collect_garbage_rarely
 from sweeper.journal.journal import JournalTail
@@ -31,6 +31,7 @@ from sweeper.journal.records import Ended
 from sweeper.journal.segments import last_sequence
 from sweeper.reporting.first_screen import first_screen
 from sweeper.reporting.sentences import sentences
+from sweeper.reporting.standings import NO_FINALIST, standings
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
 from sweeper.results.listing import headline, overview
@@ -70,6 +71,9 @@ DIAGRAM_SECONDS = 30.0
 
 #: The parent run's tag that says which journal record and which recalibrations its artifacts contain.
 ARTIFACTS_TAG = "artifacts_sequence"
+
+#: The parent run's tag with the trials whose runs have a verdict.
+FINALISTS_TAG = "finalists"
 
 #: The parent run's tag that says which recalibrations are logged.
 RECALIBRATIONS_TAG = "recalibrations"
@@ -131,8 +135,9 @@ class Projection:
         sequence = f"{self._runs.state.sequence} {recalibrated}".strip()
         if self._known.tags.get(ARTIFACTS_TAG) == sequence or not self.paths.tables.exists():
             return
-        said, metrics = answer(self.paths.root)
+        said, metrics, tags = answer(self.paths.root)
         self._runs.recommend(metrics)
+        self._tag_finalists(tags)
         self._write()
         if self._store.takes_files:
             with tempfile.TemporaryDirectory() as folder:
@@ -152,6 +157,14 @@ class Projection:
             self._write()
             self._tag_sweep(RECALIBRATIONS_TAG, state)
         return state
+
+    def _tag_finalists(self, tags: Mapping[str, Mapping[str, str]]) -> None:
+        """Tag the finalists' runs with their verdicts; earlier finalists, which are none any more, lose theirs."""
+        before = self._known.tags.get(FINALISTS_TAG, "").split()
+        former = {trial: NO_FINALIST for trial in before if trial not in tags}
+        self._runs.judge({configuration_index(trial): said for trial, said in {**former, **tags}.items()})
+        if before or tags:
+            self._tag_sweep(FINALISTS_TAG, " ".join(tags))
 
     def _tag_sweep(self, key: str, value: str) -> None:
         """Record on the sweep's run that data which are not in the journal have been written."""
@@ -205,22 +218,23 @@ class Projection:
 SHOWN = ("accuracy", "ece", "posthoc_temperature_ece")
 
 
-def answer(root: Path) -> tuple[str, dict[str, float]]:
-    """Return the sentences of a sweep's first screen with its best configuration, and that configuration's metrics."""
+def answer(root: Path) -> tuple[str, dict[str, float], dict[str, dict[str, str]]]:
+    """Return a sweep's first screen: its sentences, the metrics of its best configuration, and the finalists' tags."""
     try:
         with Results(root).snapshot() as results:
             board = leaderboard(results)
             screen = first_screen(results, board, overview(results))
             text = "\n\n".join([*sentences(screen), headline(board)])
     except SweeperError as error:  # damaged tables, which the sweep itself reports
-        return str(error), {}
+        return str(error), {}, {}
     # Several settings of the data set have a leader each, which no single row can show.
     leaders = [answer.leader.trial for answer in screen.answers] if len(screen.answers) == 1 else []
     row = next((row for row in board.rows if row["trial"] in leaders), {})
     split = "test" if row.get("test_ece") is not None else "val"
     shown = {board.objective.metric: "judged", **{f"{split}_{name}": f"{split}_{name}" for name in SHOWN}}
     values = {metric: float_or_none(row, column) for metric, column in shown.items()}
-    return text, {metric: value for metric, value in values.items() if value is not None}
+    tags = {trial: standing.tags for trial, standing in standings(screen).items()}
+    return text, {metric: value for metric, value in values.items() if value is not None}, tags
 
 
 def sentence(error: Exception) -> str:

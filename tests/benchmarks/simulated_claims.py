@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from search_spaces.papers.claims import CLAIMS
 from search_spaces.papers.claims.base import HOLDS, UNDECIDED
+from search_spaces.papers.claims.numbers import SIGNIFICANT
 from sweeper.core.statistics.basics import correlation
-from sweeper.core.statistics.differences import SIGNIFICANT
 from sweeper.judging.judge import change
 from sweeper.judging.question import BETTER, WORSE
 from sweeper.reporting.figures.loss_families import compare_families
@@ -582,7 +582,7 @@ def _families(kind: str, sizes: tuple[int, int], wide: float, effect: float, ran
                 }
             )
     (found,) = compare_families(rows, ("config_loss_name", "config_optimizer_lr"), "test_ece", "min", {})
-    return found.corrected < SIGNIFICANT
+    return found.verdict.code in (BETTER, WORSE)
 
 
 def _correlated(kind: str, pairs: int, effect: float, random: np.random.Generator) -> bool:

@@ -28,9 +28,15 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from search_spaces.papers.claims.numbers import REPLICATES, Estimate, Estimates, of_split, trained_to_the_end
+from search_spaces.papers.claims.numbers import (
+    REPLICATES,
+    SIGNIFICANT,
+    Estimate,
+    Estimates,
+    of_split,
+    trained_to_the_end,
+)
 from sweeper.core.cells import Rows
-from sweeper.core.statistics.differences import SIGNIFICANT
 
 HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided"
 

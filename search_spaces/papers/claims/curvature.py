@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from search_spaces.papers.claims.base import FAILS, HOLDS, UNDECIDED, Detailed, Verdict, claim, undecided
 from search_spaces.papers.claims.numbers import (
+    SIGNIFICANT,
     Estimate,
     Estimates,
     Point,
@@ -26,7 +27,6 @@ from search_spaces.papers.claims.numbers import (
 from search_spaces.papers.claims.posthoc import plain_gamma
 from sweeper.core.cells import Row, Rows, by_trial, grouped
 from sweeper.core.statistics.basics import PERMUTATIONS
-from sweeper.core.statistics.differences import SIGNIFICANT
 
 #: Prefix of the columns with layers' traces of cross-entropy's Hessian, in rows of the table `blocks`.
 LAYER_TRACE = "trace of "

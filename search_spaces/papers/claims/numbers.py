@@ -17,7 +17,7 @@ from operator import itemgetter
 
 from sweeper.core.cells import Row, Rows, by_trial, grouped, int_of, text_of
 from sweeper.core.statistics.basics import INTERVAL_PAIRS, correlation
-from sweeper.core.statistics.differences import Mean, difference_of, mean_of
+from sweeper.judging.judge import change
 
 #: Fewest different values for a stratum's rank correlation: three values are in falling order by chance in one case of
 #: six.
@@ -25,6 +25,9 @@ STRATUM_POINTS = 4
 
 #: Fewest independent values on each side for an interval: two show next to nothing of their spread or skew.
 NEEDED = 3
+
+#: An estimate with a smaller p counts as shown; Fisher's conventional level.
+SIGNIFICANT = 0.05
 
 #: Units that count once each. A search is a part of the configurations; validation data choose one to represent it.
 CONFIGURATIONS, SETTINGS, REPLICATES, SEARCHES = (
@@ -165,7 +168,7 @@ def mean_over(groups: Sequence[Sequence[float]]) -> Estimate:
         return NOTHING
     # A single configuration has only its replicates; the unit then shows that the estimate rests on it alone.
     values, unit = (held[0], REPLICATES) if len(held) == 1 else (_means(held), CONFIGURATIONS)
-    return _estimate(mean_of(values), unit, len(values), len(values))
+    return _estimate(values, None, unit)
 
 
 #: Setting → trial → the replicates' values.
@@ -193,7 +196,7 @@ def difference(first: Clusters, second: Clusters, unit: str | None = None) -> Es
     settings = [setting for setting in first if setting in second]
     if len(settings) >= NEEDED:
         pairs = [_setting_mean(first[setting]) - _setting_mean(second[setting]) for setting in settings]
-        return _estimate(mean_of(pairs), unit or SETTINGS, len(pairs), len(pairs))
+        return _estimate(pairs, None, unit or SETTINGS)
     if len({*first, *second}) > 1:
         sides = [[_setting_mean(side[setting]) for setting in side] for side in (first, second)]
         unit = unit or SETTINGS
@@ -203,7 +206,7 @@ def difference(first: Clusters, second: Clusters, unit: str | None = None) -> Es
         alone = all(len(side) == 1 for side in configurations)
         sides = [[*next(iter(side.values()))] if alone else _means(side.values()) for side in configurations]
         unit = REPLICATES if alone else CONFIGURATIONS
-    return _estimate(difference_of(*sides), unit, min(map(len, sides)), sum(map(len, sides)))
+    return _estimate(sides[0], sides[1], unit)
 
 
 def tuned_difference(first: Rows, second: Rows, objective: str, column: str) -> Estimate:
@@ -268,15 +271,20 @@ def _means(groups: Iterable[Sequence[float]]) -> list[float]:
     return [math.fsum(group) / len(group) for group in groups]
 
 
-def _estimate(mean: Mean, unit: str, smaller: int, n: int) -> Estimate:
-    """Return an estimate from a mean, without an interval if the smaller side has too few values."""
+def _estimate(values: Sequence[float], others: Sequence[float] | None, unit: str) -> Estimate:
+    """Return the estimate of the values' mean, minus that of independent others if given, as the service judges it.
+
+    There is no interval if a side has too few values.
+    """
+    sides = [values] if others is None else [values, others]
+    smaller, n = min(map(len, sides)), sum(map(len, sides))
     if smaller < NEEDED:
         one = unit.replace("settings", "setting").replace("configurations", "configuration") if smaller == 1 else unit
-        return Estimate(mean.value, None, n, unit, 1.0, f"{smaller} {one}; {NEEDED} are needed")
-    interval = mean.interval()
-    if interval is None:
-        return Estimate(mean.value, None, n, unit, mean.p, "all alike")
-    return Estimate(mean.value, interval, n, unit, mean.p)
+        means = [math.fsum(side) / len(side) for side in (*sides, [0.0])]
+        return Estimate(means[0] - means[1], None, n, unit, 1.0, f"{smaller} {one}; {NEEDED} are needed")
+    against = dict(enumerate(others or [0.0] * n))
+    verdict = change("", against, dict(enumerate(values)), paired=others is None, skewed=True)
+    return Estimate(verdict.estimate, (verdict.low, verdict.high), n, unit, verdict.p)
 
 
 #: Selects the rows of one loss.

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
 
 from sweeper.core.cells import Rows, float_of, int_of, text_of
 from sweeper.core.labels import number, plural
-from sweeper.core.statistics.differences import Mean, difference_of, mean_of
+from sweeper.judging.judge import change
+from sweeper.judging.question import NOT_COMPARED
 from sweeper.reporting.figures.base import FIGURES, Figure, Json, Panel, mark, names, shade
 from sweeper.results import Results
 
@@ -38,10 +41,27 @@ JOIN final AS f ON f.trial = b.trial AND f.replicate = b.replicate AND f.epoch =
 JOIN trials AS t ON t.trial = b.trial AND t.replicate = b.replicate
 WHERE f.stage = 'end' ORDER BY b.layer, f.trial, f.replicate"""
 
+
+@dataclass(frozen=True)
+class Ratio:
+    """The natural logarithm of a ratio: its mean over seeds and 95 % limits; None for a single seed."""
+
+    value: float
+    limits: tuple[float, float] | None
+
+    @classmethod
+    def of(cls, values: Sequence[float], others: Sequence[float] | None = None) -> Ratio:
+        """Return the mean of the values, minus that of independent others if given."""
+        against = dict(enumerate(others or [0.0] * len(values)))
+        found = change("", against, dict(enumerate(values)), paired=others is None, skewed=True)
+        limits = None if found.code == NOT_COMPARED else (found.low, found.high)
+        return cls(fmean(values) - fmean(against.values()), limits)
+
+
 #: Layer and γ → seed and trial → value.
 Readings = Mapping[tuple[str, float], Mapping[tuple[int, str], float]]
 #: Part → layer → γ → ln of the ratio.
-Changes = Mapping[str, Mapping[str, Mapping[float, Mean]]]
+Changes = Mapping[str, Mapping[str, Mapping[float, Ratio]]]
 
 
 @FIGURES.add(
@@ -88,12 +108,12 @@ def changes_of(rows: Rows) -> Changes:
     """Return part → layer → γ → ln of the ratio, for each of `PARTS` and `lambda_max` (cross-entropy's, by layer)."""
     training, plain = (readings(rows, loss, "trace") for loss in ("training", "cross_entropy"))
     tops = readings(rows, "cross_entropy", "lambda_max")
-    scale: dict[str, dict[float, Mean]] = defaultdict(dict)
+    scale: dict[str, dict[float, Ratio]] = defaultdict(dict)
     for (layer, gamma), held in training.items():
         same = plain.get((layer, gamma), {})
         ratios = [value - same[key] for key, value in held.items() if key in same]
         if ratios and gamma:
-            scale[layer][gamma] = mean_of(ratios)
+            scale[layer][gamma] = Ratio.of(ratios)
     return {
         "total": against_zero(training),
         "scale": scale,
@@ -119,9 +139,9 @@ def readings(rows: Rows, loss: str, column: str) -> Readings:
     return by_layer
 
 
-def against_zero(by_layer: Readings) -> dict[str, dict[float, Mean]]:
+def against_zero(by_layer: Readings) -> dict[str, dict[float, Ratio]]:
     """Return each layer's mean at γ minus its mean at γ = 0; paired by seed if both have the same distinct seeds."""
-    means: dict[str, dict[float, Mean]] = defaultdict(dict)
+    means: dict[str, dict[float, Ratio]] = defaultdict(dict)
     for (layer, gamma), held in by_layer.items():
         base = by_layer.get((layer, 0.0), {})
         mine, zero = ({seed: value for (seed, _), value in reading.items()} for reading in (held, base))
@@ -129,7 +149,7 @@ def against_zero(by_layer: Readings) -> dict[str, dict[float, Mean]]:
             continue
         paired = mine.keys() == zero.keys() and len(held) == len(mine) == len(base)
         differences = [mine[seed] - zero[seed] for seed in mine] if paired else []
-        means[layer][gamma] = mean_of(differences) if paired else difference_of([*held.values()], [*base.values()])
+        means[layer][gamma] = Ratio.of(differences) if paired else Ratio.of([*held.values()], [*base.values()])
     return means
 
 
@@ -153,7 +173,7 @@ def panels_of(name: str, changes: Changes, rows: Rows) -> list[Panel]:
     ]  # fmt: skip
 
 
-def cells(means: Mapping[str, Mapping[float, Mean]]) -> list[Json]:
+def cells(means: Mapping[str, Mapping[float, Ratio]]) -> list[Json]:
     """Return the cells of a heat map: ln ratio by layer and γ."""
     return [
         {"layer": layer, "gamma": number(gamma), "ratio": mean.value,
@@ -163,9 +183,9 @@ def cells(means: Mapping[str, Mapping[float, Mean]]) -> list[Json]:
     ]  # fmt: skip
 
 
-def factor(mean: Mean) -> str:
+def factor(mean: Ratio) -> str:
     """Return a mean logarithm as a factor with its 95 % interval, e.g. `× 0.31 (95 % 0.28 … 0.35)`."""
-    limits = mean.interval()
+    limits = mean.limits
     shown = f"× {math.exp(mean.value):.3g}"
     return shown if limits is None else f"{shown} (95 % {math.exp(limits[0]):.3g} … {math.exp(limits[1]):.3g})"
 

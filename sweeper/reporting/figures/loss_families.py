@@ -1,4 +1,4 @@
-"""Each loss family against cross-entropy on test data, with intervals and multiplicity-corrected p-values.
+"""Each loss family against cross-entropy on test data, with intervals that hold together.
 
 Families are compared with a reference over finished configurations. A configuration's value is the mean of its
 replicates.
@@ -26,8 +26,9 @@ from typing import TypeGuard
 
 from sweeper.core.cells import Row, Rows, Value, by_trial, float_of, float_or_none, int_of
 from sweeper.core.labels import label, plural
-from sweeper.core.statistics import differences
-from sweeper.core.statistics.differences import SIGNIFICANT, PairedDifference, p_text
+from sweeper.judging.judge import change
+from sweeper.judging.pairs import independent_units
+from sweeper.judging.question import BETTER, WORSE, Verdict
 from sweeper.reporting.figures.base import (
     FIGURES,
     Figure,
@@ -72,17 +73,14 @@ class FamilyComparison:
 
     Attributes:
         family: name of the loss.
-        difference: mean, interval and p, before correction.
-        corrected: p after Holm's correction over all families compared by this metric.
-        smallest: smallest possible value of `corrected` for this number of values.
+        verdict: the judge's verdict; the intervals of all families compared by this metric hold together. WORSE says
+            that the family's values are larger.
         sizes: numbers of units of the family and of the reference.
         unit: SETTINGS, CONFIGURATIONS, SEEDS, REPLICATES or SHARED_SEEDS.
     """
 
     family: str
-    difference: PairedDifference
-    corrected: float
-    smallest: float
+    verdict: Verdict
     sizes: tuple[int, int]
     unit: str
 
@@ -112,7 +110,7 @@ def compare_families(
     if reference is None:
         return []
     settings = [name for name in varying if not name.startswith("config_loss_")]
-    compared: list[tuple[str, PairedDifference, tuple[int, int], str]] = []
+    sides_of: dict[str, tuple[str, list[list[float]]]] = {}
     for family in sorted({str(row["loss"]) for row in usable} - {reference}):
         mine, other = ([row for row in usable if str(row["loss"]) == name] for name in (family, reference))
         chosen = [best_by_settings(part, settings, mode) for part in (other, mine)]
@@ -137,19 +135,25 @@ def compare_families(
             sides, unit = [[*part.values()] for part in by_side], REPLICATES
         # Two shared seeds suffice, because each is a mean over at least MINIMUM configurations.
         if min(map(len, sides)) >= (2 if unit == SHARED_SEEDS else MINIMUM):
-            difference_of = differences.paired_difference if unit in PAIRED else differences.unpaired_difference
-            compared.append((family, difference_of(*sides), (len(sides[1]), len(sides[0])), unit))
-    corrected = differences.holm([difference.p for _, difference, _, _ in compared])
-    smallest = differences.smallest_holm([difference.smallest_p for _, difference, _, _ in compared])
+            sides_of[family] = unit, sides
     return [
-        FamilyComparison(f, d, p, smallest, n, unit) for (f, d, n, unit), p in zip(compared, corrected, strict=True)
+        FamilyComparison(family, judged(unit, sides, len(sides_of)), (len(sides[1]), len(sides[0])), unit)
+        for family, (unit, sides) in sides_of.items()
     ]
+
+
+def judged(unit: str, sides: Sequence[Sequence[float]], among: int) -> Verdict:
+    """Return the verdict on the second side against the first, one of `among` families that share the level."""
+    if unit not in PAIRED:
+        return change("", *(dict(enumerate(side)) for side in sides), among, paired=False, skewed=True)
+    differences = dict(enumerate(mine - other for other, mine in zip(*sides, strict=True)))
+    return change("", dict.fromkeys(differences, 0.0), differences, among, skewed=True)
 
 
 def share_seeds(rows: Rows, replicates: Replicates) -> bool:
     """Return whether configurations were trained on the same seeds, so that only seeds are independent."""
     trials = [str(row["trial"]) for row in rows]
-    units = differences.independent_units((trial, seed) for trial in trials for seed in replicates.get(trial, {}))
+    units = independent_units((trial, seed) for trial in trials for seed in replicates.get(trial, {}))
     return any(unit != trial for (trial, _), unit in units.items())
 
 
@@ -210,10 +214,10 @@ def draw(results: Results) -> Figure | None:
     return Figure(
         title="Loss families compared",
         caption=(
-            "Mean difference from a reference loss on the same network, on test data, with 95 % intervals; finished "
+            "Mean difference from a reference loss on the same network, on test data; finished "
             f"configurations only, {MINIMUM} of each at least. "
-            f"{how(tested, board, searched=bool(searcher(results)))} p: t-tests that allow for unequal spread and "
-            "skew, of pairs also permutation tests; Holm-corrected over the families of a panel."
+            f"{how(tested, board, searched=bool(searcher(results)))} The intervals of a panel hold together "
+            "(95 %), and allow for unequal spread and skew."
         ),
         sql=[board.sql, REPLICATES_SQL],
         panels=panels,
@@ -256,34 +260,20 @@ def panel(comparisons: Sequence[FamilyComparison], metric: str, reference: str, 
     furthest = math.inf if metric_known is None else metric_known.range[1] - metric_known.range[0]
     rows: list[Json] = []
     for item in comparisons:
-        interval = item.difference.interval
+        interval = item.verdict.low, item.verdict.high
         # An interval from few values can be wider than the metric's range, and would dwarf the others.
-        seen = interval and (max(interval[0], -furthest), min(interval[1], furthest))
-        rows.append({"family": item.family, "mean": item.difference.mean, "says": sentence(item), **ends(seen)})
+        seen = (max(interval[0], -furthest), min(interval[1], furthest))
+        rows.append({"family": item.family, "mean": item.verdict.estimate, "says": sentence(item), **ends(seen)})
     layers = [*verticals({0: ""}), bars_to(rows, along="x"), points(rows, size=80)]
     x, y = quantity("mean", f"difference from {reference}"), names("family")
-    return Panel(f"{before}{split} {label(name)}", layers, x, y, notes(comparisons))
-
-
-def notes(comparisons: Sequence[FamilyComparison]) -> list[str]:
-    """Return the comparisons in words. If there are too few values for a significant p, one sentence states this."""
-    smallest = min(item.smallest for item in comparisons)
-    if smallest < SIGNIFICANT:
-        return [f"{sentence(item)}." for item in comparisons]
-    reason = f"Too few configurations to test: corrected, no p can be below {smallest:.2g}."
-    return [*(f"{difference(item)}." for item in comparisons), reason]
+    return Panel(f"{before}{split} {label(name)}", layers, x, y, [f"{sentence(item)}." for item in comparisons])
 
 
 def sentence(item: FamilyComparison) -> str:
-    """Return one comparison in words, e.g. `focal: −0.01 (95 % … , n = 4 pairs), p = 0.02`."""
-    return f"{difference(item)}, {p_text(item.corrected, item.smallest)}"
-
-
-def difference(item: FamilyComparison) -> str:
-    """Return a difference in words, e.g. `focal: −0.01 (95 % … , n = 4 pairs)`."""
+    """Return one comparison in words, e.g. `focal: −0.01 (95 % … , n = 4 pairs), lower`."""
     mine, other = item.sizes
     size = plural(mine, "pair") if item.unit in PAIRED else f"{mine} against {other} {item.unit}"
-    limits = item.difference.interval
-    around = "no interval" if limits is None else f"95 % {limits[0]:+.3g} … {limits[1]:+.3g}"
-    text = f"{item.difference.mean:+.3g} ({around}, n = {size})".replace("-", "−")
-    return f"{item.family}: {text}"
+    verdict = item.verdict
+    text = f"{verdict.estimate:+.3g} (95 % {verdict.low:+.3g} … {verdict.high:+.3g}, n = {size})".replace("-", "−")
+    said = {BETTER: "lower", WORSE: "higher"}.get(verdict.code, "no difference shown")
+    return f"{item.family}: {text}, {said}"

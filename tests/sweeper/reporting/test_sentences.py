@@ -25,8 +25,8 @@ from sweeper.reporting.answers import (
     UNFINISHED,
     WORSE,
     Answer,
+    Finalist,
     FirstScreen,
-    Line,
     Question,
     Use,
 )  # fmt: skip
@@ -51,9 +51,9 @@ def judgement(after: float, before: float, code: str, largest: float = 0.0049, *
     return Judgement("ECE, 15 bins", (after, before), (0.003, 0.004), verdict)
 
 
-def line(loss: str, network: str, standing: str, value: float, change: Judgement | None, **more: str) -> Line:
+def line(loss: str, network: str, standing: str, value: float, change: Judgement | None, **more: str) -> Finalist:
     known = {"place": "", "setting": "", "trial": "c00001", "configuration": "lr 0.1"} | more
-    return Line(
+    return Finalist(
         loss=loss, network=network, standing=standing, value=Spread(value, 0.001, 3), change=change, epoch=27, **known
     )
 
@@ -66,7 +66,7 @@ NETWORK = Question("network", ("resnet8",), ("mlp",), ())
 
 ANSWER = Answer(
     place="", state=NEARLY_DECIDED, running=False, objective=Goal("val_nll"), leader=LEADER, most_lost=0.3,
-    relative=True, questions=(LOSS, NETWORK), lines=(LEADER, RIVAL, MLP), between=None, seeds=3,
+    relative=True, questions=(LOSS, NETWORK), finalists=(LEADER, RIVAL, MLP), between=None, seeds=3,
     fresh=False, trainings=9, command="sweeper resume s --set replicates=6", seconds=2.8,
 )  # fmt: skip
 
@@ -92,9 +92,9 @@ def test_every_state_names_the_leader_with_its_numbers(state: str, change: Judge
 
 def test_equal_within_the_margin() -> None:
     rival = replace(RIVAL, standing=EQUAL)
-    equal = replace(ANSWER, state=EQUIVALENT, command="", lines=(LEADER, rival, MLP))
+    equal = replace(ANSWER, state=EQUIVALENT, command="", finalists=(LEADER, rival, MLP))
     assert lead(equal).endswith("No other finalist is better by more than the margin (90 % sure, 3 seeds each).")
-    assert [cells(each, equal).standing for each in equal.lines] == ["best", "as good", "worse"]
+    assert [cells(each, equal).standing for each in equal.finalists] == ["best", "as good", "worse"]
     assert "same" in words_of(FirstScreen((equal,), "", ()))
 
 
@@ -117,12 +117,12 @@ def test_of_two_losses_both_changes_are_told_with_their_numbers(codes: tuple[str
 
 
 def test_cells() -> None:
-    found = [cells(each, ANSWER) for each in ANSWER.lines]
+    found = [cells(each, ANSWER) for each in ANSWER.finalists]
     assert [cell.verdict for cell in found] == ["≤ 0.005", "lower", "open: more samples"]
     assert [cell.standing for cell in found] == ["best", "as good?", "worse"]
     assert (found[1].ece, found[1].change, found[1].around) == ("0.020 → 0.010", "−0.010", "−0.014 … −0.006")
-    same = replace(ANSWER, lines=(LEADER, RIVAL, replace(RIVAL, trial="c00009")))
-    assert [cells(each, same).standing for each in same.lines] == ["best", "", ""], "a mark that all have"
+    same = replace(ANSWER, finalists=(LEADER, RIVAL, replace(RIVAL, trial="c00009")))
+    assert [cells(each, same).standing for each in same.finalists] == ["best", "", ""], "a mark that all have"
     stopped = replace(RIVAL, standing=STOPPED, epoch=9, change=None)
     assert cells(stopped, ANSWER).standing == "stopped at 9" and cells(stopped, ANSWER).verdict == ""
     both = judgement(0.02, 0.021, OPEN, limited_by=SEEDS, seeds_needed=8)
@@ -155,7 +155,7 @@ def test_a_screen_fits_a_terminal(quickstart_folder: Path, width: int) -> None:
     rows = text.splitlines()
     assert len(rows) <= 26 and all(len(row) <= width for row in rows) and "…" not in text.replace(" … ", "")
     (answer,) = found.answers
-    for one in answer.lines:
+    for one in answer.finalists:
         cell = cells(one, answer)
         assert cell.value in text and cell.ece in text and cell.after in text
         assert (cell.around in text) == (width == 140 or not cell.around)
@@ -167,13 +167,13 @@ def test_the_page_begins_with_the_sentence_and_a_row_for_each_finalist(quickstar
     summary = squeezed(Page(text).sections["summary"])
     assert all(squeezed(sentence).replace("`", "") in summary for sentence in sentences(found))
     for answer in found.answers:
-        for one in answer.lines:
+        for one in answer.finalists:
             assert all(squeezed(part) in summary for part in vars(cells(one, answer)).values())
             assert squeezed(one.words) in summary and one.trial in summary
     assert text.index('<p class="lead">') < text.index('finalists" tabindex') < text.index('<section class="tiles"')
 
 
-def used(line: Line, before: float, after: float, standing: str) -> Line:
+def used(line: Finalist, before: float, after: float, standing: str) -> Finalist:
     return replace(line, used=Use((before, after), Mean(0.978, 0.96, 0.99, 3), standing))
 
 
@@ -181,14 +181,14 @@ def test_the_order_with_temperature_scaling_is_told() -> None:
     question = Asked(["a", "b"], "test_nll", relative=True)
     leader, rival = used(LEADER, 0.05, 0.06, WORSE), used(replace(RIVAL, trial="c00002"), 0.09, 0.04, BEST)
 
-    def verdicts(first: Line, other: Line, code: str) -> Verdicts:
+    def verdicts(first: Finalist, other: Finalist, code: str) -> Verdicts:
         of = {line.trial: Verdict(c, "test_nll", "", 0, 0.9) for line, c in ((first, BETTER), (other, code))}
         return Verdicts(question, first.trial, of)
 
     raw = verdicts(leader, rival, WORSE)
     for after, named in ((verdicts(rival, leader, WORSE), True), (raw, False)):
         answer = replace(
-            ANSWER, leader=leader, lines=(leader, rival),
+            ANSWER, leader=leader, finalists=(leader, rival),
             deployed=Deployed(after, True, {}, {}),
         )  # fmt: skip
         said = deployment(answer)

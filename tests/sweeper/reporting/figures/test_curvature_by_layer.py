@@ -56,7 +56,8 @@ def test_factors_are_those_in_the_rows(common: bool) -> None:
 def test_common_seeds_leave_their_own_levels_out_of_the_error() -> None:
     rows = rows_of(common=True)
     alone = changes_of([{**row, "seed": hash((row["trial"], row["replicate"]))} for row in rows])
-    assert changes_of(rows)["network"]["1 last"][10.0].error < 1e-9 < alone["network"]["1 last"][10.0].error
+    known, wide = (found["network"]["1 last"][10.0].limits for found in (changes_of(rows), alone))
+    assert known[1] - known[0] < (wide[1] - wide[0]) / 4
 
 
 def test_what_is_not_above_zero_is_left_out() -> None:

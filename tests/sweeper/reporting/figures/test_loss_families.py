@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sweeper.core.statistics.differences import holm, paired_difference
+from sweeper.judging.question import BETTER, OPEN, WORSE
 from sweeper.reporting.figures.loss_families import (
     CONFIGURATIONS,
     REPLICATES,
@@ -42,7 +42,7 @@ def test_a_grid_is_paired_by_settings_with_what_validation_would_choose(mode: st
         chosen.append(float(ece[np.argmin(judged) if mode == "min" else np.argmax(judged)]))
     (found,) = compare_families(rows, VARYING, "test_ece", mode, {})
     assert (found.unit, found.family, found.sizes) == (SETTINGS, "focal", (4, 4))
-    assert found.difference == paired_difference(plain, chosen)
+    assert found.verdict.estimate == pytest.approx(np.mean(chosen) - np.mean(plain)) and found.verdict.paired
 
 
 def test_settings_that_differ_are_not_paired_and_many_families_are_corrected() -> None:
@@ -54,8 +54,10 @@ def test_settings_that_differ_are_not_paired_and_many_families_are_corrected() -
     ]
     found = compare_families(rows, VARYING, "test_ece", "min", {})
     assert [item.family for item in found] == ["brier", "focal"] and {item.unit for item in found} == {CONFIGURATIONS}
-    assert [item.corrected for item in found] == holm([item.difference.p for item in found])
-    assert found[1].corrected < 0.05 < found[0].corrected
+    assert [item.verdict.code for item in found] == [OPEN, WORSE]
+    alone = compare_families([each for each in rows if each["loss"] != "brier"], VARYING, "test_ece", "min", {})
+    wide, narrow = (item.verdict.high - item.verdict.low for item in (found[1], alone[0]))
+    assert wide > 1.05 * narrow, "intervals of two families hold together"
 
 
 def test_a_lone_configuration_is_compared_by_replicates_with_the_best_of_the_other() -> None:
@@ -65,11 +67,11 @@ def test_a_lone_configuration_is_compared_by_replicates_with_the_best_of_the_oth
     each = {trial: {hash((trial, at)): value for at, value in enumerate(mine)} for trial, mine in values.items()}
     (found,) = compare_families(rows, VARYING, "test_ece", "min", each)
     assert (found.unit, found.sizes) == (REPLICATES, (4, 4))
-    assert found.difference.mean == pytest.approx(0.1 - 0.2)
+    assert found.verdict.estimate == pytest.approx(0.1 - 0.2)
     on_equal_seeds = {trial: dict(enumerate(mine)) for trial, mine in values.items()}
     (paired,) = compare_families(rows, VARYING, "test_ece", "min", on_equal_seeds)
     assert (paired.unit, paired.sizes) == (SEEDS, (4, 4))
-    assert paired.difference == paired_difference(plain, best)
+    assert paired.verdict.estimate == pytest.approx(np.mean(best) - np.mean(plain)) and paired.verdict.code == BETTER
 
 
 def test_configurations_that_share_their_seeds_are_clustered_by_seed() -> None:
@@ -83,7 +85,7 @@ def test_configurations_that_share_their_seeds_are_clustered_by_seed() -> None:
         for each in rows
     }
     (found,) = compare_families(rows, VARYING, "test_ece", "min", held)
-    assert found.difference.n == 2 and found.difference.mean == pytest.approx(-0.02)
+    assert len(found.verdict.seeds) == 2 and found.verdict.estimate == pytest.approx(-0.02)
     assert found.unit == "shared seeds" and "n = 2 pairs" in sentence(found)
 
 
