@@ -16,6 +16,7 @@ import yaml
 from sweeper.core.labels import duration, label, plural
 from sweeper.judging.means import Mean
 from sweeper.judging.question import BETTER, LEVEL, NOT_COMPARED, OPEN, SAME, SEEDS
+from sweeper.judging.trends import FALLS, LEVEL as STEP_LEVEL, RISES, TURNS, Trend
 from sweeper.reporting.answers import (
     ALIKE,
     ALONE,
@@ -31,6 +32,7 @@ from sweeper.reporting.answers import (
     UNFINISHED,
     UNKNOWN,
     WORSE,
+    Along,
     Answer,
     FirstScreen,
     Line,
@@ -62,7 +64,7 @@ SHOWN = {
 def sentences(screen: FirstScreen) -> list[str]:
     """Return the screen's sentences: one lead per setting of the data set, or the reason why there is none."""
     return [
-        " ".join(filter(None, [lead(answer), deployment(answer), remedy(answer), *settings(answer)]))
+        " ".join(filter(None, [lead(answer), deployment(answer), numbers(answer), remedy(answer), *settings(answer)]))
         for answer in screen.answers
     ] or [screen.missing]
 
@@ -90,38 +92,46 @@ def as_tuned(answer: Answer) -> str:
 
 def recommendation(answer: Answer) -> str:
     """Return which configuration to use and how certain that is."""
-    who, measured = name(answer.leader), numbers(answer)
+    who, at = name(answer.leader), stage(answer)
     if answer.state == UNFINISHED:
-        return f"None was trained to the end. {who} leads at epoch {answer.leader.epoch}: {measured}."
+        return f"None was trained to the end. {who} leads at epoch {answer.leader.epoch}."
     if answer.state == ALONE and answer.leader.network == OWN:  # imported, or from a loop that names no parts
         used = answer.leader.used
         if used is None:
-            return f"{measured[0].upper()}{measured[1:]}."
+            return numbers(answer)
         raw, scaled = used.nll
         accuracy = share(used.accuracy)
         return f"Test NLL {raw:.3f} without and {scaled:.3f} with temperature scaling, accuracy {accuracy}."
     if answer.state == ALONE:
-        return f"Use {who}, the only finalist: {measured}."
+        return f"Use {who}, the only finalist."
     if answer.state == NOT_JUDGED:
         alike = "One seed each" if answer.seeds < 2 else "All seeds of each finalist have the same value"
-        return f"{alike}: no difference can be judged. {who} has the best mean: {measured}."
+        return f"{alike}: no difference can be judged. {who} has the best mean{at}."
     facts = [text for question in answer.questions if (text := fact(question))]
-    if answer.state == DECIDED:
-        sure = f"Every other finalist is worse ({SURE} sure{of_seeds(answer)})."
-        return " ".join([f"Use {who}: {measured}.", sure, *left_out(answer)])
-    if answer.state == EQUIVALENT:
-        equal = f"No other finalist is better by more than the margin ({SURE} sure{of_seeds(answer)})."
-        return f"Use {who}: {measured}. {equal}"
-    lost, known = cost(answer), f" {'; '.join(facts)}." if facts else ""
-    if answer.state == NEARLY_DECIDED:
-        risk = f"at most {lost} worse than the best finalist" if answer.most_lost else "no finalist is better"
-        return f"Use {who}: {risk} ({measured}).{known}"
+    known = f" {'; '.join(facts)}." if facts else ""
+    if answer.state in (DECIDED, EQUIVALENT, NEARLY_DECIDED):
+        known = known if answer.state == NEARLY_DECIDED else "".join(f" {said}" for said in left_out(answer))
+        return f"Use {who}{at}: {risk(answer)} ({SURE} sure{of_seeds(answer)}).{known}"
     if not answer.is_bounded:
         few = f"{plural(answer.seeds, 'seed')} each are too few to recommend a configuration"
-        return f"Not decided: {few}. {who} has the best mean ({measured}).{known}"
+        return f"Not decided: {few}. {who} has the best mean{at}.{known}"
     # The bound holds with 90 %, a finalist may be the best at 95 %: between them, nothing is lost and nothing decided.
-    risk = f", but could be {lost} worse than the best finalist" if answer.most_lost else ""
-    return f"Not decided. {who} leads{risk} ({measured}).{known}"
+    lost = f", but could be {cost(answer)} worse than the best finalist" if answer.most_lost else ""
+    return f"Not decided. {who} leads{at}{lost}.{known}"
+
+
+def risk(answer: Answer) -> str:
+    """Return how much worse than the best finalist the recommended one may be."""
+    if answer.state == DECIDED:
+        return "every other finalist is worse"
+    if answer.state == EQUIVALENT:
+        return "no other finalist is better by more than the margin"
+    return f"at most {cost(answer)} worse than the best finalist" if answer.most_lost else "no finalist is better"
+
+
+def stage(answer: Answer) -> str:
+    """Return the stage that the objective measures, ` with temperature scaling`, if the other is judged, too."""
+    return "" if answer.deployed is None or is_scaled(answer) else " with temperature scaling"
 
 
 def name(line: Line) -> str:
@@ -130,14 +140,18 @@ def name(line: Line) -> str:
 
 
 def numbers(answer: Answer) -> str:
-    """Return the leader's test ECE (after temperature scaling if that lowers it) and its objective."""
+    """Return a sentence on the leader's test ECE (after temperature scaling if that lowers it) and its objective."""
     leader, said = answer.leader, list[str]()
+    if answer.state == ALONE and leader.network == OWN and leader.used is not None:  # `recommendation` says it
+        return ""
     if leader.change is not None and answer.objective.column != "ece":  # ECE would be stated twice
         scaled = leader.change.code == BETTER
         at = 0 if scaled else 1
         said.append(f"test ECE {spread(leader.change.means[at], leader.change.deviations[at])}")
         said[-1] += " after temperature scaling" if scaled else ""
-    return ", ".join([*said, f"{answer.objective.label} {leader.value.mean:.3g}"])
+    said.append(f"{answer.objective.label} {leader.value.mean:.3g}")
+    text = ", ".join(said)
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def spread(mean: float, deviation: float) -> str:
@@ -333,17 +347,25 @@ def deployment(answer: Answer) -> str:
     best = lines.get(verdicts.leader or "", answer.leader)
     if best.used is None:
         return ""
-    measured = f"test NLL {best.used.nll[at]:.3f}, accuracy {share(best.used.accuracy)}"
+    accuracy = f"accuracy {share(best.used.accuracy)}"
     if verdicts.code == NOT_COMPARED:
-        return f"{used}: {measured}."
-    open_ones = [line for trial, line in lines.items() if verdicts.of[trial].code in (SAME, OPEN) and line is not best]
-    alike = [line.words if line.network == best.network else name(line) for line in open_ones]
+        return f"{used}: test NLL {best.used.nll[at]:.3f}, {accuracy}."
+    alike = rivals(best, [line for trial, line in lines.items() if verdicts.of[trial].code in (SAME, OPEN)])
     sure = f"{listed(alike)} may be as good" if alike else f"every other finalist is worse ({SURE} sure)"
     if best is answer.leader:
-        return f"{used} it leads, too: {measured}; {sure}."
+        return f"{used} it leads, too: {sure}; {accuracy}."
     other = answer.leader.used
-    against = "" if other is None else f" {name(answer.leader)}: {other.nll[at]:.3f}, {share(other.accuracy)}."
-    return f"{used} {name(best)} leads on test data: {measured}; {sure}.{against}"
+    against = "" if other is None else f" ({name(answer.leader)}: {other.nll[at]:.3f}, {share(other.accuracy)})"
+    return f"{used} {name(best)} leads: {sure}; test NLL {best.used.nll[at]:.3f}, {accuracy}{against}."
+
+
+def rivals(best: Line, alike: Sequence[Line]) -> list[str]:
+    """Return the finalists that may be as good as the best one: other losses, or settings of its own loss if none."""
+    rest = [line for line in alike if line is not best]
+    others = [line for line in rest if (line.loss, line.network) != (best.loss, best.network)]
+    if not others:
+        return [line.words for line in rest]
+    return [*dict.fromkeys(line.loss if line.network == best.network else name(line) for line in others)]
 
 
 def share(mean: Mean) -> str:
@@ -354,19 +376,68 @@ def share(mean: Mean) -> str:
 
 
 def settings(answer: Answer) -> list[str]:
-    """Return one sentence per line of values on those that may be the best, all else being equal."""
-    return [line_in_words(question) for question in answer.questions if question.cell is not None]
+    """Return the sentences on each line of values: those that may be the best, accuracy's price, curvature."""
+    asked = [question for question in answer.questions if question.cell is not None]
+    said = [text for question in asked for text in (line_in_words(question), curvature_in_words(question)) if text]
+    curved = any(question.along and question.along.curvature for question in asked)
+    if not curved or answer.ece_by_trace is None:
+        return said
+    found, count = answer.ece_by_trace
+    words = f"too few configurations ({count})" if found is None else found.text()
+    return [*said[:-1], f"{said[-1]} ECE against the trace of cross-entropy: {words}."]
 
 
 def line_in_words(question: Question) -> str:
-    """Return the verdict on a line of values, and the end of the line at which the best value is."""
+    """Return the verdict on a line of values, its price, and the end of the line at which the best value is."""
     first, *alike = question.best
     said = f"{listed(question.best)} may be the best" if alike else f"{first} is the best ({SURE} sure)"
     parts = [f"{first} has the best mean; seeds cannot judge it" if question.unknown else said]
     parts += [f"{listed(question.worse)} {'is' if len(question.worse) == 1 else 'are'} worse"] if question.worse else []
     beyond = {LARGEST: "larger", SMALLEST: "smaller"}.get(question.edge)
     edge = f" The best value tried is at the edge of the line: try {beyond} ones." if beyond else ""
-    return f"{place_in_words(question)}: {'; '.join(parts)}.{edge}"
+    price = "" if question.along is None else price_in_words(question.along)
+    return f"{place_in_words(question)}: {'; '.join(parts)}.{price}{edge}"
+
+
+def price_in_words(along: Along) -> str:
+    """Return the accuracy of each value minus the reference's, in percentage points with 95 % intervals."""
+    costs = [
+        f"{word} {points(verdict.estimate)} ({points(verdict.low)} … {points(verdict.high)})"
+        for word, verdict in along.accuracy.items() if verdict.rival
+    ]  # fmt: skip
+    return f" Accuracy against {along.reference.partition(' ')[0]}, in points: {', '.join(costs)}." if costs else ""
+
+
+def points(share_of_one: float) -> str:
+    """Return a difference of shares in percentage points with its sign, e.g. `−2.6`."""
+    return f"{100 * share_of_one:+.1f}".replace("-", "−")
+
+
+#: Code of a trend → the verb of its sentence.
+TRENDS = {FALLS: "falls", RISES: "rises", TURNS: "neither only falls nor only rises"}
+
+#: Column of curvature → its name in a sentence; the second one continues the first.
+CURVED = {
+    "hessian_training_lambda_max": "λ_max of the training loss",
+    "hessian_cross_entropy_lambda_max": "that of cross-entropy",
+}
+
+
+def curvature_in_words(question: Question) -> str:
+    """Return how both losses' largest eigenvalues change along a line; empty if curvature was not measured."""
+    known = question.along.curvature if question.along is not None else {}
+    said = [f"{words} {trend_in_words(known[name], question.name)}" for name, words in CURVED.items() if name in known]
+    text = "; ".join(said).replace("that of", "λ_max of", 0 if len(said) > 1 else 1)
+    return f"{text}." if text else ""
+
+
+def trend_in_words(found: Trend, hyperparameter: str) -> str:
+    """Return a trend in words, e.g. `falls with γ (14 → 9 → 5; each step 95 %)`."""
+    means = " → ".join(f"{mean:.2g}" for mean in found.means)
+    if found.code == OPEN:
+        return f"is open ({means})"
+    sure = {True: "each step", False: "from end to end"}[found.by_steps] if found.code != TURNS else "steps"
+    return f"{TRENDS[found.code]} with {hyperparameter} ({means}; {sure} {100 * STEP_LEVEL:.0f} %)"
 
 
 def place_in_words(question: Question) -> str:

@@ -235,9 +235,9 @@ def terminal(screen: FirstScreen) -> RenderableType:
     """Return the first screen for a terminal: leads and finalists per data set setting, warnings, next command."""
     parts: list[RenderableType] = []
     for answer in screen.answers:
-        parts.append(Text.assemble((lead(answer), "bold"), " ", remedy(answer)))
-        parts += [Text(said)] if (said := deployment(answer)) else []
-        parts += [Text(), FinalistsTable(screen, answer)]
+        parts.append(Text.assemble((lead(answer), "bold"), f" {deployment(answer)}".rstrip()))
+        parts.append(FinalistsTable(screen, answer))
+        parts += [Text(said)] if (said := remedy(answer)) else []
     parts += [] if screen.answers else [Text(screen.missing, style="bold")]
     parts += warned(screen)
     parts += [Text.assemble("Every estimator: ", (screen.compare, "bold"))] if screen.compare else []
