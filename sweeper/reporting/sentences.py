@@ -25,6 +25,7 @@ from sweeper.reporting.answers import (
     EQUAL,
     EQUIVALENT,
     LARGEST,
+    LARGEST_STATED,
     NEARLY_DECIDED,
     NOT_JUDGED,
     SMALLEST,
@@ -39,6 +40,7 @@ from sweeper.reporting.answers import (
     Question,
     Use,
 )  # fmt: skip
+from sweeper.results.deployed import Deployed
 from sweeper.results.estimators import Judgement
 from trainables.registry import OWN
 
@@ -111,7 +113,13 @@ def recommendation(answer: Answer) -> str:
     known = f" {'; '.join(facts)}." if facts else ""
     if answer.state in (DECIDED, EQUIVALENT, NEARLY_DECIDED):
         known = known if answer.state == NEARLY_DECIDED else "".join(f" {said}" for said in left_out(answer))
-        return f"Use {who}{at}: {risk(answer)} ({SURE} sure{of_seeds(answer)}).{known}"
+        sure = f"{risk(answer)}, {SURE} sure{of_seeds(answer)}"
+        if answer.deployed is None or answer.leader.used is None or not leads_both(answer):
+            return f"Use {who}{at}: {sure}.{known}"
+        first, other = ("without", "with") if is_scaled(answer) else ("with", "without")
+        how = f"{risk(answer)}; {SURE} sure, {plural(answer.seeds, 'seed')}".replace("the best finalist", "the best")
+        both = f"{first} temperature scaling ({how}) and {other} ({deployed_risk(answer.deployed)})"
+        return f"Use {who} {both}: accuracy {share(answer.leader.used.accuracy)}.{known}"
     if not answer.is_bounded:
         few = f"{plural(answer.seeds, 'seed')} each are too few to recommend a configuration"
         return f"Not decided: {few}. {who} has the best mean{at}.{known}"
@@ -127,6 +135,22 @@ def risk(answer: Answer) -> str:
     if answer.state == EQUIVALENT:
         return "no other finalist is better by more than the margin"
     return f"at most {cost(answer)} worse than the best finalist" if answer.most_lost else "no finalist is better"
+
+
+def deployed_risk(deployed: Deployed) -> str:
+    """Return how much worse than the best finalist the leader may be by the test NLL that `Deployed` judges."""
+    verdicts, lost = deployed.verdicts, deployed.verdicts.most_lost_ratio
+    if verdicts.code == BETTER:
+        return "every other is worse"
+    if verdicts.code == SAME:
+        return "no other is better by more than the margin"
+    return f"at most {percent(lost)}" if lost is not None and lost <= LARGEST_STATED else "others may be better"
+
+
+def leads_both(answer: Answer) -> bool:
+    """Return whether one finalist leads with temperature scaling and without."""
+    verdicts = None if answer.deployed is None else answer.deployed.verdicts
+    return verdicts is not None and verdicts.code != NOT_COMPARED and verdicts.leader == answer.leader.trial
 
 
 def stage(answer: Answer) -> str:
@@ -167,8 +191,12 @@ def of_seeds(answer: Answer) -> str:
 def cost(answer: Answer) -> str:
     """Return the largest possible cost of using the leader, e.g. `30 %`."""
     assert answer.most_lost is not None  # it is set for NEARLY_DECIDED and NOT_DECIDED
-    # Rounded up, because the sentence says "at most".
-    return f"{math.ceil(100 * answer.most_lost)} %" if answer.relative else f"{answer.most_lost:.2g}"
+    return percent(answer.most_lost) if answer.relative else f"{answer.most_lost:.2g}"
+
+
+def percent(lost: float) -> str:
+    """Return a share in percent, rounded up, because sentences say "at most"."""
+    return f"{math.ceil(100 * lost)} %"
 
 
 def fact(question: Question) -> str:
@@ -206,9 +234,9 @@ def remedy(answer: Answer) -> str:
     if not answer.command:
         return ""
     if not answer.trainings:
-        return f"More seeds may settle it: `{answer.command}`."
+        return f"More seeds may decide: `{answer.command}`."
     takes = f" ({duration(answer.trainings * answer.seconds)})" if answer.seconds else ""
-    return f"About {plural(answer.trainings, 'more training')}{takes} may settle it: `{answer.command}`."
+    return f"About {plural(answer.trainings, 'more training')}{takes} may decide: `{answer.command}`."
 
 
 def between(answer: Answer) -> str:
@@ -322,7 +350,7 @@ def use(of: Use, answer: Answer) -> tuple[str, str, str]:
     compared = answer.deployed is not None and answer.deployed.verdicts.code != NOT_COMPARED
     raw, scaled = (f"{value:.3f}" for value in of.nll)
     nll = f"{raw} → {scaled}" if is_scaled(answer) else f"{scaled}, {raw}"
-    return f"{of.accuracy.value:.3f}", nll, STANDINGS[of.standing] if compared else ""
+    return f"{100 * of.accuracy.value:.1f} %", nll, STANDINGS[of.standing] if compared else ""
 
 
 def is_scaled(answer: Answer) -> bool:
@@ -340,7 +368,8 @@ def deployment(answer: Answer) -> str:
     lines = {line.trial: line for line in answer.lines if line.used is not None}
     if answer.deployed is None or answer.state == UNFINISHED or not lines:
         return ""
-    if answer.state == ALONE and answer.leader.network == OWN:  # `recommendation` says it
+    said = answer.state in (DECIDED, EQUIVALENT, NEARLY_DECIDED) and leads_both(answer)
+    if said or (answer.state == ALONE and answer.leader.network == OWN):  # `recommendation` says it
         return ""
     verdicts, at = answer.deployed.verdicts, int(answer.deployed.scaled)
     used = "With temperature scaling" if answer.deployed.scaled else "Without temperature scaling"
@@ -379,12 +408,13 @@ def settings(answer: Answer) -> list[str]:
     """Return the sentences on each line of values: those that may be the best, accuracy's price, curvature."""
     asked = [question for question in answer.questions if question.cell is not None]
     said = [text for question in asked for text in (line_in_words(question), curvature_in_words(question)) if text]
-    curved = any(question.along and question.along.curvature for question in asked)
+    curved = [question.along.curvature for question in asked if question.along and question.along.curvature]
     if not curved or answer.ece_by_trace is None:
         return said
     found, count = answer.ece_by_trace
     words = f"too few configurations ({count})" if found is None else found.text()
-    return [*said[:-1], f"{said[-1]} ECE against the trace of cross-entropy: {words}."]
+    trace = "its trace" if CURVED[1] in curved[-1] else "cross-entropy's trace"
+    return [*said[:-1], f"{said[-1]} ECE and {trace}: {words}."]
 
 
 def line_in_words(question: Question) -> str:
@@ -400,12 +430,16 @@ def line_in_words(question: Question) -> str:
 
 
 def price_in_words(along: Along) -> str:
-    """Return the accuracy of each value minus the reference's, in percentage points with 95 % intervals."""
-    costs = [
-        f"{word} {points(verdict.estimate)} ({points(verdict.low)} … {points(verdict.high)})"
-        for word, verdict in along.accuracy.items() if verdict.rival
-    ]  # fmt: skip
-    return f" Accuracy against {along.reference.partition(' ')[0]}, in points: {', '.join(costs)}." if costs else ""
+    """Return the accuracy of each value minus the reference's, in percentage points with the intervals of known ones.
+
+    Values without a known difference are named; the report has their intervals.
+    """
+    known = {word: verdict for word, verdict in along.accuracy.items() if verdict.code in (BETTER, WORSE)}
+    costs = [f"{word} {points(v.estimate)} points ({points(v.low)} … {points(v.high)})" for word, v in known.items()]
+    rest = [word for word, verdict in along.accuracy.items() if word not in known]
+    costs += [f"{listed(rest)} open"] if rest else []
+    against = along.reference.partition(" ")[0]
+    return f" Accuracy against {against}: {', '.join(costs)}." if costs else ""
 
 
 def points(share_of_one: float) -> str:
@@ -416,28 +450,27 @@ def points(share_of_one: float) -> str:
 #: Code of a trend → the verb of its sentence.
 TRENDS = {FALLS: "falls", RISES: "rises", TURNS: "neither only falls nor only rises"}
 
-#: Column of curvature → its name in a sentence; the second one continues the first.
-CURVED = {
-    "hessian_training_lambda_max": "λ_max of the training loss",
-    "hessian_cross_entropy_lambda_max": "that of cross-entropy",
-}
+#: The columns of λ_max, of the training loss and of cross-entropy.
+CURVED = ("hessian_training_lambda_max", "hessian_cross_entropy_lambda_max")
 
 
 def curvature_in_words(question: Question) -> str:
     """Return how both losses' largest eigenvalues change along a line; empty if curvature was not measured."""
     known = question.along.curvature if question.along is not None else {}
-    said = [f"{words} {trend_in_words(known[name], question.name)}" for name, words in CURVED.items() if name in known]
-    text = "; ".join(said).replace("that of", "λ_max of", 0 if len(said) > 1 else 1)
-    return f"{text}." if text else ""
+    training, plain = (trend_in_words(known[name], question.name) if name in known else "" for name in CURVED)
+    if training and plain:
+        return f"λ_max of the training loss{training}; that of cross-entropy{plain}."
+    return "".join(f"λ_max of {name}{said}." for name, said in
+                   (("the training loss", training), ("cross-entropy", plain)) if said)  # fmt: skip
 
 
 def trend_in_words(found: Trend, hyperparameter: str) -> str:
-    """Return a trend in words, e.g. `falls with γ (14 → 9 → 5; each step 95 %)`."""
+    """Return the end of a sentence on a trend, e.g. ` falls with γ (14 → 9 → 5; each step 95 %)` or `: open`."""
     means = " → ".join(f"{mean:.2g}" for mean in found.means)
     if found.code == OPEN:
-        return f"is open ({means})"
-    sure = {True: "each step", False: "from end to end"}[found.by_steps] if found.code != TURNS else "steps"
-    return f"{TRENDS[found.code]} with {hyperparameter} ({means}; {sure} {100 * STEP_LEVEL:.0f} %)"
+        return ": open"
+    sure = "steps" if found.code == TURNS else "each step" if found.by_steps else "ends"
+    return f" {TRENDS[found.code]} with {hyperparameter} ({means}; {sure} {100 * STEP_LEVEL:.0f} %)"
 
 
 def place_in_words(question: Question) -> str:
@@ -467,13 +500,8 @@ def words_of(screen: FirstScreen) -> list[str]:
     return [word for word in glossaries()[0] if word not in optional or word in used]
 
 
-def legend(screen: FirstScreen, *, changes: bool = True) -> str:
-    """Return the explanation of this screen's rows and verdicts; empty if no row has a verdict.
-
-    Args:
-        screen: the first screen.
-        changes: whether the changes by temperature scaling are shown, with their verdicts.
-    """
+def legend(screen: FirstScreen) -> str:
+    """Return the explanation of this screen's rows and verdicts; empty if no row has a verdict."""
     verdicts = {line.change.code for line in screen.lines if line.change is not None}
     if not verdicts:
         return ""
@@ -483,8 +511,6 @@ def legend(screen: FirstScreen, *, changes: bool = True) -> str:
     tuned = f" as tuned (own {listed([*own])})" if own else ""
     rows = f"Finalists: the best of each loss on each network{tuned}{on_lines}."
     said = [rows] if len(screen.lines) > 1 else []
-    if not changes:
-        return " ".join(said)
     seeds = {len(change.verdict.seeds) for line in screen.lines if (change := line.change) and change.verdict}
     over = "test samples, for this network alone" if seeds == {1} else "seeds and test samples"
     said += [f"Change: test ECE after minus before temperature scaling, its 95 % interval over {over}."]
