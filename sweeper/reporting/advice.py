@@ -21,7 +21,7 @@ def compare_command(results: Results, answers: Sequence[Answer]) -> str:
     """Return the command that compares the leader with the best rival on its network by every estimator."""
     for answer in answers:
         first = answer.leader
-        rivals = [line for line in answer.lines if line.network == first.network and line.trial != first.trial]
+        rivals = [line for line in answer.finalists if line.network == first.network and line.trial != first.trial]
         rival = next((line for line in rivals if line.standing in (ALIKE, EQUAL, WORSE, UNKNOWN)), None)
         if rival is not None:
             sides = (rival.loss, first.loss) if rival.loss != first.loss else (rival.trial, first.trial)

@@ -49,7 +49,7 @@ class Use:
 
 
 @dataclass(frozen=True)
-class Line:
+class Finalist:
     """A finalist. If no configuration of a loss on a network was trained to the end, the best of them.
 
     Attributes:
@@ -145,7 +145,7 @@ class Answer:
             finalist's value, else it is in the objective's unit. None if seeds cannot decide.
         relative: whether `most_lost` is a share.
         questions: loss and network, then hyperparameters.
-        lines: the best configurations of each loss on each network, best network and best loss first.
+        finalists: the best configurations of each loss on each network, best network and best loss first.
         between: exactly two finalists, and the first's test ECE minus the second's, before and after temperature
             scaling; None for another number of finalists, or without predictions.
         seeds: smallest number of seeds of a finalist.
@@ -166,12 +166,12 @@ class Answer:
     state: str
     running: bool
     objective: Goal
-    leader: Line
+    leader: Finalist
     most_lost: float | None
     relative: bool
     questions: tuple[Question, ...]
-    lines: tuple[Line, ...]
-    between: tuple[Line, Line, Judgement, Judgement] | None
+    finalists: tuple[Finalist, ...]
+    between: tuple[Finalist, Finalist, Judgement, Judgement] | None
     seeds: int
     fresh: bool
     trainings: int
@@ -206,6 +206,6 @@ class FirstScreen:
     compare: str = ""
 
     @property
-    def lines(self) -> list[Line]:
-        """Lines of all settings of the data set."""
-        return [line for answer in self.answers for line in answer.lines]
+    def finalists(self) -> list[Finalist]:
+        """Finalists of all settings of the data set."""
+        return [one for answer in self.answers for one in answer.finalists]

@@ -26,8 +26,8 @@ from sweeper.reporting.answers import (
     UNKNOWN,
     WORSE,
     Answer,
+    Finalist,
     FirstScreen,
-    Line,
     Use,
 )  # fmt: skip
 from sweeper.reporting.finalists import Shown, against_cross_entropy, chosen_rows, in_words, labels
@@ -64,7 +64,7 @@ def first_screen(results: Results, board: Leaderboard, counts: Overview) -> Firs
 def screen_changes(results: Results) -> dict[str, Judgement]:
     """Return trial → the first screen's judgement of temperature scaling."""
     with results.snapshot() as frozen:
-        lines = first_screen(frozen, leaderboard(frozen), overview(frozen)).lines
+        lines = first_screen(frozen, leaderboard(frozen), overview(frozen)).finalists
     return {line.trial: line.change for line in lines if line.change is not None}
 
 
@@ -80,7 +80,7 @@ def answer_of(results: Results, board: Leaderboard, grid: Matrix, place: str, *,
     # sign.
     between, first = pair is not None, grid.decides.first
     measured = calibration(results, pair or finalists, between=between, first=first) if finalists else Calibration({})
-    lines = tuple(line_of(grid, key, row, best, told, measured) for key, rows in shown.items() for row in rows)
+    lines = tuple(finalist_of(grid, key, row, best, told, measured) for key, rows in shown.items() for row in rows)
     leader = next(line for line in lines if line.trial == best["trial"])
     lines_asked = line_questions(grid, series, told)
     beside = along_lines(results, grid, series, measured.deployed)
@@ -121,10 +121,10 @@ def two_of_one_network(finalists: Sequence[Row]) -> list[Row] | None:
     return sorted(finalists, key=lambda row: (row["loss"] == "cross_entropy", row is finalists[0]))
 
 
-def line_of(
+def finalist_of(
     grid: Matrix, key: Key, row: Row, best: Row, told: Mapping[str, Sequence[str]], measured: Calibration
-) -> Line:
-    """Return one line of the screen."""
+) -> Finalist:
+    """Return one finalist of the screen."""
     value, trial = grid.decides.last(row), text_of(row, "trial")
     assert value is not None  # cells hold only evaluated configurations
     # Loss, network and data set have separate columns or headings.
@@ -137,7 +137,7 @@ def line_of(
     words = describe(row, names, grid.symbols) if names else ""
     setting = in_words(row, told[trial], grid.symbols)
     change, used = measured.changes.get(trial), use_of(measured.deployed, trial)
-    return Line(*key, setting, trial, words, int_of(row, "epochs"), standing, value, change, used)
+    return Finalist(*key, setting, trial, words, int_of(row, "epochs"), standing, value, change, used)
 
 
 def use_of(deployed: Deployed | None, trial: str) -> Use | None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from sweeper.core.cells import Rows
 from sweeper.core.errors import SweeperError
 from sweeper.core.labels import STATUS_WORDS, duration, label, plural
-from sweeper.reporting.answers import STOPPED, FirstScreen, Line
+from sweeper.reporting.answers import STOPPED, Finalist, FirstScreen
 from sweeper.reporting.figures import report_figures
 from sweeper.reporting.figures.base import Figure, Panel, colour, fields, folded, mark, points, quantity
 from sweeper.reporting.figures.best_runs import diagrams
@@ -181,16 +181,16 @@ def part_of(results: Results) -> SweepPart:
         return SweepPart(results.name, board.objective.label, bool(results.rehearsed), first)
 
 
-def side_by_side(parts: Sequence[SweepPart]) -> list[tuple[str, list[Line | None]]]:
+def side_by_side(parts: Sequence[SweepPart]) -> list[tuple[str, list[Finalist | None]]]:
     """Return each loss with its best line in each sweep; None if the sweep does not have the loss."""
-    families = dict.fromkeys(line.loss for part in parts for line in part.first.lines)
+    families = dict.fromkeys(line.loss for part in parts for line in part.first.finalists)
     return [(family, [best_line(part.first, family) for part in parts]) for family in families]
 
 
-def best_line(screen: FirstScreen, family: str) -> Line | None:
+def best_line(screen: FirstScreen, family: str) -> Finalist | None:
     """Return the best line of a loss over all networks of a sweep; None if the sweep does not have the loss."""
     # Stopped lines come last, because their objective was measured at an earlier epoch.
-    mine = [line for line in screen.lines if line.loss == family]
+    mine = [line for line in screen.finalists if line.loss == family]
     sign = -1 if mine and screen.answers[0].objective.mode == "max" else 1
     return min(mine, key=lambda line: (line.standing == STOPPED, sign * line.value.mean), default=None)
 

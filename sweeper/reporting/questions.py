@@ -23,7 +23,7 @@ from sweeper.reporting.answers import (
     UNFINISHED,
     UNKNOWN,
     WORSE,
-    Line,
+    Finalist,
     Question,
 )  # fmt: skip
 from sweeper.reporting.finalists import Series, in_words
@@ -135,7 +135,7 @@ def place_of_trial(grid: Matrix, row: Row) -> str:
     return grid.decides.places[text_of(row, "trial")]
 
 
-def state_of(grid: Matrix, lines: Sequence[Line], best: Row, lost: float | None, *, relative: bool) -> str:
+def state_of(grid: Matrix, lines: Sequence[Finalist], best: Row, lost: float | None, *, relative: bool) -> str:
     """Return the state of an answer, which follows from the verdicts on its finalists."""
     if best["status"] != FINISHED:
         return UNFINISHED

@@ -15,7 +15,7 @@ import yaml
 
 from sweeper.core.labels import duration, label, plural
 from sweeper.judging.means import Mean
-from sweeper.judging.question import BETTER, LEVEL, NOT_COMPARED, OPEN, SAME, SEEDS
+from sweeper.judging.question import BETTER, LEVEL, NOT_COMPARED, OPEN, SAME, SEEDS, Verdict
 from sweeper.judging.trends import FALLS, LEVEL as STEP_LEVEL, RISES, TURNS, Trend
 from sweeper.reporting.answers import (
     ALIKE,
@@ -35,8 +35,8 @@ from sweeper.reporting.answers import (
     WORSE,
     Along,
     Answer,
+    Finalist,
     FirstScreen,
-    Line,
     Question,
     Use,
 )  # fmt: skip
@@ -80,7 +80,7 @@ def lead(answer: Answer) -> str:
 
 def as_tuned(answer: Answer) -> str:
     """Return what else differs between the losses: settings if two are compared in words, and draws if unequal."""
-    losses = {line.loss for line in answer.lines if line.standing != STOPPED}
+    losses = {line.loss for line in answer.finalists if line.standing != STOPPED}
     drawn = {loss: count for loss, count in answer.draws.items() if loss in losses}
     if len(losses) < 2 or not drawn:
         return ""
@@ -158,7 +158,7 @@ def stage(answer: Answer) -> str:
     return "" if answer.deployed is None or is_scaled(answer) else " with temperature scaling"
 
 
-def name(line: Line) -> str:
+def name(line: Finalist) -> str:
     """Return a finalist's name in a sentence, e.g. `cross_entropy on resnet8`; without the network of an own loop."""
     return line.words if line.network == OWN else f"{line.words} on {line.network}"
 
@@ -327,12 +327,14 @@ class Cells:
     verdict: str
 
 
-def cells(line: Line, answer: Answer) -> Cells:
+def cells(line: Finalist, answer: Answer) -> Cells:
     """Return a line in words."""
     value = f"{line.value.mean:.3g}"
     # The standing is left out if it is the same for all rows. With two rows it is kept, because it names the better
     # one.
-    same = len({other.standing for other in answer.lines if other.standing != BEST}) == 1 and len(answer.lines) > 2
+    same = (
+        len({other.standing for other in answer.finalists if other.standing != BEST}) == 1 and len(answer.finalists) > 2
+    )
     standing = STANDINGS[line.standing] if line.standing != STOPPED else f"stopped at {line.epoch}"
     standing = "" if answer.state in (NOT_JUDGED, ALONE) or (same and line.standing in (ALIKE, UNKNOWN)) else standing
     change, used = line.change, ("", "", "") if line.used is None else use(line.used, answer)
@@ -365,7 +367,7 @@ def nll_words(answer: Answer) -> tuple[str, str]:
 
 def deployment(answer: Answer) -> str:
     """Return which finalist to use with (or without) temperature scaling, and its accuracy; empty if unknown."""
-    lines = {line.trial: line for line in answer.lines if line.used is not None}
+    lines = {line.trial: line for line in answer.finalists if line.used is not None}
     if answer.deployed is None or answer.state == UNFINISHED or not lines:
         return ""
     said = answer.state in (DECIDED, EQUIVALENT, NEARLY_DECIDED) and leads_both(answer)
@@ -388,7 +390,7 @@ def deployment(answer: Answer) -> str:
     return f"{used} {name(best)} leads: {sure}; test NLL {best.used.nll[at]:.3f}, {accuracy}{against}."
 
 
-def rivals(best: Line, alike: Sequence[Line]) -> list[str]:
+def rivals(best: Finalist, alike: Sequence[Finalist]) -> list[str]:
     """Return the finalists that may be as good as the best one: other losses, or settings of its own loss if none."""
     rest = [line for line in alike if line is not best]
     others = [line for line in rest if (line.loss, line.network) != (best.loss, best.network)]
@@ -435,7 +437,7 @@ def price_in_words(along: Along) -> str:
     Values without a known difference are named; the report has their intervals.
     """
     known = {word: verdict for word, verdict in along.accuracy.items() if verdict.code in (BETTER, WORSE)}
-    costs = [f"{word} {points(v.estimate)} points ({points(v.low)} … {points(v.high)})" for word, v in known.items()]
+    costs = [f"{word} {points(v.estimate)} points {points_between(v)}" for word, v in known.items()]
     rest = [word for word, verdict in along.accuracy.items() if word not in known]
     costs += [f"{listed(rest)} open"] if rest else []
     against = along.reference.partition(" ")[0]
@@ -445,6 +447,34 @@ def price_in_words(along: Along) -> str:
 def points(share_of_one: float) -> str:
     """Return a difference of shares in percentage points with its sign, e.g. `−2.6`."""
     return f"{100 * share_of_one:+.1f}".replace("-", "−")
+
+
+def points_between(verdict: Verdict) -> str:
+    """Return the interval of a difference of shares in percentage points, e.g. `(−3.4 … −1.8)`."""
+    return f"({points(verdict.low)} … {points(verdict.high)})"
+
+
+#: Code of a step → its mark.
+STEPS = {BETTER: "↓", WORSE: "↑"}
+
+
+def along_table(question: Question) -> tuple[list[str], list[list[str]]]:
+    """Return headings and rows of the table of a line: accuracy and curvature at each value; empty if neither is known.
+
+    A step of curvature is marked ↓ or ↑ if its 95 % interval excludes no change, else ?.
+    """
+    along = question.along
+    if along is None or not (along.accuracy or along.curvature):
+        return [], []
+    heads = [question.name, f"accuracy against {along.reference}, points (95 %)", *map(label, along.curvature)]
+    rows = []
+    for at, word in enumerate(along.values):
+        verdict = along.accuracy.get(word)
+        accuracy = "" if verdict is None else f"{points(verdict.estimate)} {points_between(verdict)}"
+        steps = [f"{t.means[at]:.2g}" + (f" {STEPS.get(t.steps[at - 1].code, '?')}" if at else "")
+                 for t in along.curvature.values()]  # fmt: skip
+        rows.append([word, accuracy, *steps])
+    return heads, rows
 
 
 #: Code of a trend → the verb of its sentence.
@@ -494,15 +524,15 @@ def glossaries() -> list[dict[str, str]]:
 
 def words_of(screen: FirstScreen) -> list[str]:
     """Return the glossary's terms that this screen uses."""
-    verdicts = {line.change.code for line in screen.lines if line.change is not None}
-    used = {line.standing for line in screen.lines} | {f"{verdict} change" for verdict in verdicts}
+    verdicts = {line.change.code for line in screen.finalists if line.change is not None}
+    used = {line.standing for line in screen.finalists} | {f"{verdict} change" for verdict in verdicts}
     optional = {*SHOWN} if any(answer.fresh for answer in screen.answers) else {*SHOWN, "fresh seeds"}
     return [word for word in glossaries()[0] if word not in optional or word in used]
 
 
 def legend(screen: FirstScreen) -> str:
     """Return the explanation of this screen's rows and verdicts; empty if no row has a verdict."""
-    verdicts = {line.change.code for line in screen.lines if line.change is not None}
+    verdicts = {line.change.code for line in screen.finalists if line.change is not None}
     if not verdicts:
         return ""
     lines = dict.fromkeys(q.name for answer in screen.answers for q in answer.questions if q.cell is not None)
@@ -510,8 +540,8 @@ def legend(screen: FirstScreen) -> str:
     own = dict.fromkeys(name for answer in screen.answers for name in answer.tuned)
     tuned = f" as tuned (own {listed([*own])})" if own else ""
     rows = f"Finalists: the best of each loss on each network{tuned}{on_lines}."
-    said = [rows] if len(screen.lines) > 1 else []
-    seeds = {len(change.verdict.seeds) for line in screen.lines if (change := line.change) and change.verdict}
+    said = [rows] if len(screen.finalists) > 1 else []
+    seeds = {len(change.verdict.seeds) for line in screen.finalists if (change := line.change) and change.verdict}
     over = "test samples, for this network alone" if seeds == {1} else "seeds and test samples"
     said += [f"Change: test ECE after minus before temperature scaling, its 95 % interval over {over}."]
     said += ["≤ x: no difference larger than x (two tests of 5 %)."] if SAME in verdicts else []

@@ -14,7 +14,7 @@ from rich.text import Text
 from sweeper.core.cells import float_or_none, int_of, text_of
 from sweeper.core.labels import label, plural
 from sweeper.judging.question import OPEN
-from sweeper.reporting.answers import BEST, STOPPED, WORSE, Answer, FirstScreen, Line
+from sweeper.reporting.answers import BEST, STOPPED, WORSE, Answer, Finalist, FirstScreen
 from sweeper.reporting.first_screen import first_screen
 from sweeper.reporting.methods import MARKS, imported_methods, methods_view
 from sweeper.reporting.sentences import (
@@ -179,8 +179,8 @@ class FinalistsTable:
             if Measurement.get(console, options.update(width=10_000), table).maximum <= options.max_width:
                 break
         yield table
-        if len(self.answer.lines) > MOST_LINES:
-            yield Text(f"{len(self.answer.lines) - MOST_LINES} more: see the report", style="dim")
+        if len(self.answer.finalists) > MOST_LINES:
+            yield Text(f"{len(self.answer.finalists) - MOST_LINES} more: see the report", style="dim")
         yield from map(Text, settings(self.answer))
         if (
             self.answer is self.screen.answers[-1]
@@ -192,7 +192,10 @@ class FinalistsTable:
     def _table(self, dropped: Sequence[str]) -> Table:
         """Return the table without some of its columns."""
         answer, table = self.answer, Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-        lines, (both, judged) = [(line, cells(line, answer)) for line in answer.lines[:MOST_LINES]], nll_words(answer)
+        lines, (both, judged) = (
+            [(line, cells(line, answer)) for line in answer.finalists[:MOST_LINES]],
+            nll_words(answer),
+        )
         heads = {
             _first_heading(answer): _names([line for line, _ in lines]),
             objective_words(answer): marked([(cell.value, cell.standing) for _, cell in lines]),
@@ -222,10 +225,10 @@ class FinalistsTable:
 
 def _first_heading(answer: Answer) -> str:
     """Return the heading of the names: the first network if there are several."""
-    return "loss" if len({line.network for line in answer.lines}) == 1 else f"on {answer.lines[0].network}"
+    return "loss" if len({line.network for line in answer.finalists}) == 1 else f"on {answer.finalists[0].network}"
 
 
-def _names(lines: Sequence[Line]) -> list[str]:
+def _names(lines: Sequence[Finalist]) -> list[str]:
     """Return the finalists' names: the loss in the first row of several, the network in its only row."""
     before, named = [None, *lines[:-1]], list[str]()
     count, first = Counter(line.network for line in lines), lines[0].network

@@ -88,7 +88,7 @@ def test_every_question_of_the_quickstart_has_a_state(quickstart_folder: Path) -
 
 
 def test_a_row_for_each_loss_and_network_with_the_test_ece_before_and_after(quickstart_folder: Path) -> None:
-    lines = shared_screen(quickstart_folder).lines
+    lines = shared_screen(quickstart_folder).finalists
     assert len({(line.loss, line.network) for line in lines}) == len(lines)
     rows = means(quickstart_folder, "test", ["ece"]).reset_index().set_index("trial")
     finished = [line for line in lines if line.standing != STOPPED]
@@ -99,7 +99,7 @@ def test_a_row_for_each_loss_and_network_with_the_test_ece_before_and_after(quic
 
 
 def test_compare_has_the_verdicts_of_the_screen(small: Results) -> None:
-    first, second = [line for line in screen(small).lines if line.change is not None][:2]
+    first, second = [line for line in screen(small).finalists if line.change is not None][:2]
     changes = screen_changes(small)
     (each,) = estimates((small, first.trial), (small, second.trial), known=changes)
     for line in (first, second):
@@ -109,11 +109,11 @@ def test_compare_has_the_verdicts_of_the_screen(small: Results) -> None:
 
 def test_a_line_of_values_has_a_row_each_and_a_question(gamma_folder: Path) -> None:
     (answer,) = shared_screen(gamma_folder).answers
-    settings = {(line.loss, line.setting) for line in answer.lines if line.setting}
+    settings = {(line.loss, line.setting) for line in answer.finalists if line.setting}
     assert len(settings) >= 2 and len({loss for loss, _ in settings}) >= 1
     (question, *_) = [each for each in answer.questions if each.cell]
     assert question.name == "γ" and len(question.best) + len(question.worse) >= 2
-    lowered = [line for line in answer.lines if line.change is not None and line.change.code == codes.BETTER]
+    lowered = [line for line in answer.finalists if line.change is not None and line.change.code == codes.BETTER]
     assert lowered, "temperature scaling lowers the ECE of a sharpened loss"
 
 
@@ -150,7 +150,7 @@ def test_fresh_seeds_decide_alone(gamma_folder: Path, tmp_path: Path) -> None:
     (answer,) = screen(Results(folder)).answers
     assert answer.fresh and answer.seeds == 2 and answer.leader.trial == two
     assert ".at_most=" in answer.command or not answer.command, "the stage goes on; other seeds would not count"
-    assert {line.trial for line in answer.lines} == {one, two}
+    assert {line.trial for line in answer.finalists} == {one, two}
     results = Results(folder)
     found, count = matrix(results, leaderboard(results)), results.specification["replicates"]["count"]
     best = None if found is None else found.best("")
@@ -180,12 +180,12 @@ def test_what_was_not_trained_to_the_end_is_not_compared(tmp_path: Path) -> None
     folder = write_sweep(tmp_path / "s", configurations=4, replicates=2, failures=0, samples=60)
     change(folder, "trials", lambda rows: rows.assign(status="early_stopped"))
     (answer,) = screen(Results(folder)).answers
-    assert answer.state == UNFINISHED and {line.standing for line in answer.lines} == {STOPPED}
+    assert answer.state == UNFINISHED and {line.standing for line in answer.finalists} == {STOPPED}
 
 
 def test_without_predictions_no_change_is_shown(small: Results, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sweeper.results.verdicts.MOST_VALUES", 10)
-    assert {line.change for line in screen(small).lines} == {None}
+    assert {line.change for line in screen(small).finalists} == {None}
 
 
 def test_fits_at_their_bound_are_warned_of(tmp_path: Path) -> None:
@@ -401,7 +401,7 @@ def test_a_margin_makes_finalists_equal_and_asks_for_no_more_seeds(small: Result
     file.write_text(yaml.safe_dump(space))
     (answer,) = screen(Results(folder)).answers
     assert answer.state == EQUIVALENT and answer.command == ""
-    assert {line.standing for line in answer.lines if line.trial != answer.leader.trial} <= {EQUAL, WORSE, STOPPED}
+    assert {line.standing for line in answer.finalists if line.trial != answer.leader.trial} <= {EQUAL, WORSE, STOPPED}
     assert all(question.worse or len(question.best) > 1 for question in answer.questions)
 
 
