@@ -400,8 +400,8 @@ def plan(spec: SweepSpec, costs: Mapping[str, Cost] | None = None, workers: int 
         shifted = finished * once
         work = epochs * epoch + evaluations * (evaluation + REPORT_SECONDS) + shifted
         time = work * (1 + width_cost) / workers
-        # Fresh seeds run to the end without comparisons, and their curvature is not measured.
-        one = spec.scheduler.max_epochs * epoch + evaluation - hessian + REPORT_SECONDS + once
+        # Fresh seeds run to the end without comparisons.
+        one = spec.scheduler.max_epochs * epoch + evaluation + REPORT_SECONDS + once
         return replace(
             planned,
             seconds=Range.of(START_SECONDS + time),

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sweeper.core.statistics.basics import Spread
+from sweeper.core.statistics.basics import Correlation, Spread
 from sweeper.judging import question as codes
 from sweeper.judging.means import Mean
+from sweeper.judging.question import Verdict
+from sweeper.judging.trends import Trend
 from sweeper.results.deployed import Deployed
 from sweeper.results.estimators import Judgement
 from sweeper.results.leaderboard import Goal
@@ -82,6 +84,23 @@ class Finalist:
 
 
 @dataclass(frozen=True)
+class Along:
+    """What a line of values changes besides the objective.
+
+    Attributes:
+        values: the values in words, the smallest first; without an order, the best first.
+        reference: the value that accuracies are compared with: 0 if it is on the line, else the first one.
+        accuracy: value → verdict on its test accuracy against the reference's, in shares.
+        curvature: column of a curvature statistic → its trend from the smallest value to the largest.
+    """
+
+    values: tuple[str, ...]
+    reference: str
+    accuracy: Mapping[str, Verdict]
+    curvature: Mapping[str, Trend]
+
+
+@dataclass(frozen=True)
 class Question:
     """A question that a sweep answers: which loss, which network, or which value of a hyperparameter.
 
@@ -94,6 +113,7 @@ class Question:
             `network`, whose candidates are compared as tuned. A line of losses has no loss, one of networks no network.
         at: settings that tell the line from other finalists of its loss on its network, in words.
         edge: LARGEST or SMALLEST if the leader is at that end of the values tried, and others are worse; else empty.
+        along: what else changes with the value; None for the questions `loss` and `network`.
     """
 
     name: str
@@ -103,6 +123,7 @@ class Question:
     cell: tuple[str, str] | None = None
     at: str = ""
     edge: str = ""
+    along: Along | None = None
 
     @property
     def decided(self) -> bool:
@@ -136,6 +157,9 @@ class Answer:
         deployed: verdicts on the finalists' test NLL; None without stored predictions.
         draws: loss → number of configurations drawn.
         tuned: names of the settings, besides the loss's own, in which the best finalists of the losses differ.
+        ece_by_trace: Spearman's correlation of validation ECE with the trace of cross-entropy's Hessian over finished
+            configurations, within networks, and their number. None if curvature was not measured; the correlation is
+            None for too few configurations.
     """
 
     place: str
@@ -156,6 +180,7 @@ class Answer:
     deployed: Deployed | None = None
     draws: Mapping[str, int] = field(default_factory=dict)
     tuned: tuple[str, ...] = ()
+    ece_by_trace: tuple[Correlation | None, int] | None = None
 
     @property
     def is_bounded(self) -> bool:

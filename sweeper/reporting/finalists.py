@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sweeper.core.cells import Row, grouped, text_of
-from sweeper.core.labels import group, number, short, split
+from sweeper.core.labels import Symbols, group, number, short, split
 from sweeper.reporting.matrix import Key, Matrix
 from sweeper.results.leaderboard import FINISHED
 from sweeper.scheduling.lines import simplest
@@ -140,33 +140,33 @@ def labels(grid: Matrix, rows: Sequence[Row], key: Key) -> dict[str, list[str]]:
     order = [*own, *(name for name in grid.asked if name in options and name not in own)]
     order += [name for name in options if name not in order]
     told = {text_of(row, "trial"): [name for name in own if row.get(name) is not None] for row in rows}
-    _tell(rows, order, told)
+    _tell(rows, order, told, grid.symbols)
     return told
 
 
-def _tell(rows: Sequence[Row], columns: Sequence[str], told: dict[str, list[str]]) -> None:
+def _tell(rows: Sequence[Row], columns: Sequence[str], told: dict[str, list[str]], symbols: Symbols) -> None:
     """Add columns until no two rows read alike; the trial's name tells rows apart that no column does."""
-    for alike in grouped(rows, lambda row: in_words(row, told[text_of(row, "trial")])).values():
+    for alike in grouped(rows, lambda row: in_words(row, told[text_of(row, "trial")], symbols)).values():
         if len(alike) > 1:
             differs = [name for name in columns if len({number(row.get(name)) for row in alike}) > 1]
             for row in alike:
                 told[text_of(row, "trial")].append(differs[0] if differs else "trial")
-            _tell(alike, columns, told)
+            _tell(alike, columns, told, symbols)
 
 
-def in_words(row: Row, columns: Sequence[str]) -> str:
+def in_words(row: Row, columns: Sequence[str], symbols: Symbols) -> str:
     """Return settings in words, e.g. `γ 1.32 lr 0.138`."""
-    return " ".join(_setting(row, name) for name in columns)
+    return " ".join(_setting(row, name, symbols) for name in columns)
 
 
-def _setting(row: Row, column: str) -> str:
+def _setting(row: Row, column: str, symbols: Symbols) -> str:
     if column == "trial":
         return f"({row[column]})"
-    value = row.get(column)
-    return f"no {short(column)}" if value is None else f"{short(column)} {number(value)}"
+    value, name = row.get(column), short(column, symbols)
+    return f"no {name}" if value is None else f"{name} {number(value)}"
 
 
 def against_cross_entropy(grid: Matrix, loss: Options) -> str:
     """Return the settings in which a loss differs from cross-entropy, e.g. `γ 3`; empty if it declares none."""
     names = [name for name in grid.at_zero.get(str(loss.get("name")), ()) if loss.get(name)]
-    return " ".join(f"{short(f'config_loss_{name}')} {number(loss[name])}" for name in names)
+    return " ".join(f"{short(f'config_loss_{name}', grid.symbols)} {number(loss[name])}" for name in names)

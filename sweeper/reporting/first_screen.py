@@ -14,6 +14,7 @@ from sweeper.core.cells import Row, int_of, text_of
 from sweeper.core.labels import describe, group, number, short
 from sweeper.judging import question as codes
 from sweeper.reporting.advice import compare_command, majority_warning, more_seeds, outlier_warning, seconds_of
+from sweeper.reporting.along import along_lines, ece_by_trace
 from sweeper.reporting.answers import (
     ALIKE,
     BEST,
@@ -81,7 +82,12 @@ def answer_of(results: Results, board: Leaderboard, grid: Matrix, place: str, *,
     measured = calibration(results, pair or finalists, between=between, first=first) if finalists else Calibration({})
     lines = tuple(finalist_of(grid, key, row, best, told, measured) for key, rows in shown.items() for row in rows)
     leader = next(line for line in lines if line.trial == best["trial"])
-    asked = (*loss_and_network(grid, place), *line_questions(grid, series, told))
+    lines_asked = line_questions(grid, series, told)
+    beside = along_lines(results, grid, series, measured.deployed)
+    asked = (
+        *loss_and_network(grid, place),
+        *(replace(question, along=along) for question, along in zip(lines_asked, beside, strict=True)),
+    )
     lost, relative, seeds = cost_of(grid, best)
     state = state_of(grid, lines, best, lost, relative=relative)
     sides = [next(line for line in lines if line.trial == row["trial"]) for row in pair or ()]
@@ -96,6 +102,7 @@ def answer_of(results: Results, board: Leaderboard, grid: Matrix, place: str, *,
         None if measured.between is None else (sides[0], sides[1], *measured.between),
         seeds, fresh, trainings, command, seconds_of(results, finalists), measured.deployed,
         grid.draws.get(place, {}), tuned(grid, shown, leader.network),
+        ece_by_trace([row for row in board.finished if grid.decides.places.get(text_of(row, "trial")) == place]),
     )  # fmt: skip
 
 
@@ -104,7 +111,7 @@ def tuned(grid: Matrix, shown: Shown, network: str) -> tuple[str, ...]:
     rows = [rows[0] for key, rows in shown.items() if key[2] == network and rows[0]["status"] == FINISHED]
     columns = [name for name in grid.varying if group(name) not in ("loss", "architecture", "dataset")]
     differs = [name for name in columns if len({number(row.get(name)) for row in rows}) > 1]
-    return tuple(short(name) for name in differs)
+    return tuple(short(name, grid.symbols) for name in differs)
 
 
 def two_of_one_network(finalists: Sequence[Row]) -> list[Row] | None:
@@ -127,7 +134,8 @@ def finalist_of(
     standing = grid.decides.standing(best, row)
     standing = {codes.NOT_COMPARED: UNKNOWN, codes.OPEN: ALIKE, codes.BETTER: ALIKE}.get(standing, standing)
     standing = STOPPED if row["status"] != FINISHED else BEST if row is best else standing
-    words, setting = describe(row, names) if names else "", in_words(row, told[trial])
+    words = describe(row, names, grid.symbols) if names else ""
+    setting = in_words(row, told[trial], grid.symbols)
     change, used = measured.changes.get(trial), use_of(measured.deployed, trial)
     return Finalist(*key, setting, trial, words, int_of(row, "epochs"), standing, value, change, used)
 

@@ -25,6 +25,7 @@ from sweeper.reporting.figures.base import DASHES, Figure
 from sweeper.reporting.figures.drawing import CONFIG, SUFFIXES, chart, javascript, json_text, require_format
 from sweeper.reporting.sentences import (
     SHOWN,
+    along_table,
     cells,
     deployment,
     glossaries,
@@ -57,7 +58,7 @@ def _environment() -> jinja2.Environment:
     made.filters |= {"pretty": pretty, "json": json_text, "chart": chart, "as_html": as_html}
     made.globals.update(
         data_script=data_script, words=STATUS_WORDS, served=False, theme=CONFIG, dashes=DASHES,
-        lead=lead, deployment=deployment, remedy=remedy, cells=cells, settings=settings,
+        lead=lead, deployment=deployment, remedy=remedy, cells=cells, settings=settings, along_table=along_table,
         objective_words=objective_words, nll_words=nll_words, words_of=words_of,
         glossary=glossaries()[0], shown=SHOWN, further_words=glossaries()[1],
         style=Markup(FILES.joinpath("page.css").read_text("utf-8")),

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from sweeper.core.cells import Row, float_or_none, grouped, int_of, text_of
 from sweeper.core.ids import configuration_index, is_added
-from sweeper.core.labels import group, number, short, split
+from sweeper.core.labels import Symbols, group, number, short, split
 from sweeper.core.statistics.basics import Spread, spread
 from sweeper.journal.state import FAILED
 from sweeper.judging.judge import judge
@@ -114,6 +114,7 @@ class Matrix:
         losses: trial → its loss with all hyperparameters, those that do not vary included.
         at_zero: loss → hyperparameters that, all at 0, make it cross-entropy.
         draws: setting of the data set → loss → number of configurations drawn.
+        symbols: columns of hyperparameters with another name than the quantity that they are.
     """
 
     cells: Mapping[Key, Sequence[Row]]
@@ -125,6 +126,7 @@ class Matrix:
     losses: Mapping[str, Options] = field(default_factory=dict)
     at_zero: Mapping[str, Sequence[str]] = field(default_factory=dict)
     draws: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    symbols: Symbols = field(default_factory=dict)
 
     def loss_of(self, key: Key, row: Row) -> Options:
         """Return a configuration's loss with its hyperparameters."""
@@ -167,7 +169,10 @@ def matrix(results: Results, board: Leaderboard) -> Matrix | None:
     by_value = fresh or (values.keys() if far.flagged else frozenset())
     cells = cells_of(board, decides, by_value)
     at_zero = results.specification.get("cross_entropy_at_zero") or {}
-    return Matrix(cells, decides, board.varying, fresh, far, asked, losses_of(results), at_zero, draws_of(board, asked))
+    draws = draws_of(board, asked)
+    return Matrix(
+        cells, decides, board.varying, fresh, far, asked, losses_of(results), at_zero, draws, board.symbols
+    )  # fmt: skip
 
 
 def asked_columns(results: Results, board: Leaderboard) -> list[str]:
@@ -285,4 +290,4 @@ def measure(
 def place_of(board: Leaderboard, row: Row, asked: Sequence[str] = ()) -> str:
     """Return the varying settings of a configuration's data set in words, without those asked for; may be empty."""
     axes = [name for name in board.varying if group(name) == "dataset" and name not in asked]
-    return ", ".join(f"{short(axis)} {number(row[axis])}" for axis in axes)
+    return ", ".join(f"{short(axis, board.symbols)} {number(row[axis])}" for axis in axes)

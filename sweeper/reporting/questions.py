@@ -76,18 +76,18 @@ def line_questions(grid: Matrix, lines: Sequence[Series], told: Mapping[str, Seq
     for line in lines:
         groups = {value: [trial] for value, trial in zip(line.rows, line.trials, strict=True)}
         known = line_levels(grid, line.key[0], groups)
-        question = question_of(short(line.column), next(iter(groups)), groups, known)
-        at, edge = _told_apart(line, told), _edge(line, question)
+        question = question_of(short(line.column, grid.symbols), next(iter(groups)), groups, known)
+        at, edge = _told_apart(grid, line, told), _edge(line, question)
         asked.append(replace(question, cell=line.key[1:], at=at, edge=edge))
     return asked
 
 
-def _told_apart(line: Series, told: Mapping[str, Sequence[str]]) -> str:
+def _told_apart(grid: Matrix, line: Series, told: Mapping[str, Sequence[str]]) -> str:
     """Return the settings, equal on the whole line, by which labels tell its rows from other finalists."""
     rows = [*line.rows.values()]
     columns = dict.fromkeys(column for trial in line.trials for column in told.get(trial, ()))
     equal = [name for name in columns if name != line.column and len({row.get(name) for row in rows}) == 1]
-    return in_words(rows[0], equal)
+    return in_words(rows[0], equal, grid.symbols)
 
 
 def _edge(line: Series, question: Question) -> str:

@@ -16,7 +16,8 @@ import yaml
 from sweeper.core.labels import duration, label, plural
 from sweeper.judging.advice import TRIED
 from sweeper.judging.means import Mean
-from sweeper.judging.question import BETTER, LEVEL, NOT_COMPARED, OPEN, SAME, SEEDS
+from sweeper.judging.question import BETTER, LEVEL, NOT_COMPARED, OPEN, SAME, SEEDS, Verdict
+from sweeper.judging.trends import FALLS, LEVEL as STEP_LEVEL, RISES, TURNS, Trend
 from sweeper.reporting.answers import (
     ALIKE,
     ALONE,
@@ -25,6 +26,7 @@ from sweeper.reporting.answers import (
     EQUAL,
     EQUIVALENT,
     LARGEST,
+    LARGEST_STATED,
     NEARLY_DECIDED,
     NOT_DECIDED,
     NOT_JUDGED,
@@ -33,12 +35,14 @@ from sweeper.reporting.answers import (
     UNFINISHED,
     UNKNOWN,
     WORSE,
+    Along,
     Answer,
     Finalist,
     FirstScreen,
     Question,
     Use,
 )  # fmt: skip
+from sweeper.results.deployed import Deployed
 from sweeper.results.estimators import Judgement
 from trainables.registry import OWN
 
@@ -64,7 +68,7 @@ SHOWN = {
 def sentences(screen: FirstScreen) -> list[str]:
     """Return the screen's sentences: one lead per setting of the data set, or the reason why there is none."""
     return [
-        " ".join(filter(None, [lead(answer), deployment(answer), remedy(answer), *settings(answer)]))
+        " ".join(filter(None, [lead(answer), deployment(answer), numbers(answer), remedy(answer), *settings(answer)]))
         for answer in screen.answers
     ] or [screen.missing]
 
@@ -92,38 +96,68 @@ def as_tuned(answer: Answer) -> str:
 
 def recommendation(answer: Answer) -> str:
     """Return which configuration to use and how certain that is."""
-    who, measured = name(answer.leader), numbers(answer)
+    who, at = name(answer.leader), stage(answer)
     if answer.state == UNFINISHED:
-        return f"None was trained to the end. {who} leads at epoch {answer.leader.epoch}: {measured}."
+        return f"None was trained to the end. {who} leads at epoch {answer.leader.epoch}."
     if answer.state == ALONE and answer.leader.network == OWN:  # imported, or from a loop that names no parts
         used = answer.leader.used
         if used is None:
-            return f"{measured[0].upper()}{measured[1:]}."
+            return numbers(answer)
         raw, scaled = used.nll
         accuracy = share(used.accuracy)
         return f"Test NLL {raw:.3f} without and {scaled:.3f} with temperature scaling, accuracy {accuracy}."
     if answer.state == ALONE:
-        return f"Use {who}, the only finalist: {measured}."
+        return f"Use {who}, the only finalist."
     if answer.state == NOT_JUDGED:
         alike = "One seed each" if answer.seeds < 2 else "All seeds of each finalist have the same value"
-        return f"{alike}: no difference can be judged. {who} has the best mean: {measured}."
+        return f"{alike}: no difference can be judged. {who} has the best mean{at}."
     facts = [text for question in answer.questions if (text := fact(question))]
-    if answer.state == DECIDED:
-        sure = f"Every other finalist is worse ({SURE} sure{of_seeds(answer)})."
-        return " ".join([f"Use {who}: {measured}.", sure, *left_out(answer)])
-    if answer.state == EQUIVALENT:
-        equal = f"No other finalist is better by more than the margin ({SURE} sure{of_seeds(answer)})."
-        return f"Use {who}: {measured}. {equal}"
-    lost, known = cost(answer), f" {'; '.join(facts)}." if facts else ""
-    if answer.state == NEARLY_DECIDED:
-        risk = f"at most {lost} worse than the best finalist" if answer.most_lost else "no finalist is better"
-        return f"Use {who}: {risk} ({measured}).{known}"
+    known = f" {'; '.join(facts)}." if facts else ""
+    if answer.state in (DECIDED, EQUIVALENT, NEARLY_DECIDED):
+        known = known if answer.state == NEARLY_DECIDED else "".join(f" {said}" for said in left_out(answer))
+        sure = f"{risk(answer)}, {SURE} sure{of_seeds(answer)}"
+        if answer.deployed is None or answer.leader.used is None or not leads_both(answer):
+            return f"Use {who}{at}: {sure}.{known}"
+        first, other = ("without", "with") if is_scaled(answer) else ("with", "without")
+        how = f"{risk(answer)}; {SURE} sure, {plural(answer.seeds, 'seed')}".replace("the best finalist", "the best")
+        both = f"{first} temperature scaling ({how}) and {other} ({deployed_risk(answer.deployed)})"
+        return f"Use {who} {both}: accuracy {share(answer.leader.used.accuracy)}.{known}"
     if not answer.is_bounded:
         few = f"{plural(answer.seeds, 'seed')} each are too few to recommend a configuration"
-        return f"Not decided: {few}. {who} has the best mean ({measured}).{known}"
+        return f"Not decided: {few}. {who} has the best mean{at}.{known}"
     # The bound holds with 90 %, a finalist may be the best at 95 %: between them, nothing is lost and nothing decided.
-    risk = f", but could be {lost} worse than the best finalist" if answer.most_lost else ""
-    return f"Not decided. {who} leads{risk} ({measured}).{known}"
+    lost = f", but could be {cost(answer)} worse than the best finalist" if answer.most_lost else ""
+    return f"Not decided. {who} leads{at}{lost}.{known}"
+
+
+def risk(answer: Answer) -> str:
+    """Return how much worse than the best finalist the recommended one may be."""
+    if answer.state == DECIDED:
+        return "every other finalist is worse"
+    if answer.state == EQUIVALENT:
+        return "no other finalist is better by more than the margin"
+    return f"at most {cost(answer)} worse than the best finalist" if answer.most_lost else "no finalist is better"
+
+
+def deployed_risk(deployed: Deployed) -> str:
+    """Return how much worse than the best finalist the leader may be by the test NLL that `Deployed` judges."""
+    verdicts, lost = deployed.verdicts, deployed.verdicts.most_lost_ratio
+    if verdicts.code == BETTER:
+        return "every other is worse"
+    if verdicts.code == SAME:
+        return "no other is better by more than the margin"
+    return f"at most {percent(lost)}" if lost is not None and lost <= LARGEST_STATED else "others may be better"
+
+
+def leads_both(answer: Answer) -> bool:
+    """Return whether one finalist leads with temperature scaling and without."""
+    verdicts = None if answer.deployed is None else answer.deployed.verdicts
+    return verdicts is not None and verdicts.code != NOT_COMPARED and verdicts.leader == answer.leader.trial
+
+
+def stage(answer: Answer) -> str:
+    """Return the stage that the objective measures, ` with temperature scaling`, if the other is judged, too."""
+    return "" if answer.deployed is None or is_scaled(answer) else " with temperature scaling"
 
 
 def name(line: Finalist) -> str:
@@ -132,14 +166,18 @@ def name(line: Finalist) -> str:
 
 
 def numbers(answer: Answer) -> str:
-    """Return the leader's test ECE (after temperature scaling if that lowers it) and its objective."""
+    """Return a sentence on the leader's test ECE (after temperature scaling if that lowers it) and its objective."""
     leader, said = answer.leader, list[str]()
+    if answer.state == ALONE and leader.network == OWN and leader.used is not None:  # `recommendation` says it
+        return ""
     if leader.change is not None and answer.objective.column != "ece":  # ECE would be stated twice
         scaled = leader.change.code == BETTER
         at = 0 if scaled else 1
         said.append(f"test ECE {spread(leader.change.means[at], leader.change.deviations[at])}")
         said[-1] += " after temperature scaling" if scaled else ""
-    return ", ".join([*said, f"{answer.objective.label} {leader.value.mean:.3g}"])
+    said.append(f"{answer.objective.label} {leader.value.mean:.3g}")
+    text = ", ".join(said)
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def spread(mean: float, deviation: float) -> str:
@@ -155,8 +193,12 @@ def of_seeds(answer: Answer) -> str:
 def cost(answer: Answer) -> str:
     """Return the largest possible cost of using the leader, e.g. `30 %`."""
     assert answer.most_lost is not None  # it is set for NEARLY_DECIDED and NOT_DECIDED
-    # Rounded up, because the sentence says "at most".
-    return f"{math.ceil(100 * answer.most_lost)} %" if answer.relative else f"{answer.most_lost:.2g}"
+    return percent(answer.most_lost) if answer.relative else f"{answer.most_lost:.2g}"
+
+
+def percent(lost: float) -> str:
+    """Return a share in percent, rounded up, because sentences say "at most"."""
+    return f"{math.ceil(100 * lost)} %"
 
 
 def fact(question: Question) -> str:
@@ -195,9 +237,9 @@ def remedy(answer: Answer) -> str:
         hopeless = answer.state in (NEARLY_DECIDED, NOT_DECIDED) and not answer.running
         return f"Even {TRIED[-1]} more seeds would probably not decide between them." if hopeless else ""
     if not answer.trainings:
-        return f"More seeds may settle it: `{answer.command}`."
+        return f"More seeds may decide: `{answer.command}`."
     takes = f" ({duration(answer.trainings * answer.seconds)})" if answer.seconds else ""
-    return f"About {plural(answer.trainings, 'more training')}{takes} may settle it: `{answer.command}`."
+    return f"About {plural(answer.trainings, 'more training')}{takes} may decide: `{answer.command}`."
 
 
 def between(answer: Answer) -> str:
@@ -313,7 +355,7 @@ def use(of: Use, answer: Answer) -> tuple[str, str, str]:
     compared = answer.deployed is not None and answer.deployed.verdicts.code != NOT_COMPARED
     raw, scaled = (f"{value:.3f}" for value in of.nll)
     nll = f"{raw} → {scaled}" if is_scaled(answer) else f"{scaled}, {raw}"
-    return f"{of.accuracy.value:.3f}", nll, STANDINGS[of.standing] if compared else ""
+    return f"{100 * of.accuracy.value:.1f} %", nll, STANDINGS[of.standing] if compared else ""
 
 
 def is_scaled(answer: Answer) -> bool:
@@ -331,24 +373,33 @@ def deployment(answer: Answer) -> str:
     lines = {line.trial: line for line in answer.finalists if line.used is not None}
     if answer.deployed is None or answer.state == UNFINISHED or not lines:
         return ""
-    if answer.state == ALONE and answer.leader.network == OWN:  # `recommendation` says it
+    said = answer.state in (DECIDED, EQUIVALENT, NEARLY_DECIDED) and leads_both(answer)
+    if said or (answer.state == ALONE and answer.leader.network == OWN):  # `recommendation` says it
         return ""
     verdicts, at = answer.deployed.verdicts, int(answer.deployed.scaled)
     used = "With temperature scaling" if answer.deployed.scaled else "Without temperature scaling"
     best = lines.get(verdicts.leader or "", answer.leader)
     if best.used is None:
         return ""
-    measured = f"test NLL {best.used.nll[at]:.3f}, accuracy {share(best.used.accuracy)}"
+    accuracy = f"accuracy {share(best.used.accuracy)}"
     if verdicts.code == NOT_COMPARED:
-        return f"{used}: {measured}."
-    open_ones = [line for trial, line in lines.items() if verdicts.of[trial].code in (SAME, OPEN) and line is not best]
-    alike = [line.words if line.network == best.network else name(line) for line in open_ones]
+        return f"{used}: test NLL {best.used.nll[at]:.3f}, {accuracy}."
+    alike = rivals(best, [line for trial, line in lines.items() if verdicts.of[trial].code in (SAME, OPEN)])
     sure = f"{listed(alike)} may be as good" if alike else f"every other finalist is worse ({SURE} sure)"
     if best is answer.leader:
-        return f"{used} it leads, too: {measured}; {sure}."
+        return f"{used} it leads, too: {sure}; {accuracy}."
     other = answer.leader.used
-    against = "" if other is None else f" {name(answer.leader)}: {other.nll[at]:.3f}, {share(other.accuracy)}."
-    return f"{used} {name(best)} leads on test data: {measured}; {sure}.{against}"
+    against = "" if other is None else f" ({name(answer.leader)}: {other.nll[at]:.3f}, {share(other.accuracy)})"
+    return f"{used} {name(best)} leads: {sure}; test NLL {best.used.nll[at]:.3f}, {accuracy}{against}."
+
+
+def rivals(best: Finalist, alike: Sequence[Finalist]) -> list[str]:
+    """Return the finalists that may be as good as the best one: other losses, or settings of its own loss if none."""
+    rest = [line for line in alike if line is not best]
+    others = [line for line in rest if (line.loss, line.network) != (best.loss, best.network)]
+    if not others:
+        return [line.words for line in rest]
+    return [*dict.fromkeys(line.loss if line.network == best.network else name(line) for line in others)]
 
 
 def share(mean: Mean) -> str:
@@ -359,19 +410,100 @@ def share(mean: Mean) -> str:
 
 
 def settings(answer: Answer) -> list[str]:
-    """Return one sentence per line of values on those that may be the best, all else being equal."""
-    return [line_in_words(question) for question in answer.questions if question.cell is not None]
+    """Return the sentences on each line of values: those that may be the best, accuracy's price, curvature."""
+    asked = [question for question in answer.questions if question.cell is not None]
+    said = [text for question in asked for text in (line_in_words(question), curvature_in_words(question)) if text]
+    curved = [question.along.curvature for question in asked if question.along and question.along.curvature]
+    if not curved or answer.ece_by_trace is None:
+        return said
+    found, count = answer.ece_by_trace
+    words = f"too few configurations ({count})" if found is None else found.text()
+    trace = "its trace" if CURVED[1] in curved[-1] else "cross-entropy's trace"
+    return [*said[:-1], f"{said[-1]} ECE and {trace}: {words}."]
 
 
 def line_in_words(question: Question) -> str:
-    """Return the verdict on a line of values, and the end of the line at which the best value is."""
+    """Return the verdict on a line of values, its price, and the end of the line at which the best value is."""
     first, *alike = question.best
     said = f"{listed(question.best)} may be the best" if alike else f"{first} is the best ({SURE} sure)"
     parts = [f"{first} has the best mean; seeds cannot judge it" if question.unknown else said]
     parts += [f"{listed(question.worse)} {'is' if len(question.worse) == 1 else 'are'} worse"] if question.worse else []
     beyond = {LARGEST: "larger", SMALLEST: "smaller"}.get(question.edge)
     edge = f" The best value tried is at the edge of the line: try {beyond} ones." if beyond else ""
-    return f"{place_in_words(question)}: {'; '.join(parts)}.{edge}"
+    price = "" if question.along is None else price_in_words(question.along)
+    return f"{place_in_words(question)}: {'; '.join(parts)}.{price}{edge}"
+
+
+def price_in_words(along: Along) -> str:
+    """Return the accuracy of each value minus the reference's, in percentage points with the intervals of known ones.
+
+    Values without a known difference are named; the report has their intervals.
+    """
+    known = {word: verdict for word, verdict in along.accuracy.items() if verdict.code in (BETTER, WORSE)}
+    costs = [f"{word} {points(v.estimate)} points {points_between(v)}" for word, v in known.items()]
+    rest = [word for word, verdict in along.accuracy.items() if word not in known]
+    costs += [f"{listed(rest)} open"] if rest else []
+    against = along.reference.partition(" ")[0]
+    return f" Accuracy against {against}: {', '.join(costs)}." if costs else ""
+
+
+def points(share_of_one: float) -> str:
+    """Return a difference of shares in percentage points with its sign, e.g. `−2.6`."""
+    return f"{100 * share_of_one:+.1f}".replace("-", "−")
+
+
+def points_between(verdict: Verdict) -> str:
+    """Return the interval of a difference of shares in percentage points, e.g. `(−3.4 … −1.8)`."""
+    return f"({points(verdict.low)} … {points(verdict.high)})"
+
+
+#: Code of a step → its mark.
+STEPS = {BETTER: "↓", WORSE: "↑"}
+
+
+def along_table(question: Question) -> tuple[list[str], list[list[str]]]:
+    """Return headings and rows of the table of a line: accuracy and curvature at each value; empty if neither is known.
+
+    A step of curvature is marked ↓ or ↑ if its 95 % interval excludes no change, else ?.
+    """
+    along = question.along
+    if along is None or not (along.accuracy or along.curvature):
+        return [], []
+    heads = [question.name, f"accuracy against {along.reference}, points (95 %)", *map(label, along.curvature)]
+    rows = []
+    for at, word in enumerate(along.values):
+        verdict = along.accuracy.get(word)
+        accuracy = "" if verdict is None else f"{points(verdict.estimate)} {points_between(verdict)}"
+        steps = [f"{t.means[at]:.2g}" + (f" {STEPS.get(t.steps[at - 1].code, '?')}" if at else "")
+                 for t in along.curvature.values()]  # fmt: skip
+        rows.append([word, accuracy, *steps])
+    return heads, rows
+
+
+#: Code of a trend → the verb of its sentence.
+TRENDS = {FALLS: "falls", RISES: "rises", TURNS: "neither only falls nor only rises"}
+
+#: The columns of λ_max, of the training loss and of cross-entropy.
+CURVED = ("hessian_training_lambda_max", "hessian_cross_entropy_lambda_max")
+
+
+def curvature_in_words(question: Question) -> str:
+    """Return how both losses' largest eigenvalues change along a line; empty if curvature was not measured."""
+    known = question.along.curvature if question.along is not None else {}
+    training, plain = (trend_in_words(known[name], question.name) if name in known else "" for name in CURVED)
+    if training and plain:
+        return f"λ_max of the training loss{training}; that of cross-entropy{plain}."
+    return "".join(f"λ_max of {name}{said}." for name, said in
+                   (("the training loss", training), ("cross-entropy", plain)) if said)  # fmt: skip
+
+
+def trend_in_words(found: Trend, hyperparameter: str) -> str:
+    """Return the end of a sentence on a trend, e.g. ` falls with γ (14 → 9 → 5; each step 95 %)` or `: open`."""
+    means = " → ".join(f"{mean:.2g}" for mean in found.means)
+    if found.code == OPEN:
+        return ": open"
+    sure = "steps" if found.code == TURNS else "each step" if found.by_steps else "ends"
+    return f" {TRENDS[found.code]} with {hyperparameter} ({means}; {sure} {100 * STEP_LEVEL:.0f} %)"
 
 
 def place_in_words(question: Question) -> str:
@@ -401,13 +533,8 @@ def words_of(screen: FirstScreen) -> list[str]:
     return [word for word in glossaries()[0] if word not in optional or word in used]
 
 
-def legend(screen: FirstScreen, *, changes: bool = True) -> str:
-    """Return the explanation of this screen's rows and verdicts; empty if no row has a verdict.
-
-    Args:
-        screen: the first screen.
-        changes: whether the changes by temperature scaling are shown, with their verdicts.
-    """
+def legend(screen: FirstScreen) -> str:
+    """Return the explanation of this screen's rows and verdicts; empty if no row has a verdict."""
     verdicts = {line.change.code for line in screen.finalists if line.change is not None}
     if not verdicts:
         return ""
@@ -417,8 +544,6 @@ def legend(screen: FirstScreen, *, changes: bool = True) -> str:
     tuned = f" as tuned (own {listed([*own])})" if own else ""
     rows = f"Finalists: the best of each loss on each network{tuned}{on_lines}."
     said = [rows] if len(screen.finalists) > 1 else []
-    if not changes:
-        return " ".join(said)
     seeds = {len(change.verdict.seeds) for line in screen.finalists if (change := line.change) and change.verdict}
     over = "test samples, for this network alone" if seeds == {1} else "seeds and test samples"
     said += [f"Change: test ECE after minus before temperature scaling, its 95 % interval over {over}."]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -143,7 +144,7 @@ def searcher_lines(results: Results) -> list[str]:
 MOST_LINES = 14
 
 #: Columns of the finalists. BOTH stands for the test NLL without and with temperature scaling.
-BOTH, ACCURACY = "both", "accuracy"
+BOTH, ACCURACY = "both", "acc."
 CHANGE, INTERVAL, VERDICT = "change", "95 %", "verdict"
 
 #: Columns that a narrow console loses, the first one first. The verdict already contains the change's sign.
@@ -181,8 +182,10 @@ class FinalistsTable:
         if len(self.answer.finalists) > MOST_LINES:
             yield Text(f"{len(self.answer.finalists) - MOST_LINES} more: see the report", style="dim")
         yield from map(Text, settings(self.answer))
-        if self.answer is self.screen.answers[-1] and (
-            said := legend(self.screen, changes=VERDICT not in DROPPED[:dropped])
+        if (
+            self.answer is self.screen.answers[-1]
+            and VERDICT not in DROPPED[:dropped]
+            and (said := legend(self.screen))
         ):
             yield Text(said, style="dim")
 
@@ -209,10 +212,11 @@ class FinalistsTable:
         for at, head in enumerate(kept):
             # If even the fewest columns do not fit, names wrap instead of numbers.
             table.add_column("" if head == VERDICT else head, no_wrap=at > 0)
+        of_network = Counter(line.network for line, _ in lines)
         before = lines[0][0].network
         for at, (line, _) in enumerate(lines):
             # The network is a separate line where it changes. As a column, it would repeat itself.
-            if line.network != before:
+            if line.network != before and of_network[line.network] > 1:
                 table.add_row(Text(line.network, style="italic"))
             before = line.network
             table.add_row(*(Text(column[at], style=STYLES.get(line.standing, "")) for column in kept.values()))
@@ -225,25 +229,25 @@ def _first_heading(answer: Answer) -> str:
 
 
 def _names(lines: Sequence[Finalist]) -> list[str]:
-    """Return the finalists' names; the loss stands in the first row of several."""
-    before = [None, *lines[:-1]]
-    again = [other is not None and (other.loss, other.network) == (line.loss, line.network)
-             for other, line in zip(before, lines, strict=True)]  # fmt: skip
-    return [
-        f"  {line.setting}" if alike and line.setting else line.words for alike, line in zip(again, lines, strict=True)
-    ]
+    """Return the finalists' names: the loss in the first row of several, the network in its only row."""
+    before, named = [None, *lines[:-1]], list[str]()
+    count, first = Counter(line.network for line in lines), lines[0].network
+    for other, line in zip(before, lines, strict=True):
+        again = other is not None and (other.loss, other.network) == (line.loss, line.network)
+        words = f"  {line.setting}" if again and line.setting else line.words
+        named.append(f"{words} on {line.network}" if count[line.network] == 1 and line.network != first else words)
+    return named
 
 
 def terminal(screen: FirstScreen) -> RenderableType:
     """Return the first screen for a terminal: leads and finalists per data set setting, warnings, next command."""
     parts: list[RenderableType] = []
     for answer in screen.answers:
-        parts.append(Text.assemble((lead(answer), "bold"), " ", remedy(answer)))
-        parts += [Text(said)] if (said := deployment(answer)) else []
-        parts += [Text(), FinalistsTable(screen, answer)]
+        parts.append(Text.assemble((lead(answer), "bold"), f" {deployment(answer)}".rstrip()))
+        parts.append(FinalistsTable(screen, answer))
+        parts += [Text(said)] if (said := remedy(answer)) else []
     parts += [] if screen.answers else [Text(screen.missing, style="bold")]
     parts += warned(screen)
-    parts += [Text.assemble("Every estimator: ", (screen.compare, "bold"))] if screen.compare else []
     return Group(*parts)
 
 

@@ -8,12 +8,12 @@ validation data. So the finalists are judged once more, on test data, by the oth
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from sweeper.judging.judge import judge
 from sweeper.judging.means import Mean, means
-from sweeper.judging.question import LEVEL, Data, Question, Verdicts
+from sweeper.judging.question import LEVEL, Data, Question, Verdict, Verdicts
 from sweeper.results.estimators import Networks, Scored, measured
 
 #: The level of the interval of an accuracy.
@@ -29,12 +29,22 @@ class Deployed:
         scaled: whether they are about the networks with temperature scaling.
         nll: trial → mean test NLL before and after.
         accuracy: trial → mean test accuracy with its interval; temperature scaling does not change it.
+        hits: test accuracy by trial and seed.
     """
 
     verdicts: Verdicts
     scaled: bool
     nll: Mapping[str, tuple[float, float]]
     accuracy: Mapping[str, Mean]
+    hits: Data = field(default_factory=lambda: Data({}))
+
+    def accuracy_against(self, reference: str, trials: Sequence[str]) -> Mapping[str, Verdict]:
+        """Return trial → verdict on its test accuracy against a reference; empty if the reference is unknown."""
+        known = [trial for trial in trials if trial in self.accuracy and trial != reference]
+        if reference not in self.accuracy or not known:
+            return {}
+        question = Question(known, "test_accuracy", "max", level=INTERVAL, against=[reference] * len(known))
+        return judge(question, self.hits).of
 
 
 #: Trial → its test predictions before and after temperature scaling.
@@ -63,9 +73,9 @@ def deployed(
         finite, "test_nll", margin=margin, relative=True, level=LEVEL, among=2, samples_only=alone, first=first
     )
     nll = {trial: (_mean(nlls[0], trial), _mean(nlls[1], trial)) for trial in finite}
-    hits = Question(finite, "test_accuracy", "max", level=INTERVAL, samples_only=alone)
-    accuracy = means(hits, measured({trial: known[trial][0] for trial in finite}, _accuracy))
-    return Deployed(judge(asked, nlls[scaled]), scaled, nll, accuracy)
+    hits = measured({trial: known[trial][0] for trial in finite}, _accuracy)
+    accuracy = means(Question(finite, "test_accuracy", "max", level=INTERVAL, samples_only=alone), hits)
+    return Deployed(judge(asked, nlls[scaled]), scaled, nll, accuracy, hits)
 
 
 def _mean(data: Data, trial: str) -> float:

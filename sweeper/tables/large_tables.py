@@ -243,7 +243,7 @@ class LargeTables:
         """Expect the files of newly journaled evaluations, given as rows of `evaluations`."""
         for row in evaluations:
             name = part_name(row["trial"], row["replicate"], row["epoch"])
-            # Seeds of the final stage are measured without curvature, so they write no file of its tables.
+            # Seeds of the final stage are measured without spectra and layers, so they write no file of these tables.
             for table in self._always if row.get("stage") == FINAL else self._waiting:
                 self._waiting[table][name] = LOOKS
                 if self._arrivals is not None:

@@ -97,8 +97,12 @@ class TrialSettings:
         """Return the settings for an assignment; an added replicate has different settings."""
         if not assignment.final:
             return self
-        # Added seeds are only for comparing the objective; curvature and trajectories would take additional time.
-        evaluation = replace(self.evaluation, curvature=None, trajectory=None)
+        # Added seeds compare configurations, by their curvature, too. Trajectories, spectra and layers describe single
+        # trials, and would take as long as training.
+        curvature = self.evaluation.curvature
+        if curvature is not None:
+            curvature = replace(curvature, spectrum=False, blocks=False, statistics=())
+        evaluation = replace(self.evaluation, curvature=curvature, trajectory=None)
         return replace(self, rungs=(self.max_epochs,), evaluation=evaluation)
 
     @property
@@ -160,8 +164,7 @@ class Assignment:
         seeds: the seed of each replicate.
         replicate: number of the replicate, if it has a separate process or was added later; else `None`.
         place: folder of its checkpoints, relative to that of all trials; `None` for the trial's folder.
-        final: whether the replicate was added later; it is then evaluated at its last epoch only, without curvature and
-            trajectory.
+        final: whether the replicate was added later; it is then evaluated at its last epoch only, without trajectory.
     """
 
     configuration: int

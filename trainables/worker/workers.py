@@ -264,10 +264,12 @@ class CohortWorker(Worker):
         # Files are written while the next trial is evaluated. A trial's checkpoint is written after its tables and
         # after the checkpoints of the trials before it, so that after a kill only the first trials can be ahead.
         before: Future[None] | None = None
-        curved = [slot.trial for slot in due if slot.trial.evaluates and not slot.trial.assignment.final]
-        together = [(network, trial.stage) for trial in curved for network in trial.networks]
-        started = time.monotonic()
-        shared = measured_together(together, self.settings.evaluation)
+        started, evaluated = time.monotonic(), [slot.trial for slot in due if slot.trial.evaluates]
+        wanted = evaluated[0].settings.evaluation if evaluated else self.settings.evaluation
+        # Added seeds are measured differently. Those that are not like the first are measured one by one.
+        alike = [trial for trial in evaluated if trial.settings.evaluation == wanted]
+        together = [(network, trial.stage) for trial in alike for network in trial.networks]
+        shared = measured_together(together, wanted)
         with ThreadPoolExecutor(WRITERS) as writers:
             share = (time.monotonic() - started) / len(due)
             for slot in due:

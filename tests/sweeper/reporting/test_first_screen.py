@@ -302,7 +302,7 @@ def settings_of(found: Matrix) -> list[str]:
     """Return the settings that the rows of the only cell are called by."""
     (key, rows), *_ = chosen_rows(found, "")[0].items()
     told = labels(found, rows, key)
-    return [in_words(row, told[str(row["trial"])]) for row in rows]
+    return [in_words(row, told[str(row["trial"])], {}) for row in rows]
 
 
 def test_values_with_all_else_equal_are_compared() -> None:

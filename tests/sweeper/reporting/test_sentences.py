@@ -11,6 +11,7 @@ from rich.console import Console
 from sweeper.core.statistics.basics import Spread
 from sweeper.judging.means import Mean
 from sweeper.judging.question import BETTER, OPEN, SAME, SAMPLES, SEEDS, Question as Asked, Verdict, Verdicts
+from sweeper.judging.trends import Trend
 from sweeper.reporting.answers import (
     ALIKE,
     ALONE,
@@ -24,13 +25,28 @@ from sweeper.reporting.answers import (
     STOPPED,
     UNFINISHED,
     WORSE,
+    Along,
     Answer,
     Finalist,
     FirstScreen,
     Question,
     Use,
 )  # fmt: skip
-from sweeper.reporting.sentences import cells, deployment, glossaries, lead, remedy, sentences, settings, words_of
+from sweeper.reporting.sentences import (
+    along_table,
+    cells,
+    curvature_in_words,
+    deployment,
+    glossaries,
+    lead,
+    leads_both,
+    line_in_words,
+    numbers,
+    remedy,
+    sentences,
+    settings,
+    words_of,
+)  # fmt: skip
 from sweeper.reporting.summary import terminal
 from sweeper.results.deployed import Deployed
 from sweeper.results.estimators import Judgement
@@ -75,12 +91,11 @@ ANSWER = Answer(
 @pytest.mark.parametrize("change", [LEADER.change, judgement(0.012, 0.040, BETTER)])
 def test_every_state_names_the_leader_with_its_numbers(state: str, change: Judgement) -> None:
     answer = replace(ANSWER, state=state, leader=replace(LEADER, change=change), fresh=state == DECIDED)
-    text = lead(
-        replace(answer, questions=(replace(LOSS, unknown=("selective_risk",)), NETWORK), place="label noise 0.1")
-    )
+    answer = replace(answer, questions=(replace(LOSS, unknown=("selective_risk",)), NETWORK), place="label noise 0.1")
+    text = f"{lead(answer)} {numbers(answer)}"
     ece = change.means[0 if change.code == BETTER else 1]
-    numbers = [f"{ece:.3f}", "0.047"] if state != UNFINISHED else ["27"]
-    for part in ("cross_entropy", "resnet8", "label noise 0.1", *numbers):
+    expected = [f"{ece:.3f}", "0.047", *(["27"] if state == UNFINISHED else [])]
+    for part in ("cross_entropy", "resnet8", "label noise 0.1", *expected):
         assert part in text, text
     assert ("30 %" in text) == (state in (NEARLY_DECIDED, NOT_DECIDED)) and "{" not in text
     assert ("selective_risk" in text) == (state == DECIDED), text
@@ -93,7 +108,7 @@ def test_every_state_names_the_leader_with_its_numbers(state: str, change: Judge
 def test_equal_within_the_margin() -> None:
     rival = replace(RIVAL, standing=EQUAL)
     equal = replace(ANSWER, state=EQUIVALENT, command="", finalists=(LEADER, rival, MLP))
-    assert lead(equal).endswith("No other finalist is better by more than the margin (90 % sure, 3 seeds each).")
+    assert all(part in lead(equal) for part in ("the margin", "90 %", "3 seeds"))
     assert [cells(each, equal).standing for each in equal.finalists] == ["best", "as good", "worse"]
     assert "same" in words_of(FirstScreen((equal,), "", ()))
 
@@ -139,6 +154,29 @@ def test_settings() -> None:
     ]
 
 
+def test_a_line_tells_its_price_and_how_curvature_changes() -> None:
+    def verdict(code: str, estimate: float) -> Verdict:
+        return Verdict(code, "m", "", 0, 0.95, "0", estimate, estimate - 0.01, estimate + 0.01)
+
+    falls = Trend((14.0, 9.0, 5.0), (verdict(BETTER, -5), verdict(BETTER, -4)), verdict(BETTER, -9))
+    still = Trend((14.0, 13.0, 14.0), (verdict(OPEN, -1), verdict(OPEN, 1)), verdict(OPEN, 0))
+    accuracy = {"3": verdict(OPEN, -0.002), "8": verdict(WORSE, -0.026)}
+    curvature = {"hessian_training_lambda_max": falls, "hessian_cross_entropy_lambda_max": still}
+    along = Along(("0 (cross_entropy)", "3", "8"), "0 (cross_entropy)", accuracy, curvature)
+    gamma = Question("γ", ("0 (cross_entropy)", "3"), ("8",), (), ("focal", "mlp"), along=along)
+    assert "8 −2.6 points (−3.6 … −1.6), 3 open" in line_in_words(gamma)
+    assert "14 → 9 → 5; each step 95 %" in curvature_in_words(gamma) and "cross-entropy: open" in curvature_in_words(
+        gamma
+    )
+    (_, said) = settings(replace(ANSWER, questions=(LOSS, gamma), ece_by_trace=(None, 3)))
+    assert said.startswith(curvature_in_words(gamma)) and said.endswith("(3).")
+    heads, rows = along_table(gamma)
+    assert len(heads) == 4 and [row[0] for row in rows] == [*along.values]
+    assert rows[0][1:] == ["", "14", "14"] and rows[2][1:] == ["−2.6 (−3.6 … −1.6)", "5 ↓", "14 ?"]
+    only = replace(gamma, along=replace(along, curvature={"hessian_cross_entropy_lambda_max": still}))
+    assert curvature_in_words(only) == "λ_max of cross-entropy: open." and not curvature_in_words(LOSS)
+
+
 def test_every_standing_and_verdict_has_a_tooltip() -> None:
     found = FirstScreen((ANSWER,), "", ())
     assert {"best", "alike", "worse", "better change", "same change", "open change"} <= {*words_of(found)}
@@ -153,7 +191,11 @@ def test_a_screen_fits_a_terminal(quickstart_folder: Path, width: int) -> None:
     console.print(terminal(found))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     rows = text.splitlines()
-    assert len(rows) <= 26 and all(len(row) <= width for row in rows) and "…" not in text.replace(" … ", "")
+    assert (
+        len(rows) <= (24 if width == 80 else 26)
+        and all(len(row) <= width for row in rows)
+        and "…" not in text.replace(" … ", "")
+    )
     (answer,) = found.answers
     for one in answer.finalists:
         cell = cells(one, answer)
@@ -165,8 +207,10 @@ def test_the_page_begins_with_the_sentence_and_a_row_for_each_finalist(quickstar
     found = shared_screen(quickstart_folder)
     text = (quickstart_folder / "report.html").read_text("utf-8")
     summary = squeezed(Page(text).sections["summary"])
-    assert all(squeezed(sentence).replace("`", "") in summary for sentence in sentences(found))
     for answer in found.answers:
+        told = (lead(answer), deployment(answer), remedy(answer), *settings(answer))
+        assert all(squeezed(sentence).replace("`", "") in summary for sentence in told)
+        assert all(sentence in sentences(found)[0] for sentence in told)
         for one in answer.finalists:
             assert all(squeezed(part) in summary for part in vars(cells(one, answer)).values())
             assert squeezed(one.words) in summary and one.trial in summary
@@ -182,7 +226,8 @@ def test_the_order_with_temperature_scaling_is_told() -> None:
     leader, rival = used(LEADER, 0.05, 0.06, WORSE), used(replace(RIVAL, trial="c00002"), 0.09, 0.04, BEST)
 
     def verdicts(first: Finalist, other: Finalist, code: str) -> Verdicts:
-        of = {line.trial: Verdict(c, "test_nll", "", 0, 0.9) for line, c in ((first, BETTER), (other, code))}
+        sides = (first, BETTER if code == WORSE else code), (other, code)
+        of = {line.trial: Verdict(c, "test_nll", "", 0, 0.9) for line, c in sides}
         return Verdicts(question, first.trial, of)
 
     raw = verdicts(leader, rival, WORSE)
@@ -191,13 +236,17 @@ def test_the_order_with_temperature_scaling_is_told() -> None:
             ANSWER, leader=leader, finalists=(leader, rival),
             deployed=Deployed(after, True, {}, {}),
         )  # fmt: skip
-        said = deployment(answer)
-        assert ("inverse_focal on resnet8" in said) == named and ("0.040" in said) == named and "0.060" in said
+        assert leads_both(answer) != named and (deployment(answer) == "") != named
+        said = f"{lead(answer)} {deployment(answer)}"
+        assert ("inverse_focal on resnet8" in said) == named and ("0.040" in said) == named == ("0.060" in said)
         assert "97.8 % (96.0–99.0)" in said
-    alike = replace(answer, deployed=Deployed(verdicts(leader, rival, OPEN), True, {}, {}))
-    assert "inverse_focal may be as good" in deployment(alike)
+    open_ones = replace(verdicts(leader, rival, OPEN), most_lost_ratio=0.05)
+    alike = replace(answer, deployed=Deployed(open_ones, True, {}, {}))
+    assert "at most 5 %" in lead(alike)
+    assert "inverse_focal may be as good" in deployment(replace(alike, state=NOT_DECIDED))
     assert cells(rival, alike).after == cells(LEADER, answer).standing == "best" and not cells(LEADER, answer).after
     without = replace(answer, deployed=Deployed(raw, False, {}, {}))
-    assert "0.050" in deployment(without) and "0.060" not in deployment(without)
+    undecided = deployment(replace(without, state=NOT_DECIDED))
+    assert "97.8 %" in undecided and undecided.startswith("Without")
     assert cells(leader, without).nll == "0.060, 0.050" and cells(leader, answer).nll == "0.050 → 0.060"
     assert deployment(ANSWER) == "" == deployment(replace(answer, state=UNFINISHED))

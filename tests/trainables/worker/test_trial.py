@@ -16,7 +16,7 @@ from trainables.training.evaluation import EvaluationSettings
 from trainables.worker.checkpoints import PARTIAL, checkpoint_epochs, checkpoint_file, load_newest_checkpoint
 from trainables.worker.trial import Trial
 from trainables.worker.trial_reports import Failure
-from trainables.worker.trial_settings import TrialSettings, prepare_process
+from trainables.worker.trial_settings import Assignment, TrialSettings, prepare_process
 
 CURVATURE = {"samples": 30, "lanczos_steps": 3, "trace_probes": 2}
 SETTINGS = TrialSettings(
@@ -336,3 +336,14 @@ def test_a_reused_process_is_set_up_again():
     prepare_process(SETTINGS)
     assert not torch.are_deterministic_algorithms_enabled()
     assert torch.get_num_threads() == 1 and torch.get_default_dtype() == torch.float32
+
+
+def test_an_added_seed_measures_curvature_but_no_spectrum_or_layers():
+    detailed = replace(SETTINGS.evaluation.curvature, spectrum=True, blocks=True, statistics=("fisher",))
+    settings = replace(SETTINGS, evaluation=replace(SETTINGS.evaluation, curvature=detailed))
+    own = Assignment(0, "c00000", {}, (1,))
+    assert settings.suited(own) == settings
+    added = settings.suited(replace(own, replicate=3, final=True))
+    assert added.evaluation.curvature == replace(detailed, spectrum=False, blocks=False, statistics=())
+    assert added.rungs == (settings.max_epochs,) and added.evaluation.trajectory is None
+    assert UNCURVED.suited(replace(own, final=True)).evaluation.curvature is None
