@@ -21,7 +21,6 @@ from typing import Any
 from search_spaces import packaged_files
 from search_spaces.papers.published_numbers import PublishedNumber
 from sweeper.core.cells import Row
-from sweeper.core.ids import flatten_configuration
 from sweeper.core.labels import REHEARSAL_SUFFIX
 from sweeper.space.configurations import configurations
 from sweeper.space.loading import load_spec
@@ -193,7 +192,7 @@ class Recipe:
     @cached_property
     def configurations(self) -> list[Row]:
         """Every configuration as a row of `config_…` columns."""
-        return [flatten_configuration(configuration) for configuration in configurations(self.spec)]
+        return [configuration.columns for configuration in configurations(self.spec)]
 
     @cached_property
     def settings(self) -> frozenset[Settings]:

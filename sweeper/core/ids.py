@@ -9,16 +9,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import json
 import os
 import platform
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import trainables
 from sweeper.core.errors import SweeperError
@@ -136,31 +134,6 @@ class ReplicateSeeds:
     def fresh(self, replicate: int) -> int:
         """Return the seed of a replicate beyond `count`. All configurations share it, so comparisons are paired."""
         return replicate_seed(self.sweep_seed, 0, replicate, common=True)
-
-
-def config_hash(configuration: Mapping[str, object]) -> str:
-    """Return 16 hexadecimal digits that identify a configuration's values, independent of the order of its keys."""
-    canonical = json.dumps(configuration, sort_keys=True, separators=(",", ":"), default=list)
-    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
-
-
-def flatten_configuration(configuration: Mapping[str, object], prefix: str = "config") -> dict[str, Any]:
-    """Return the configuration as table columns: `{"config_loss_name": "focal", "config_loss_gamma": 3.0}`.
-
-    Lists become JSON text, because a column holds one scalar type.
-
-    Example:
-        >>> flatten_configuration({"loss": {"name": "focal", "gamma": 3.0}})
-        {'config_loss_name': 'focal', 'config_loss_gamma': 3.0}
-    """
-    flat: dict[str, Any] = {}
-    for key, value in configuration.items():
-        column = f"{prefix}_{key}"
-        if isinstance(value, Mapping):
-            flat.update(flatten_configuration(value, column))
-        else:
-            flat[column] = json.dumps(list(value)) if isinstance(value, (list, tuple)) else value
-    return flat
 
 
 class _Below:

@@ -24,7 +24,7 @@ from sweeper.execution.predictions_file import read_predictions
 from sweeper.space.configurations import Configurations
 from sweeper.storage.sweeps import Sweep
 from trainables.metrics.base import finite_logits
-from trainables.registry import IMPORTED
+from trainables.registry import IMPORTED, Configuration
 from trainables.training.evaluation import END
 from trainables.training.lanes.packing import SEQUENTIAL
 from trainables.training.own_loop import LoopReplicate, own_data
@@ -128,7 +128,7 @@ def _digest(*files: Path | None) -> str:
 def with_configurations(sweep: Sweep, predictions: Callable[[], Predictions]) -> Sweep:
     """Return a sweep with the file's configurations in its order; drawing would give other combinations."""
     count = len(sweep.configurations)
-    own = Configurations(count, lambda index: predictions().configurations[index], sweep.paths.journal)
+    own = Configurations(count, lambda index: Configuration(predictions().configurations[index]), sweep.paths.journal)
     return replace(sweep, configurations=own)
 
 

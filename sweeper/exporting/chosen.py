@@ -128,7 +128,7 @@ def chosen_networks(
         weights |= more
     elif lacking:  # retraining takes as long as the trial, so it must be requested
         require_weights(trial, numbers, kept, epoch, trials_with_weights(state, sweep.paths.checkpoints))
-    configuration: Description = dict(sweep.configuration_of(trial))
+    configuration: Description = sweep.configuration_of(trial).plain()
     dataset = _dataset(sweep, configuration)
     networks = [TrainedNetwork(_network(dataset, configuration, weights[n]), stored[n]) for n in numbers]
     left_out = [number for number in trained if number not in numbers] if replicate == ALL else []

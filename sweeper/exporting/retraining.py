@@ -107,7 +107,7 @@ def _settings(sweep: Sweep, trial: str, unit: TrialState, epoch: int, folder: Pa
 
 def _assignments(sweep: Sweep, trial: str, unit: TrialState, numbers: Sequence[int]) -> list[Assignment]:
     """Return the assignments that retrain replicates of one trial or added seed."""
-    values, added = dict(sweep.configuration_of(trial)), unit.added
+    values, added = sweep.configuration_of(trial), unit.added
     if added is not None:
         place = trial_name(added.configuration)
         return [Assignment(added.configuration, trial, values, [added.seed], added.replicate, place, final=True)]

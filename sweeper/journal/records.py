@@ -5,7 +5,7 @@ fixed order, and `from_json` reads them back. Both follow the fields' annotation
 valid checksums can come from somebody else. An invalid value raises ValueError with one sentence that names the field.
 
 Fields that many records share: `attempt` is the driver's number, from 1; `configuration` is an index; `replicate` is a
-number; `config_hash` is the hash of a configuration's nested `values`; `status` is the trial's status from then on.
+number; `config_hash` is the digest of a configuration, its `values`; `status` is the trial's status from then on.
 """
 
 from __future__ import annotations
@@ -18,10 +18,20 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_args
 
-from pydantic import AfterValidator, Field, PlainValidator, StrictBool, StrictInt, TypeAdapter, ValidationError
+from pydantic import (
+    AfterValidator,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    StrictBool,
+    StrictInt,
+    TypeAdapter,
+    ValidationError,
+)
 from pydantic_core import ErrorDetails
 
 from sweeper.core.ids import trial_name
+from trainables.registry import Configuration
 from trainables.worker.trial_reports import Failure, Reason, TrialReport
 
 #: A JSON object as it comes from a file.
@@ -70,6 +80,13 @@ Seconds: TypeAlias = Annotated[Number, Field(ge=0, le=LATEST)]
 Flag: TypeAlias = StrictBool
 #: An object of plain values, nested no deeper than a search space can be.
 Values: TypeAlias = Annotated[Mapping[str, Any], AfterValidator(_require_plain)]
+
+#: A configuration, written as its plain values.
+Drawable: TypeAlias = Annotated[
+    Configuration,
+    PlainValidator(lambda values: Configuration(checked(Values, values))),
+    PlainSerializer(Configuration.plain),
+]
 
 #: A field that is not written if it is `None`.
 LEFT_OUT = Field(exclude_if=lambda value: value is None)
@@ -239,7 +256,7 @@ class Suggested(Written):
 
     kind: ClassVar[str] = "suggested"
     configuration: Index
-    values: Values
+    values: Drawable
     choices: Mapping[str, Number]
     config_hash: str
     searcher: str
@@ -254,12 +271,12 @@ class Drawn(Written):
 
     Attributes:
         first: index of the first one.
-        values: nested values of the first and the following configurations.
+        values: the first and the following configurations.
     """
 
     kind: ClassVar[str] = "drawn"
     first: Index
-    values: Sequence[Values]
+    values: Sequence[Drawable]
 
 
 @dataclass(frozen=True)
@@ -271,7 +288,7 @@ class AddedSeed(Written):
         trial: index of the trial under which tables show it: the configuration's trial or, if the configuration was not
             drawn, the first seed added to it.
         replicate: number of the added seed among that trial's replicates.
-        values: nested values of the configuration.
+        values: the configuration.
         question: question that the seed helps to answer: `network`, `loss`, the path of a line's hyperparameter, or
             `request` for a user's request.
     """
@@ -280,7 +297,7 @@ class AddedSeed(Written):
     trial: Index
     replicate: Whole
     seed: Annotated[StrictInt, Field(ge=0, le=LARGEST_INTEGER)]
-    values: Values
+    values: Drawable
     question: str
 
 

@@ -20,10 +20,9 @@ import torch
 import yaml
 from torch import Tensor
 
-from sweeper.core.domains.tree import Configuration
 from sweeper.core.errors import InvalidSearchSpace, SweeperError
 from sweeper.planning.plan import Cost, Estimate, Plan, plan
-from sweeper.planning.preparation import distinct, prepare_dataset
+from sweeper.planning.preparation import prepare_dataset
 from sweeper.planning.user_code_checks import LoopData, torch_threads
 from sweeper.space.configurations import configurations, first_examples
 from sweeper.space.spec import SweepSpec
@@ -35,7 +34,7 @@ from trainables.files.container import usable_cores
 from trainables.losses import LOSSES
 from trainables.models import ARCHITECTURES, build_model
 from trainables.models.base import MOST_COMPUTED, Undrawn
-from trainables.registry import OWN, DataSetSize, Options
+from trainables.registry import OWN, Configuration, DataSetSize, Options
 from trainables.training.acceleration import prepare_arithmetic
 from trainables.training.evaluation import EvaluationSettings
 from trainables.training.fine_tuning import radius_of
@@ -324,7 +323,7 @@ def estimate(spec: SweepSpec, epochs: float, evaluations: float, finished: float
         return None
     drawn = first_examples(spec)
     networks = [configuration["architecture"] for configuration in drawn]
-    counted = [(network, forward_operations(network, size)) for network in distinct(networks)]
+    counted = [(network, forward_operations(network, size)) for network in dict.fromkeys(networks)]
     per_network = [next(count for other, count in counted if other == network) for network in networks]
     # Sharpness-aware optimisers take two passes a step.
     passes = [training_passes(values["loss"]) * (2 if radius_of(values["optimizer"]) else 1) for values in drawn]

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Column, Table
 
-from sweeper.core.domains.tree import Configuration, extremes
+from sweeper.core.domains.tree import extremes
 from sweeper.core.labels import duration, plural, rehearsal_notice, unit
 from sweeper.scheduling.base import Scheduler
 from sweeper.scheduling.contenders import DATA, PARTS, trainings
@@ -37,6 +37,7 @@ from sweeper.space.configurations import (
 )
 from sweeper.space.spec import Resources, SweepSpec, lines_of
 from trainables.files.container import usable_cores
+from trainables.registry import Configuration
 from trainables.training.lanes.packing import LANES, cohort_key
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sweeper.core.domains.tree import Configuration
 from sweeper.core.domains.values import join_path
 from sweeper.core.errors import Fault, InvalidSearchSpace, SweeperError
 from sweeper.planning.user_code_checks import data_stand_in, own_faults, try_loop
@@ -28,14 +26,13 @@ from trainables.metrics.base import bin_faults
 from trainables.metrics.refinement import FOLDS, folds_of
 from trainables.metrics.weighted import WEIGHTED_COLUMNS
 from trainables.models import ARCHITECTURES, fit_fault, step_fault
-from trainables.registry import OWN, Options
+from trainables.registry import OWN, Configuration, Options
 from trainables.training.acceleration import acceleration_fault, compiler_fault
 from trainables.training.fine_tuning import mixes, mixing_fault
 from trainables.training.lanes import packing
 from trainables.training.loop import Replicate
 from trainables.training.own_loop import own_data
 from trainables.training.weighting import weighted, weighting_fault
-from trainables.worker.trial_settings import variant_key
 
 
 def prepare_dataset(spec: SweepSpec, manifest: Mapping[str, object] | None = None) -> DataSet:
@@ -78,8 +75,7 @@ def suited_sizes(spec: SweepSpec) -> tuple[int | None, int, bool]:
     Raises:
         SweeperError: the data cannot be loaded.
     """
-    dataset, own = _load(spec.dataset), first_examples(spec)[0]["optimizer"]["batch_size"]
-    assert isinstance(own, int)
+    dataset, own = _load(spec.dataset), int(first_examples(spec)[0].at("optimizer.batch_size"))
     rows, size = len(dataset.train), own
     # Halved until it fits; batch-norm fails on a last batch of one sample.
     while size > 1 and (size > rows or rows % size == 1):
@@ -105,11 +101,11 @@ def _unsuited(spec: SweepSpec, drawn: Sequence[Configuration], dataset: DataSet)
         dataset = weighted(dataset, training)
     except ValueError as error:
         return [Fault("training.class_weights", str(error))]
-    networks = [c["architecture"] for c in drawn if not ARCHITECTURES.is_own(str(c["architecture"]["name"]))]
-    recipes = distinct({part: c[part] for part in ("loss", "architecture", "optimizer")} for c in drawn)
+    networks = dict.fromkeys(c["architecture"] for c in drawn if not ARCHITECTURES.is_own(c.name("architecture")))
+    recipes = dict.fromkeys(Configuration({part: c[part] for part in RECIPE}) for c in drawn)
     mixed = [recipe for recipe in recipes if mixes(recipe["optimizer"])]
-    names = distinct({part: {"name": c[part]["name"]} for part in ("loss", "architecture")} for c in drawn)
-    sizes = [c["optimizer"]["batch_size"] for c in drawn]
+    names = dict.fromkeys((c.name("loss"), c.name("architecture")) for c in drawn)
+    sizes = dict.fromkeys(c.at("optimizer.batch_size") for c in drawn)
     return [
         *_faults("space.architecture", networks, lambda network: fit_fault(dataset, network)),
         *_faults("space.optimizer.batch_size", sizes, lambda size: batch_fault(dataset, size)),
@@ -117,7 +113,7 @@ def _unsuited(spec: SweepSpec, drawn: Sequence[Configuration], dataset: DataSet)
         *_unweighted(spec, dataset),
         *_undetermined(spec, dataset),
         *_faults("space.loss", recipes, lambda recipe: weighting_fault(recipe, dataset)),
-        *_faults("training", names, lambda pair: acceleration_fault(pair, training)),
+        *_faults("training", names, lambda pair: acceleration_fault(pair[0], pair[1], training)),
         *_faults("evaluation.bins", [spec.evaluation], lambda measured: bins_fault(dataset, measured)),
         *one_by_one_faults(dataset, spec),
         *_faults("training.compile", [training], compiler_fault),
@@ -125,16 +121,19 @@ def _unsuited(spec: SweepSpec, drawn: Sequence[Configuration], dataset: DataSet)
     ]
 
 
+#: The parts of a configuration that train together.
+RECIPE = ("loss", "architecture", "optimizer")
+
 #: Largest number of pairs of network and batch size that train one step before a start (our choice): about 5 s.
 MOST_STEPS = 50
 
 
 def _untrainable(drawn: Sequence[Configuration], dataset: DataSet) -> list[Fault]:
     """Return a fault for each network that cannot train in batches of its size."""
-    pairs = distinct((c["architecture"], c["optimizer"]["batch_size"]) for c in drawn)
+    pairs = dict.fromkeys((c["architecture"], c["optimizer"]["batch_size"]) for c in drawn)
     # Pairs with a small last batch come first, because batch-norm fails on a last batch of one sample.
-    pairs.sort(key=lambda pair: len(dataset.train) % pair[1] or pair[1])
-    return _faults("space.architecture", pairs[:MOST_STEPS], lambda pair: step_fault(dataset, *pair))
+    first = sorted(pairs, key=lambda pair: len(dataset.train) % pair[1] or pair[1])[:MOST_STEPS]
+    return _faults("space.architecture", first, lambda pair: step_fault(dataset, *pair))
 
 
 def _unweighted(spec: SweepSpec, dataset: DataSet) -> list[Fault]:
@@ -215,7 +214,7 @@ def lane_notes(spec: SweepSpec, dataset: DataSet) -> list[str]:
     notes = dict[str, None]()
     pairs: dict[tuple[object, object], Configuration] = {}
     for configuration in configurations(spec)[:EXAMPLES]:
-        network, loss = configuration["architecture"]["name"], configuration["loss"]["name"]
+        network, loss = configuration.name("architecture"), configuration.name("loss")
         if replicates.count > 1 and packing.is_own(configuration):
             pairs.setdefault((network, loss), configuration)
         elif replicates.packing == packing.LANES and (fault := packing.cohort_fault(configuration, training)):
@@ -225,24 +224,23 @@ def lane_notes(spec: SweepSpec, dataset: DataSet) -> list[str]:
         def build(seed: int, data: DataSet, values: Configuration = configuration) -> Replicate:
             return Replicate(values, seed=seed, dataset=data, max_epochs=spec.scheduler.max_epochs, training=training)
 
-        size = configuration["optimizer"]["batch_size"]
-        assert isinstance(size, int)
+        size = configuration.at("optimizer.batch_size")
         if (fault := packing.lane_fault(build, (0, 1), dataset, size)) is not None:
             notes[f"{family} on {architecture} trains replicates one after another, not as lanes: {fault}"] = None
     return [*notes]
 
 
-def data_keys(spec: SweepSpec) -> dict[str, str] | None:
+def data_keys(spec: SweepSpec) -> dict[Configuration, str] | None:
     """Load one copy per node of every data set that configurations name.
 
     Returns:
-        Key of the variant → key of its content; `None` if the sweep has a single data set.
+        Name and options of a data set → key of its content; `None` if the sweep has a single data set.
 
     Raises:
         SweeperError, InvalidSearchSpace: as for `prepare_dataset`.
     """
     named = variants(spec.space)
-    return {variant_key(variant): content_key(node_copy(_load(variant))) for variant in named} if named else None
+    return {variant: content_key(node_copy(_load(variant))) for variant in named} if named else None
 
 
 def dataset_facts(dataset: DataSet) -> dict[str, object]:
@@ -251,23 +249,12 @@ def dataset_facts(dataset: DataSet) -> dict[str, object]:
     return {"samples": sizes, "classes": dataset.classes, "split_hash": dataset.split_hash}
 
 
-def distinct(values: Iterable[Any]) -> list[Any]:
-    """Return the distinct values, in order of first appearance.
-
-    Example:
-        >>> distinct([{"a": 1}, {"b": 2}, {"a": 1}])
-        [{'a': 1}, {'b': 2}]
-    """
-    # By their JSON, because configurations are nested dicts, which cannot be hashed.
-    return list({json.dumps(value, sort_keys=True, default=str): value for value in values}.values())
-
-
 def _faults(path: str, values: Iterable[Any], fault: Callable[[Any], str | None]) -> list[Fault]:
-    sentences = dict.fromkeys(rule for value in distinct(values) if (rule := fault(value)))
+    sentences = dict.fromkeys(rule for value in values if (rule := fault(value)))
     return [Fault(path, sentence) for sentence in sentences]
 
 
-def _variant_fault(named: dict[str, object], dataset: DataSet) -> str | None:
+def _variant_fault(named: Configuration, dataset: DataSet) -> str | None:
     """Return why a data set does not fit the sweep's first one, `None` if it does."""
     other = _load(named)
     # The tables' columns and a network's layers depend on the number of classes and the input shape.

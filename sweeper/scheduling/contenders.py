@@ -22,16 +22,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from sweeper.core.cells import grouped
 from sweeper.core.errors import SweeperError
-from sweeper.core.ids import FIRST_ADDED, ReplicateSeeds, config_hash, trial_name
+from sweeper.core.ids import FIRST_ADDED, ReplicateSeeds, trial_name
 from sweeper.journal.best import Mode, rank_of
 from sweeper.journal.records import Added, AddedSeed, Attempt, Record
 from sweeper.journal.state import COMPLETED, SweepState, TrialState
 from sweeper.scheduling.lines import LINE_SEEDS, Line
-from trainables.registry import Configuration, Options
+from trainables.registry import Configuration
 from trainables.registry.names import nearest
 
 #: Largest number of seeds per journal record. Each seed contains its configuration, so one record for a large request
@@ -128,7 +128,7 @@ class FinalStage:
         for part in self.parts:
             levels = questions.setdefault(PARTS[part], {})
             for index in best:
-                levels.setdefault(str(_part(state, index, part).get("name")), index)
+                levels.setdefault(_of(state, index).name(part), index)
         return {question: levels for question, levels in questions.items() if len(levels) > 1}
 
     def _race(
@@ -155,7 +155,7 @@ class FinalStage:
         questions = {path: {level: [trial_name(i)] for level, i in line.items()} for path, line in lines.items()}
         # A line's values belong to their loss and network, too: the best configuration may be one of them.
         for part in self.parts:
-            names = {trial: str(_part(state, index, part).get("name")) for trial, index in members.items()}
+            names = {trial: _of(state, index).name(part) for trial, index in members.items()}
             questions[PARTS[part]] = grouped(members, names.__getitem__)
         in_play = self.racing({trial: values[trial] for trial in members}, questions)
         return [index for trial, index in members.items() if trial in in_play]
@@ -187,12 +187,11 @@ class FinalStage:
         for configuration in line.members([_of(state, i) for i in order]) if order else ():
             round_of.fill(round_of.trial_of(configuration), line.path, min(LINE_SEEDS, self.fresh), configuration)
 
-    def _setting(self, state: SweepState, index: int) -> str:
-        """Return the compared setting of a configuration's data set, as a text that only equal settings share."""
+    def _setting(self, state: SweepState, index: int) -> Configuration:
+        """Return the options of a configuration's data set that have no line."""
         asked = {line.key for line in self.lines if line.part == DATA}
-        data = _of(state, index).get(DATA)
-        kept = {key: value for key, value in data.items() if key not in asked} if isinstance(data, Mapping) else data
-        return config_hash({DATA: kept})
+        data = _of(state, index).at(DATA) or {}
+        return Configuration({key: value for key, value in data.items() if key not in asked})
 
 
 def trainings(levels: Sequence[int], lines: Sequence[int], fresh: int, settings: int = 1) -> tuple[int, int]:
@@ -224,13 +223,13 @@ class _Round:
         self._known = {index: {*replicates} for index, replicates in known.items()}
         # Seeds are trained once for all questions, so equal configurations are one trial.
         trained = [index for index, replicates in known.items() if replicates]
-        self._trials = {config_hash(_of(state, index)): index for index in reversed(trained)}
+        self._trials = {_of(state, index): index for index in reversed(trained)}
         self._first = FIRST_ADDED + len(state.added)
         self.seeds: list[AddedSeed] = []
 
     def trial_of(self, values: Configuration) -> int | None:
         """Return the trial that already has added seeds of this configuration; None if there is none."""
-        return self._trials.get(config_hash(values))
+        return self._trials.get(values)
 
     def fill(self, index: int | None, question: str, fresh: int, values: Configuration | None = None) -> None:
         """Add seeds until a configuration has `fresh` of them; a new configuration has `values` and no index."""
@@ -251,7 +250,7 @@ class _Round:
         own, given = self._first + len(self.seeds), _of(self._state, index) if values is None else values
         self.seeds.append(AddedSeed(own, index, replicate, self._fresh(replicate), given, question))
         self._known.setdefault(index, set()).add(replicate)
-        self._trials.setdefault(config_hash(given), index)
+        self._trials.setdefault(given, index)
 
     def bodies(self) -> list[Added]:
         """Return the round's record; empty for a round without seeds."""
@@ -308,7 +307,7 @@ def unit_of(state: SweepState, trial: int, replicate: int) -> TrialState:
 
 
 def audit_rounds(
-    stage_of: Callable[[Configuration], FinalStage | None], records: Iterable[Record], configurations: int
+    stage_of: Callable[[Mapping[str, Any]], FinalStage | None], records: Iterable[Record], configurations: int
 ) -> tuple[int, list[str]]:
     """Recompute every round of seeds from the records before it.
 
@@ -352,11 +351,6 @@ def _of(state: SweepState, index: int) -> Configuration:
     values = state.values_of(index)
     assert values is not None, "a trial that began has been journaled with its configuration"
     return values
-
-
-def _part(state: SweepState, index: int, part: str) -> Options:
-    component: Options = _of(state, index)[part]
-    return component
 
 
 def _indices(groups: Mapping[str, Mapping[str, int]]) -> list[int]:

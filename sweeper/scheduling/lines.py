@@ -16,6 +16,7 @@ from sweeper.core.cells import grouped
 from sweeper.core.domains.base import Interval, Node
 from sweeper.core.domains.tree import Uniforms, draw, extremes
 from trainables.registry import Configuration, Options
+from trainables.registry.configuration import NAME
 
 #: Number of values of a numeric line, and of seeds per value. On simulated surfaces, 3 values × 4 seeds keep the best
 #: value in 99 % of cases. If the effect is strong, they exclude 89 % of the worse values. With the same number of
@@ -24,9 +25,6 @@ LINE_VALUES, LINE_SEEDS = 3, 4
 
 #: The part of a configuration that is its loss.
 LOSS = "loss"
-
-#: Key of a component's name, the last part of the path of a line of components.
-NAME = "name"
 
 
 @dataclass(frozen=True)
@@ -42,8 +40,8 @@ class Line:
     Example:
         >>> from sweeper.core.domains.uniform import Uniform
         >>> line = Line("loss.gamma", {"focal": Uniform(0.0, 6.0)}, {"focal": ["gamma", "smoothing"]})
-        >>> winner = {"loss": {"name": "focal", "gamma": 0.9}, "optimizer": {"name": "sgd", "lr": 0.1}}
-        >>> [values["loss"].get("gamma") for values in line.members([winner])]  # cross-entropy has no γ
+        >>> winner = Configuration({"loss": {"name": "focal", "gamma": 0.9}, "optimizer": {"name": "sgd", "lr": 0.1}})
+        >>> [values.at("loss.gamma") for values in line.members([winner])]  # cross-entropy has no γ
         [0.9, None, 5.0]
     """
 
@@ -68,8 +66,7 @@ class Line:
 
     def value(self, configuration: Configuration) -> object:
         """Return the hyperparameter's value; 0 for the simpler component that 0 makes of it, None if it has none."""
-        part = configuration.get(self.part)
-        return part.get(self.key) if self.key and isinstance(part, Mapping) else part
+        return configuration.at(self.path)
 
     def members(self, contenders: Sequence[Configuration]) -> list[Configuration]:
         """Return the configurations of the line through the first contender; empty if no contender is on one.
@@ -80,33 +77,29 @@ class Line:
         """
         winner = contenders[0]
         if self.key == NAME:
-            best = grouped(contenders, lambda one: str(one[self.part][NAME]))
-            return [{**winner, self.part: of_one[0][self.part]} for of_one in best.values()]
-        start = next(({**winner, self.part: one[self.part]} for one in contenders if self._component(one)), None)
+            best = grouped(contenders, lambda one: one.name(self.part))
+            return [winner.replaced(self.part, of_one[0][self.part]) for of_one in best.values()]
+        start = next((winner.replaced(self.part, one[self.part]) for one in contenders if self._component(one)), None)
         if start is None:
             return []
-        return [self._reduced(self._with(start, value)) for value in self._values(start)]
+        return [self._reduced(start.replaced(self.path, value)) for value in self._values(start)]
 
     def holds(self, one: Configuration, other: Configuration) -> bool:
         """Return whether two configurations differ at most in the line's value, the first being on the line."""
         if self.key == NAME:
-            return {**one, self.part: None} == {**other, self.part: None}
-        plain = self._reduced(self._with(one, 0.0)) if self._ends_at_zero(self._component(one)) else one
-        return self._with(one, None) == self._with(other, None) or plain == other
+            return one.replaced(self.part, None) == other.replaced(self.part, None)
+        plain = self._reduced(one.replaced(self.path, 0.0)) if self._ends_at_zero(self._component(one)) else one
+        return one.replaced(self.path, None) == other.replaced(self.path, None) or plain == other
 
     def _component(self, configuration: Configuration) -> str | None:
         """Return the name of the component that has the hyperparameter; None if it is not among the line's."""
-        name = str(configuration[self.part].get(NAME)) if self.key else ""
+        name = configuration.name(self.part) if self.key else ""
         return name if name in self.domains else None
 
-    def _with(self, configuration: Configuration, value: object) -> Configuration:
-        part = {**configuration[self.part], self.key: value} if self.key else value
-        return {**configuration, self.part: part}
-
     def _reduced(self, configuration: Configuration) -> Configuration:
-        return (
-            {**configuration, LOSS: simplest(configuration[LOSS], self.at_zero)} if self.part == LOSS else configuration
-        )
+        if self.part != LOSS:
+            return configuration
+        return configuration.replaced(LOSS, simplest(configuration[LOSS], self.at_zero))
 
     def _ends_at_zero(self, component: str | None) -> bool:
         return self.part == LOSS and self.key in self.at_zero.get(component or "", ())

@@ -11,36 +11,34 @@ A path is a part of the space (`architecture`, which divides by the component's 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from sweeper.core.ids import is_added
 from sweeper.journal.records import Decision, Drawn, Record, Suggested
 from sweeper.scheduling.base import RungState, Scheduler, Settled
+from trainables.registry import Configuration
+from trainables.registry.configuration import NAME
 
 
-def stratum_name(values: Mapping[str, object], within: Sequence[str]) -> str:
-    """Return the name of a configuration's stratum.
-
-    Args:
-        values: the configuration, a mapping with a `name` for each part of the space.
-        within: paths that divide trials into strata.
+def stratum_name(configuration: Configuration, within: Sequence[str]) -> str:
+    """Return the name of a configuration's stratum; `within` are the paths that divide trials into strata.
 
     Example:
-        >>> configuration = {"architecture": {"name": "resnet8"}, "loss": {"name": "focal", "gamma": 2.0}}
-        >>> stratum_name(configuration, ["architecture", "loss.gamma", "loss.score"])
+        >>> drawn = Configuration({"architecture": {"name": "resnet8"}, "loss": {"name": "focal", "gamma": 2.0}})
+        >>> stratum_name(drawn, ["architecture", "loss.gamma", "loss.score"])
         'resnet8, gamma 2, no score'
     """
-    return ", ".join(_part(values, path) for path in within)
+    return ", ".join(_part(configuration, path) for path in within)
 
 
-def _part(values: Mapping[str, object], path: str) -> str:
+def _part(configuration: Configuration, path: str) -> str:
     part, _, key = path.partition(".")
-    component = values.get(part, {})
+    component = configuration.at(part)
     # A forged journal can contain anything here. An audit must report this instead of failing, so any value is
     # accepted.
-    value = component.get(key or "name") if isinstance(component, Mapping) else component
-    if not key or key == "name":
+    value = configuration.at(f"{part}.{key or NAME}") if isinstance(component, Configuration) else component
+    if key in ("", NAME):
         return str(value)
     return f"no {key}" if value is None else f"{key} {value:.6g}" if isinstance(value, float) else f"{key} {value}"
 
@@ -59,7 +57,7 @@ class Stratified(Scheduler):
     inner: Scheduler
     within: tuple[str, ...]
     # Left out of `==` and `repr`: a large space draws its configurations lazily, and these would draw all of them.
-    configurations: Sequence[Mapping[str, object]] | None = field(compare=False, repr=False)
+    configurations: Sequence[Configuration] | None = field(compare=False, repr=False)
     _drawn: dict[int, str] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
@@ -87,7 +85,7 @@ class Stratified(Scheduler):
 
 
 def stratified(
-    scheduler: Scheduler, within: Sequence[str], configurations: Sequence[Mapping[str, object]] | None
+    scheduler: Scheduler, within: Sequence[str], configurations: Sequence[Configuration] | None
 ) -> Stratified:
     """Return `scheduler` with one pool per stratum; the arguments are the attributes of `Stratified`."""
     return Stratified(scheduler.metric, scheduler.mode, scheduler.max_epochs, scheduler, tuple(within), configurations)

@@ -25,12 +25,11 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
 from sweeper.core.domains.base import Choice, Fields, Node
-from sweeper.core.domains.tree import Configuration
 from sweeper.core.errors import Fault
-from sweeper.core.ids import config_hash, trial_name
+from sweeper.core.ids import trial_name
 from sweeper.journal.records import Failed, Judged, Record, Reported, Suggested
 from sweeper.journal.state import ENDED, FAILED, RUNNING
-from trainables.registry import Registry
+from trainables.registry import Configuration, Registry
 
 #: Relative tolerance within which an audit counts suggestions as equal. Processors round logarithms differently.
 SAME_NUMBER = 1e-9
@@ -170,8 +169,8 @@ class History:
 
 def suggested_body(configuration: int, suggestion: Suggestion, maker: str) -> Suggested:
     """Return the body of the record that stores a suggestion as configuration `configuration` of its sweep."""
-    digest = config_hash(suggestion.values)
-    return Suggested(configuration, suggestion.values, suggestion.choices, digest, maker)
+    values = suggestion.values
+    return Suggested(configuration, values, suggestion.choices, values.digest, maker)
 
 
 @dataclass(frozen=True)
@@ -208,7 +207,7 @@ def audit_suggestions(begin: Callable[[], Searcher], records: Iterable[Record]) 
         if isinstance(record.body, Suggested):
             body = record.body
             name = f"record {record.sequence}: suggestion of {trial_name(body.configuration)}"
-            if body.configuration != expected or body.config_hash != config_hash(body.values):
+            if body.configuration != expected or body.config_hash != body.values.digest:
                 differences.append(f"{name}: its index is not {expected}, or its hash does not match its values")
             expected += 1
             # After a difference, the searcher's state is not that of the driver, so comparing later suggestions is

@@ -21,7 +21,7 @@ from sweeper.core.domains.base import DOMAINS, INVALID, Constant, Fields, Interv
 from sweeper.core.domains.tree import extremes, parse, plain, refused, walk
 from sweeper.core.domains.values import Plain, join_path
 from sweeper.core.errors import Fault
-from trainables.registry import LABEL, Component, Hyperparameter, Registry, entry_label
+from trainables.registry import LABEL, Component, Configuration, Hyperparameter, Registry, entry_label
 from trainables.registry.names import hint, nearest
 
 #: Largest number of combinations of ends and members for which a joint rule is checked. They take a few milliseconds
@@ -284,10 +284,10 @@ def domains_of(dataset: Plain) -> dict[str, tuple[str, Plain]]:
     }
 
 
-def variants(space: Fields) -> list[dict[str, Plain]]:
-    """Return every data set that configurations name, as `{name: …, option: value}`; empty if no option varies."""
+def variants(space: Fields) -> list[Configuration]:
+    """Return every data set that configurations name, with its options; empty if no option varies."""
     part = space.nodes.get(PART)
     if not isinstance(part, Fields):
         return []
     values = [[(key, value) for _, value in extremes(node) or [("", plain(node))]] for key, node in part.nodes.items()]
-    return [dict(combination) for combination in itertools.product(*values)]
+    return [Configuration(dict(combination)) for combination in itertools.product(*values)]

@@ -23,7 +23,6 @@ import numpy as np
 
 from sweeper.core.domains.base import Fields, Interval, Members, Node
 from sweeper.core.domains.tree import (
-    Configuration,
     Uniforms,
     at_grid_point,
     draw_configuration,
@@ -36,14 +35,14 @@ from sweeper.core.domains.tree import (
 )
 from sweeper.core.domains.values import Plain, join_path, repeats
 from sweeper.core.errors import Fault, SweeperError
-from sweeper.core.ids import config_hash, configuration_seed, flatten_configuration, is_added, seed_from
+from sweeper.core.ids import configuration_seed, is_added, seed_from
 from sweeper.core.labels import PARTS, plural
 from sweeper.journal.journal import read_kind
 from sweeper.journal.records import Added, Body, Drawn, Suggested
 from sweeper.scheduling.base import WITHIN
-from sweeper.scheduling.lines import NAME
 from sweeper.scheduling.strata import Stratified, stratum_name
 from sweeper.space.balance import Balanced, BalancedMembers
+from trainables.registry.configuration import NAME, Configuration, columns_of
 from trainables.registry.names import hint
 
 if TYPE_CHECKING:
@@ -147,16 +146,16 @@ def _values_in(body: Body) -> dict[int, Configuration]:
     """Return the configurations in a journal record, by index."""
     match body:
         case Drawn():
-            return dict(enumerate(map(dict, body.values), body.first))
+            return dict(enumerate(body.values, body.first))
         case Suggested():
-            return {body.configuration: dict(body.values)}
+            return {body.configuration: body.values}
         case Added():
-            return {seed.configuration: dict(seed.values) for seed in body.seeds}
+            return {seed.configuration: seed.values for seed in body.seeds}
     return {}
 
 
 def configurations(spec: SweepSpec, samples: int | None = None) -> Configurations:
-    """Draw configurations from the space, nested dicts such as `{"loss": {"name": "focal", "gamma": 3.0}, …}`.
+    """Draw configurations from the space.
 
     If the searcher learns, these configurations are random; the sweep's own configurations are in its journal.
 
@@ -204,7 +203,7 @@ def configurations_of(spec: SweepSpec, journal: Path | None) -> Configurations:
     def misfit(values: Configuration) -> str | None:
         if not types:  # walking a large space takes a while, and most readers need no configuration
             types.update(column_types(spec.space))
-        for column, value in flatten_configuration(values).items():
+        for column, value in values.columns.items():
             if column not in types:
                 return f"it has no {column}"
             kind = (int, float) if types[column] is float else types[column]
@@ -316,10 +315,8 @@ def _column_values(node: Node, column: str = "config", component: str = "") -> I
         for member in node.nodes:
             yield from _column_values(member, column, component)
     else:
-        prefix, _, key = column.rpartition("_")
         for _, value in extremes(node):
-            flat = flatten_configuration({key: value}, prefix)
-            yield from ((component, column_name, leaf) for column_name, leaf in flat.items())
+            yield from ((component, name, leaf) for name, leaf in columns_of(column, value))
 
 
 def components_of(node: Node) -> Iterator[Fields]:
@@ -426,7 +423,7 @@ def repeat_notes(spec: SweepSpec) -> list[str]:
     if spec.searcher.learns:
         return []
     every = configurations(spec)[:EXAMPLES]
-    repeats = len(every) - len({*map(config_hash, every)})
+    repeats = len(every) - len({*every})
     if not repeats:
         return []
     seeds = "the same seeds, so they repeat its numbers" if spec.replicates.common_seeds else "other seeds"
@@ -454,8 +451,9 @@ class DistinctDraws:
         >>> from sweeper.core.domains.base import Constant, Fields
         >>> from sweeper.core.domains.choice import OneMember
         >>> space = Fields({"loss": OneMember((Constant("focal"), Constant("mmce")))})
-        >>> draws = DistinctDraws(lambda index, seed: {"loss": "focal"}, space, seed=0)  # a draw that always repeats
-        >>> draws.upto([0]), draws.upto([0, 1])
+        >>> repeating = Configuration({"loss": "focal"})
+        >>> draws = DistinctDraws(lambda index, seed: repeating, space, seed=0)
+        >>> draws.upto([0]).plain(), draws.upto([0, 1]).plain()
         ({'loss': 'focal'}, {'loss': 'mmce'})
     """
 
@@ -468,7 +466,7 @@ class DistinctDraws:
             seed: seed of the sweep.
         """
         self._draw, self._space, self._seed = draw, space, seed
-        self._seen: set[str] = set()
+        self._seen: set[Configuration] = set()
         self._drawn: list[Configuration] = []
 
     def upto(self, numbers: Sequence[int]) -> Configuration:
@@ -476,7 +474,7 @@ class DistinctDraws:
         # Draws are made in order, because each depends on the earlier ones. Earlier draws are kept.
         for index in numbers[len(self._drawn) :]:
             configuration = self._next(index)
-            self._seen.add(config_hash(configuration))
+            self._seen.add(configuration)
             self._drawn.append(configuration)
         return self._drawn[len(numbers) - 1]
 
@@ -486,10 +484,10 @@ class DistinctDraws:
         for attempt in range(ATTEMPTS):
             # Attempt 0 uses the index's own seed, so a draw that repeats nothing is the same as in an infinite space.
             configuration = self._draw(index, seed_from(seed, attempt)) if attempt else first
-            if config_hash(configuration) not in self._seen:
+            if configuration not in self._seen:
                 return configuration
-        every = (cast(Configuration, value) for value in every_value(self._space))
-        unseen = [*itertools.islice((value for value in every if config_hash(value) not in self._seen), LISTED)]
+        every = (Configuration(cast(dict[str, Plain], value)) for value in every_value(self._space))
+        unseen = [*itertools.islice((value for value in every if value not in self._seen), LISTED)]
         if unseen:
             return unseen[seed % len(unseen)]
         self._seen.clear()  # every configuration has been drawn: a new round begins

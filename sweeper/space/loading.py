@@ -23,7 +23,6 @@ from sweeper.core.domains.values import Plain, Values, join_path, mappings, part
 from sweeper.core.errors import Fault, InvalidSearchSpace
 from sweeper.core.labels import plural
 from sweeper.scheduling.base import DEFAULT, IGNORES_SETTINGS, WITHIN
-from sweeper.scheduling.lines import NAME
 from sweeper.search.base import Searcher, written_method
 from sweeper.space.catalogue import Registries, installed_registries
 from sweeper.space.components import PART, WORD, resolve_component, resolve_plain_component, split_axes
@@ -42,6 +41,7 @@ from sweeper.space.spec import (
 )
 from sweeper.space.user_code import set_code_root
 from trainables.registry import IMPORTED, OWN, Registry, importing_nothing
+from trainables.registry.configuration import NAME
 from trainables.registry.names import hint, nearest
 
 

@@ -19,7 +19,7 @@ import yaml
 
 from sweeper.core.domains.values import Plain, join_path
 from sweeper.core.errors import Fault, InvalidSearchSpace, SweeperError, unwritable, writing_to
-from sweeper.core.ids import SweepPaths, configuration_index, flatten_configuration, require_sweep_name
+from sweeper.core.ids import SweepPaths, configuration_index, require_sweep_name
 from sweeper.core.labels import Symbols, describe, in_order, symbols_of
 from sweeper.journal.journal import read_kind
 from sweeper.journal.records import Attempt
@@ -56,7 +56,7 @@ class Sweep:
     def describe(self, index: int) -> str:
         """Return the varying hyperparameters of a configuration, e.g. `focal (γ 1.9) · resnet8 · lr 0.12`."""
         columns = in_order(varying_columns(self.spec.space))
-        return describe(flatten_configuration(self.configurations[index]), columns, self._symbols)
+        return describe(self.configurations[index].columns, columns, self._symbols)
 
     @cached_property
     def _symbols(self) -> Symbols:

@@ -12,17 +12,18 @@ replicate, whose evaluation and decisions have the stage `final`.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sweeper.core.ids import ReplicateSeeds, config_hash, flatten_configuration, trial_name
+from sweeper.core.ids import ReplicateSeeds, trial_name
 from sweeper.core.schemas import ARITHMETIC, record_batch
 from sweeper.journal.reasons import reason_text
 from sweeper.journal.records import Added, AddedSeed, Decision, Judged, Record, Reported
 from sweeper.journal.state import FAILED, ReplicateState, SweepState, TrialState
+from trainables.registry import Configuration
 from trainables.worker.trial_reports import Row
 
 #: The tables whose rows travel through the journal.
@@ -98,11 +99,7 @@ class TrialsTable:
     """Makes the table `trials` from the sweep's state."""
 
     def __init__(
-        self,
-        sweep: str,
-        schema: pa.Schema,
-        configurations: Sequence[Mapping[str, object] | None],
-        seeds: ReplicateSeeds,
+        self, sweep: str, schema: pa.Schema, configurations: Sequence[Configuration | None], seeds: ReplicateSeeds
     ) -> None:
         """Prepare the configurations; `None` stands for a configuration that only the state will contain."""
         self._sweep, self._schema = sweep, schema
@@ -111,15 +108,15 @@ class TrialsTable:
         self._rows = [self._row(index, configuration) for index, configuration in enumerate(configurations)]
         self._seeds = [seeds.of(index) for index in range(len(self._rows))]
 
-    def _row(self, index: int, configuration: Mapping[str, object] | None) -> dict[str, object]:
+    def _row(self, index: int, configuration: Configuration | None) -> dict[str, object]:
         """Return the constant columns of a trial, as far as its configuration is known."""
         row: dict[str, object] = {"sweep": self._sweep, "trial": trial_name(index)}
         if configuration is None:
             return row
-        values = flatten_configuration(configuration).items()
+        values = configuration.columns.items()
         # A column is text if the type of its values differs between branches of the space.
         shown = {name: str(value) if name in self._texts and value is not None else value for name, value in values}
-        return {**row, "config_hash": config_hash(configuration), **shown}
+        return {**row, "config_hash": configuration.digest, **shown}
 
     @property
     def config_hashes(self) -> list[str | None]:

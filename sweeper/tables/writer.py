@@ -26,6 +26,7 @@ from sweeper.tables.file_list import EMPTY_PART, TRIALS_FILE, FileList
 from sweeper.tables.generations import Generations
 from sweeper.tables.large_tables import LargeTables, StoreArrivals, evaluations_in
 from sweeper.tables.rows import SCALAR_TABLES, JournalRows, TrialsTable
+from trainables.registry import Configuration
 from trainables.worker.trial_tables import write_parquet
 
 #: Largest number of values of a rebuilt part, which bounds the memory for rebuilding to some 50 MB.
@@ -142,7 +143,7 @@ class ParquetSink:
         self,
         paths: SweepPaths,
         schemas: Mapping[str, pa.Schema],
-        configurations: Sequence[Mapping[str, object] | None],
+        configurations: Sequence[Configuration | None],
         seeds: ReplicateSeeds,
         *,
         clock: Callable[[], float] = time.monotonic,

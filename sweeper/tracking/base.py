@@ -34,6 +34,7 @@ from typing import Any, ClassVar, NamedTuple
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
 from sweeper.space.spec import SweepSpec
+from trainables.registry import Configuration
 
 #: The key of the sweep's own run (its `place`); a trial's `place` is its configuration's index.
 SWEEP_RUN = -1
@@ -94,14 +95,14 @@ class TrackedSweep:
         paths: name and results folder of the sweep.
         spec: search space of the sweep.
         manifest: versions, hardware and command; empty if the file cannot be read.
-        configurations: nested values by index; configurations that a searcher chooses are in the journal.
+        configurations: drawn configurations by index; configurations that a searcher chooses are in the journal.
         varying: columns of varying hyperparameters, the most important ones first.
     """
 
     paths: SweepPaths
     spec: SweepSpec
     manifest: Mapping[str, Any]
-    configurations: Sequence[Mapping[str, object]]
+    configurations: Sequence[Configuration]
     varying: Sequence[str]
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sweeper.core.domains.values import part_of
-from sweeper.core.ids import SweepPaths, config_hash, flatten_configuration, trial_name
+from sweeper.core.ids import SweepPaths, trial_name
 from sweeper.core.labels import STATUS_WORDS, describe, plural, symbols_of
 from sweeper.core.schemas import REHEARSAL
 from sweeper.journal.journal import generation
@@ -25,6 +25,7 @@ from sweeper.storage.metadata import quantities_of
 from sweeper.tables.rows import FINAL, JournalRows
 from sweeper.tracking.base import DIAGRAM_TAG, SWEEP_RUN, Point, RunUpdate, TrackedSweep
 from sweeper.tracking.points import FINISHED, MOST_TRIALS, Measured, epoch_points, evaluation_points, is_core, thinned
+from trainables.registry import Configuration
 from trainables.worker.trial_reports import Row, TrialReport, of_kept_weights
 
 #: The tag that separates runs made after records were quarantined from runs made before.
@@ -177,15 +178,15 @@ class RunProjection:
 
     def name_of(self, index: int) -> str:
         """Return the name of a trial's run: the trial and its varying hyperparameters, for charts' legends."""
-        flat = flatten_configuration(self._configuration(index))
-        return f"{self._trial(index)} {describe(flat, self._sweep.varying, self._symbols)}"[:LONGEST_NAME]
+        columns = self._configuration(index).columns
+        return f"{self._trial(index)} {describe(columns, self._sweep.varying, self._symbols)}"[:LONGEST_NAME]
 
     def _trial(self, index: int) -> str:
         """Return the name of a trial; for an added seed, which has a separate run, append its replicate's number."""
         added = self.state.trials[index].added if index in self.state.trials else None
         return trial_name(index) if added is None else f"{trial_name(added.trial)}-r{added.replicate}"
 
-    def _configuration(self, index: int) -> Mapping[str, object]:
+    def _configuration(self, index: int) -> Configuration:
         return self.state.values_of(index) or self._sweep.configurations[index]
 
     def _trial_update(self, index: int, abandoned: bool) -> RunUpdate:
@@ -193,12 +194,12 @@ class RunProjection:
         status = INTERRUPTED if abandoned and trial.status == RUNNING else trial.status
         configuration = self._configuration(index)
         named = configuration.get("dataset")
-        flat = {key: value for key, value in flatten_configuration(configuration).items() if value is not None}
+        flat = {key: value for key, value in configuration.columns.items() if value is not None}
         tags = {key: value for key, value in self._tags.items() if key in EVERYWHERE}
         tags |= {"status": status, **_trial_tags(trial), **self._texts.get(index, {})}
         tags |= self._verdicts.get(index, {})
         reason = tags.get("decision") or tags.get("error")
-        described = describe(flatten_configuration(configuration), self._sweep.varying, self._symbols)
+        described = describe(configuration.columns, self._sweep.varying, self._symbols)
         tags["note"] = _text("\n\n".join(filter(None, [described, STATUS_WORDS[status], reason])))
         return RunUpdate(
             place=index,
@@ -207,7 +208,7 @@ class RunProjection:
                 **self._identity,
                 "configuration": str(index),
                 "trial": self._trial(index),
-                "config_hash": config_hash(configuration),
+                "config_hash": configuration.digest,
             },
             start_time=self._began[index],
             status=status,

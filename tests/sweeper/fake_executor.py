@@ -26,6 +26,7 @@ from sweeper.scheduling.strata import Stratified
 from sweeper.search.base import Searcher
 from sweeper.space.configurations import Configurations
 from sweeper.storage.mirror import SharedFolder
+from trainables.registry.configuration import Configuration
 from trainables.worker.trial_reports import CRASH, NON_FINITE, PREEMPTED, Failure, TrialReport
 
 REPLICATES = 2
@@ -184,7 +185,7 @@ class FakeSweep:
             if searcher is not None:
                 searcher.apply(record)
         drawn = self.schedule.configurations if isinstance(self.schedule, Stratified) else None
-        known = drawn or [{"index": index} for index in range(self.configurations)]
+        known = drawn or [Configuration({"index": index}) for index in range(self.configurations)]
         return self.kind(
             self.paths,
             known if searcher is None else Configurations(self.configurations, None, self.paths.journal),

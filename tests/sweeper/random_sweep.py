@@ -20,6 +20,7 @@ from sweeper.space.configurations import column_types, configurations
 from sweeper.space.spec import SweepSpec
 from sweeper.tables.writer import ParquetSink
 from tests.sweeper.records import fields
+from trainables.registry.configuration import Configuration
 from trainables.worker.trial_tables import write_predictions, write_rows
 
 CLASSES = 3
@@ -30,9 +31,9 @@ METRICS = ("nll", "ece", "posthoc_temperature_temperature", "posthoc_temperature
 TYPES = {"config_loss_name": str, "config_loss_gamma": float, "config_optimizer_lr": float, "config_flag": bool}
 
 
-def configuration(index: int) -> dict[str, Any]:
+def configuration(index: int) -> Configuration:
     loss = {"name": "focal", "gamma": index / 2} if index % 3 else {"name": "cross_entropy"}
-    return {"loss": loss, "optimizer": {"lr": 0.1 / (index + 1)}, "flag": bool(index % 2)}
+    return Configuration({"loss": loss, "optimizer": {"lr": 0.1 / (index + 1)}, "flag": bool(index % 2)})
 
 
 @dataclass

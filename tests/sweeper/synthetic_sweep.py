@@ -17,7 +17,7 @@ import pyarrow as pa
 import yaml
 
 from sweeper.core.columns import evaluation_columns
-from sweeper.core.ids import TABLES, SweepPaths, config_hash, flatten_configuration, replicate_seed, trial_name
+from sweeper.core.ids import TABLES, SweepPaths, replicate_seed, trial_name
 from sweeper.core.schemas import record_batch, table_schemas
 from sweeper.journal.records import Decision
 from sweeper.storage.metadata import FORMAT
@@ -328,11 +328,11 @@ def add_trial_rows(
         sweep.rows["trials"].append(
             {
                 "trial": trial_name(index), "replicate": replicate,
-                "seed": replicate_seed(sweep.seed, index, replicate), "config_hash": config_hash(configuration),
+                "seed": replicate_seed(sweep.seed, index, replicate), "config_hash": configuration.digest,
                 "status": status, "stop_kind": kind, "stop_rung": rung, "epochs": epoch,
                 "last_evaluation_epoch": max(evaluated, default=None), "wall_seconds": seconds * epoch,
                 "device": "cpu", "packing": "sequential", "attempt": 1, "error": error,
-                **flatten_configuration(configuration),
+                **configuration.columns,
             }
         )  # fmt: skip
 

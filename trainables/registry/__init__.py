@@ -1,5 +1,6 @@
 """Components that a search space names, their hyperparameters, and the registries that hold them."""
 
+from trainables.registry.configuration import Configuration
 from trainables.registry.hyperparameters import (
     ExtensionError,
     Hyperparameter,
@@ -16,7 +17,6 @@ from trainables.registry.registry import (
     OWN,
     SPLITS,
     Component,
-    Configuration,
     DataSetSize,
     Options,
     Registry,

@@ -68,9 +68,6 @@ class DataSetSize:
 #: A component's hyperparameters by name.
 Options = Mapping[str, Any]
 
-#: The parts of a replicate: `loss`, `architecture` and `optimizer`, each a name with its hyperparameters.
-Configuration = Mapping[str, Any]
-
 
 @dataclass(frozen=True)
 class Component:

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 from trainables.losses import LOSSES
 from trainables.models import ARCHITECTURES
-from trainables.registry import Configuration
 
 FLOAT32, TF32, BFLOAT16 = "float32", "tf32", "bfloat16"
 CONTIGUOUS, CHANNELS_LAST = "contiguous", "channels_last"
@@ -156,10 +155,9 @@ def lay_out(model: nn.Module, settings: TrainingSettings) -> nn.Module:
     return model
 
 
-def acceleration_fault(configuration: Configuration, settings: TrainingSettings) -> str | None:
-    """Return why a configuration cannot be trained with `settings`, or `None`; called before a run."""
+def acceleration_fault(loss: str, network: str, settings: TrainingSettings) -> str | None:
+    """Return why a loss and a network cannot be trained with `settings`, or `None`; called before a run."""
     plain = settings.precision != BFLOAT16 and not settings.compile
-    loss, network = configuration["loss"]["name"], configuration["architecture"]["name"]
     if LOSSES.has_tag(loss, "third_order") and not plain:
         requested = "compile = true" if settings.compile else f"precision = {settings.precision}"
         return (

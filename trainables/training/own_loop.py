@@ -50,6 +50,7 @@ from trainables.registry import (
     IMPORTED,
     OWN,
     Component,
+    Configuration,
     ExtensionError,
     Registry,
     hyperparameters_of,
@@ -282,7 +283,8 @@ def build_loop(name: str, configuration: Mapping[str, Any], **context: Any) -> A
 
 def own_values(configuration: Mapping[str, Any]) -> dict[str, Any]:
     """Return a configuration as the search space wrote it, without the placeholders of parts that the loop owns."""
-    return {key: value for key, value in configuration.items() if value != {"name": OWN} and key != "dataset"}
+    values = Configuration(configuration).plain()
+    return {key: value for key, value in values.items() if value != {"name": OWN} and key != "dataset"}
 
 
 class LoopReplicate:

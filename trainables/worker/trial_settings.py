@@ -5,7 +5,6 @@ The driver builds and pickles settings and assignment; processes use them unchan
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -53,7 +52,7 @@ class TrialSettings:
         training: arithmetic of training steps.
         choices: folder in which the sweep's processes store the choices of `auto`; `None` if no folder is shared.
         data_key: key of the data set's contents; a node's processes share one copy with this key; `None`: no sharing.
-        data_keys: such a key for every data set that configurations name, by `variant_key`; `None` if they name none.
+        data_keys: such a key for every data set that configurations name; `None` if they name none.
         timeout_seconds: time limit: a trial that trains longer in one process fails after its current epoch; `None` for
             no limit.
         hang_seconds: time without any work after which a process is ended, see `trainables.worker.hang_watchdog`;
@@ -85,7 +84,7 @@ class TrialSettings:
     training: TrainingSettings = PLAIN
     choices: Path | None = None
     data_key: str | None = None
-    data_keys: Mapping[str, str] | None = None
+    data_keys: Mapping[Configuration, str] | None = None
     timeout_seconds: float | None = None
     hang_seconds: float | None = None
     extensions: bytes | None = None
@@ -111,7 +110,7 @@ class TrialSettings:
         bins = self.evaluation.bins
         return {"max_epochs": self.max_epochs, "device": self.device, "training": self.training, "bins": bins}
 
-    def load_dataset(self, named: Options | None = None) -> DataSet:
+    def load_dataset(self, named: Configuration | None = None) -> DataSet:
         """Load a data set onto the trial's device, or for streaming to it. A data set with a key is shared on the node.
 
         Args:
@@ -124,7 +123,7 @@ class TrialSettings:
             options = dict(self.dataset if named is None else named)
             return load_dataset(options.pop("name"), **options)
 
-        key = self.data_key if named is None else (self.data_keys or {}).get(variant_key(named))
+        key = self.data_key if named is None else (self.data_keys or {}).get(named)
         dataset = load() if key is None else shared_dataset(key, load)
         place = data_place(self.training, dataset.nbytes, self.device, self.gpu)
         return dataset.to(self.device, streamed=place == HOST)
@@ -137,20 +136,15 @@ class DataSets:
         """Load the sweep's data set."""
         self._settings = settings
         self.own = settings.load_dataset()
-        self._named: tuple[Options | None, DataSet] = (None, self.own)
+        self._named: tuple[Configuration | None, DataSet] = (None, self.own)
 
-    def named(self, named: Options | None) -> DataSet:
+    def named(self, named: Configuration | None) -> DataSet:
         """Return the data set with this name and these options; the sweep's for `None`."""
         if named is None:
             return self.own
         if self._named[0] != named:  # keeping more could fill the memory
             self._named = (named, self._settings.load_dataset(named))
         return self._named[1]
-
-
-def variant_key(dataset: Options) -> str:
-    """Return the key of a data set and its options, which the driver and trial processes share."""
-    return json.dumps(dict(dataset), sort_keys=True, default=str)
 
 
 @dataclass(frozen=True)

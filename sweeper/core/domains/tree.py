@@ -11,6 +11,7 @@ from typing import Protocol, cast
 from sweeper.core.domains.base import DOMAINS, INVALID, Choice, Constant, Fields, Interval, Members, Node
 from sweeper.core.domains.values import Plain, join_path
 from sweeper.core.errors import Fault
+from trainables.registry import Configuration
 
 
 def refused(faults: list[Fault], path: str, rule: str, remedy: str) -> Constant:
@@ -187,10 +188,6 @@ def extremes(node: Node) -> list[tuple[str, Plain]]:
     return []
 
 
-#: A component for each part: `{"loss": {"name": "focal", "gamma": 3.0}, "architecture": …, "optimizer": …}`.
-Configuration = dict[str, dict[str, Plain]]
-
-
 class Chooser(Protocol):
     """A source of choices; each choice is requested once."""
 
@@ -223,7 +220,7 @@ def draw_configuration(space: Fields, point: int, choose: Chooser) -> Configurat
     """
     drawn = draw(space, "", point, choose)
     assert isinstance(drawn, dict)
-    return cast(Configuration, drawn)
+    return Configuration(drawn)
 
 
 def draw(node: Node, path: str, point: int, choose: Chooser) -> Plain:

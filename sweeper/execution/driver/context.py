@@ -12,9 +12,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
-from sweeper.core.ids import ReplicateSeeds, config_hash, is_added, trial_name
+from sweeper.core.ids import ReplicateSeeds, is_added, trial_name
 from sweeper.journal.best import Mode, Rank, rank_of
 from sweeper.journal.records import AddedSeed, Body, Drawn, Record
 from sweeper.journal.state import COMPLETED, ENDED, SweepState, TrialState
@@ -23,6 +23,7 @@ from sweeper.scheduling.contenders import REQUEST, replicates_of
 from sweeper.scheduling.strata import stratum_name
 from sweeper.space.spec import SweepSpec
 from sweeper.storage.mirror import Mirror, SharedFolder
+from trainables.registry import Configuration
 from trainables.training.acceleration import PLAIN, TrainingSettings
 from trainables.training.lanes.packing import TRIALS
 from trainables.worker.trial_reports import NON_FINITE, TrialReport
@@ -228,7 +229,7 @@ class DriverSettings:
     together: bool = False
 
     @staticmethod
-    def of(spec: SweepSpec, configurations: Sequence[Mapping[str, object]]) -> DriverSettings:
+    def of(spec: SweepSpec, configurations: Sequence[Configuration]) -> DriverSettings:
         """Return the settings of a search space with these configurations, by index."""
         keep = spec.keep
         return DriverSettings(
@@ -254,11 +255,11 @@ class TrialValues:
         record: Function that journals a record.
     """
 
-    configurations: Sequence[Mapping[str, object]]
+    configurations: Sequence[Configuration]
     state: SweepState
     record: Callable[[Body], object]
 
-    def of(self, index: int) -> dict[str, Any]:
+    def of(self, index: int) -> Configuration:
         """Return a configuration's journaled values; draw and journal them first if necessary."""
         known = self.state.configurations
         if index not in known and not is_added(index):
@@ -269,13 +270,13 @@ class TrialValues:
             while first % TOGETHER and first - 1 not in known:
                 first -= 1
             self.record(Drawn(first, [self.configurations[i] for i in range(first, following)]))
-        return dict(self.state.values_of(index) or {})
+        return self.look(index)
 
-    def look(self, index: int) -> Mapping[str, object]:
+    def look(self, index: int) -> Configuration:
         """Return a configuration's values without journaling them."""
         known = self.state.values_of(index)
         return self.configurations[index] if known is None else known
 
     def digest(self, index: int) -> str | None:
         """Return the digest of a configuration's values for its first report; `None` if the journal has it already."""
-        return None if self.state.trials[index].config_hash is not None else config_hash(self.of(index))
+        return None if self.state.trials[index].config_hash is not None else self.of(index).digest

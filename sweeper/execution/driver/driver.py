@@ -23,7 +23,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from sweeper.core.ids import SweepPaths, code_version
 from sweeper.execution.driver import judging
@@ -37,6 +37,7 @@ from sweeper.scheduling.base import RungState
 from sweeper.scheduling.order import VirtualOrder
 from sweeper.search.base import Searcher
 from sweeper.storage.mirror import Mirror, SharedFolder
+from trainables.registry import Configuration
 from trainables.training.lanes.packing import TRIALS
 from trainables.worker.hang_watchdog import last_hang
 from trainables.worker.trial_reports import CRASH, ERROR, STORAGE, Failure, Reason, TrialReport
@@ -76,7 +77,7 @@ class Driver:
     """
 
     paths: SweepPaths
-    configurations: Sequence[dict[str, Any]]
+    configurations: Sequence[Configuration]
     settings: DriverSettings
     _: KW_ONLY
     journal: Journal

@@ -58,13 +58,13 @@ def memory_key(configuration: Configuration, facts: Options) -> str:
         facts: Facts of the sweep: data set, replicates, packing, precision, and the measurements of an evaluation.
     """
     parts = {
-        "architecture": configuration["architecture"],
-        "loss": configuration["loss"]["name"],
-        "optimizer": configuration["optimizer"]["name"],
-        "batch_size": configuration["optimizer"]["batch_size"],
+        "architecture": configuration["architecture"].plain(),
+        "loss": configuration.name("loss"),
+        "optimizer": configuration.name("optimizer"),
+        "batch_size": configuration.at("optimizer.batch_size"),
         **facts,
     }
-    return json.dumps(parts, sort_keys=True, default=list)
+    return json.dumps(parts, sort_keys=True)
 
 
 class NotMeasuredError(Exception):
@@ -76,11 +76,11 @@ class CardShares:
 
     def __init__(
         self,
-        configurations: Sequence[Mapping[str, object]],
+        configurations: Sequence[Configuration],
         facts: Mapping[str, object],
         folder: Path,
         probe: Callable[[int], CardMemory | None],
-        examples: Sequence[Mapping[str, object]] | None = None,
+        examples: Sequence[Configuration] | None = None,
     ) -> None:
         """Measure the kinds among the first configurations, except those stored in the folder.
 

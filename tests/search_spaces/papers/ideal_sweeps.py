@@ -18,7 +18,7 @@ from search_spaces.papers.recipes import shipped_recipe
 from search_spaces.papers.tables import PaperTable, paper_table
 from search_spaces.papers.translation.loop import measured_columns
 from sweeper.core.columns import epoch_columns, evaluation_columns
-from sweeper.core.ids import config_hash, flatten_configuration, trial_name
+from sweeper.core.ids import trial_name
 from sweeper.core.schemas import record_batch, table_schemas
 from sweeper.results import Results
 from sweeper.space.configurations import column_types, configurations
@@ -88,10 +88,10 @@ def trial_rows(spec: SweepSpec, schema: pa.Schema, random: np.random.Generator) 
         texts = {name for name in schema.names if schema.field(name).type == pa.string()}
         values = {
             name: str(value) if name in texts and value is not None else value
-            for name, value in flatten_configuration(configuration).items()
+            for name, value in configuration.columns.items()
         }
         end = {"status": "completed", "epochs": spec.scheduler.max_epochs, "objective": random.random()}
-        yield {**key, **end, "config_hash": config_hash(configuration), **values}
+        yield {**key, **end, "config_hash": configuration.digest, **values}
 
 
 def evaluation_rows(spec: SweepSpec, schema: pa.Schema, random: np.random.Generator) -> Iterator[dict[str, object]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from sweeper.core import ids
 from sweeper.core.errors import SweeperError
@@ -14,10 +14,8 @@ from sweeper.core.ids import (
     ReplicateSeeds,
     SweepPaths,
     allow,
-    config_hash,
     configuration_index,
     configuration_seed,
-    flatten_configuration,
     is_allowed,
     is_sweep_name,
     replicate_seed,
@@ -32,6 +30,7 @@ from sweeper.tables.rows import TrialsTable
 from tests.sweeper.fake_executor import FakeSweep
 from tests.sweeper.fake_replicates import ApartSweep
 from tests.sweeper.small_registries import MINIMAL, REGISTRIES
+from trainables.registry.configuration import Configuration
 
 SCALARS = st.one_of(st.booleans(), st.integers(-1000, 1000), st.floats(allow_nan=False), st.text(max_size=5))
 CONFIGURATIONS = st.recursive(
@@ -77,32 +76,6 @@ def test_seeds_differ_and_fit_every_generator():
     assert seed_from("a", 12) != seed_from("a1", 2)
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])  # the first examples import numpy
-@given(CONFIGURATIONS)
-def test_hash_ignores_the_order_of_keys_alone(configuration):
-    def reversed_keys(value):
-        return {k: reversed_keys(value[k]) for k in reversed(value)} if isinstance(value, dict) else value
-
-    assert config_hash(reversed_keys(configuration)) == config_hash(configuration)
-    assert len(config_hash(configuration)) == 16
-    assert config_hash({**configuration, "new": 1}) != config_hash({**configuration, "new": 2})
-
-
-def test_flattened_columns():
-    configuration = {
-        "loss": {"name": "focal", "gamma": 3.0},
-        "optimizer": {"name": "sgd", "milestones": [150, 250]},
-        "flag": True,
-    }
-    assert flatten_configuration(configuration) == {
-        "config_loss_name": "focal",
-        "config_loss_gamma": 3.0,
-        "config_optimizer_name": "sgd",
-        "config_optimizer_milestones": "[150, 250]",
-        "config_flag": True,
-    }
-
-
 def test_the_code_version_follows_sources_and_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "losses").mkdir()
     (tmp_path / "__init__.py").write_text("")
@@ -145,7 +118,7 @@ def test_common_seeds_belong_to_no_configuration():
 @pytest.mark.parametrize(("seeds", "distinct"), [("own", 4), ("common", 2)])
 def test_the_trials_table_says_so(seeds, distinct):
     spec = build_spec({**MINIMAL, "replicates": {"count": 2, "seeds": seeds}}, REGISTRIES)
-    table = TrialsTable("s", pa.schema(TRIAL_COLUMNS), [{}, {}], spec.replicate_seeds)
+    table = TrialsTable("s", pa.schema(TRIAL_COLUMNS), [Configuration({}), Configuration({})], spec.replicate_seeds)
     rows = table.batch(SweepState(2)).to_pylist()
     assert [(row["trial"], row["replicate"]) for row in rows] == [(f"c0000{c}", r) for c in range(2) for r in range(2)]
     assert len({row["seed"] for row in rows}) == distinct

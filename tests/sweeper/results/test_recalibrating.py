@@ -35,6 +35,7 @@ from trainables.metrics import METRIC_NAMES, evaluate_probabilities, softmax64
 from trainables.metrics.debiased import debiased_l2
 from trainables.metrics.kernel import smooth_ece
 from trainables.posthoc import PosthocUnavailable, fit
+from trainables.registry.configuration import Configuration
 from trainables.worker.trial_tables import write_predictions
 
 TRIALS = 9
@@ -147,7 +148,7 @@ def test_it_survives_a_rebuild_and_the_removal_of_generations(tmp_path: Path) ->
     schemas = table_schemas({"config_loss_name": str}, 3, evaluation_columns([]))
 
     def sink() -> ParquetSink:
-        return ParquetSink(paths, schemas, [{"loss": {"name": "brier"}}], ReplicateSeeds(0, 1))
+        return ParquetSink(paths, schemas, [Configuration({"loss": {"name": "brier"}})], ReplicateSeeds(0, 1))
 
     first = sink()
     rng = np.random.default_rng(0)
@@ -155,7 +156,7 @@ def test_it_survives_a_rebuild_and_the_removal_of_generations(tmp_path: Path) ->
     targets = {split: rng.integers(0, 3, 40) for split in ("val", "test")}
     for replicate in (0, 1):
         write_predictions(paths.tables.resolve(), ("c00000", replicate, 1), logits, targets)
-    sweep = Sweep(paths, load_spec("quickstart"), [{"loss": {"name": "brier"}}])  # type: ignore[arg-type]
+    sweep = Sweep(paths, load_spec("quickstart"), [Configuration({"loss": {"name": "brier"}})])  # type: ignore[arg-type]
     done = recalibrate(sweep, [Request("temperature", 5), Request("focal_map", 5)])
     rows = rows_of(sweep)
     assert len(rows) == 8 and [*done.unavailable] == [0, 2]

@@ -11,6 +11,7 @@ from sweeper.scheduling.base import Scheduler, decide, settled_but_for
 from sweeper.scheduling.median_stopping import MedianStopping
 from sweeper.scheduling.strata import stratified
 from tests.sweeper.records import made_record
+from trainables.registry.configuration import Configuration
 
 HALVING = Halving("val_nll", "min", 27, 3, 3)
 PROMOTION = Promotion("val_nll", "min", 9, 1, 3)
@@ -18,7 +19,9 @@ MEDIAN = MedianStopping("val_nll", "min", 12, 2, 3, 2)
 
 NETWORKS, LOSSES = ("mlp", "resnet8"), ("cross_entropy", "focal")
 CONFIGURATIONS = [
-    {"architecture": {"name": NETWORKS[i % 2]}, "loss": {"name": LOSSES[i // 2 % 2], "score": ("msp", None)[i % 2]}}
+    Configuration(
+        {"architecture": {"name": NETWORKS[i % 2]}, "loss": {"name": LOSSES[i // 2 % 2], "score": ("msp", None)[i % 2]}}
+    )
     for i in range(200)
 ]
 WITHIN = ["architecture", "loss"]

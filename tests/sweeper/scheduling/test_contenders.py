@@ -21,6 +21,7 @@ from sweeper.scheduling.contenders import FIRST_SEEDS, FinalStage, audit_rounds,
 from sweeper.scheduling.lines import LINE_SEEDS, Line, spread
 from sweeper.space.loading import build_spec
 from sweeper.space.spec import final_stage
+from trainables.registry.configuration import Configuration
 from trainables.worker.trial_reports import TrialReport
 
 SEEDS = ReplicateSeeds(0, 1, common=True)
@@ -34,7 +35,7 @@ def ended(configuration: int, value: float, status: str = "completed") -> Report
 
 def sweep(*bodies: Body, count: int = 4) -> SweepState:
     state = SweepState(count)
-    values = [{"loss": {"name": "focal"}, "place": index} for index in range(count)]
+    values = [Configuration({"loss": {"name": "focal"}, "place": index}) for index in range(count)]
     for sequence, body in enumerate([Drawn(0, values), *bodies]):
         state.apply(Record(sequence, 0.0, body))
     return state
@@ -113,16 +114,17 @@ class Played:
             status = self.rng.choice(["completed", "completed", "early_stopped", "failed"])
             self.add(ended(index, self.value(values), status))
 
-    def configuration(self) -> dict[str, object]:
+    def configuration(self) -> Configuration:
         gamma = {"name": "focal", "gamma": self.rng.uniform(0.5, 10)}
         if self.wide:
             gamma["smoothing"] = self.rng.uniform(0.02, 0.2)
         loss = self.rng.choice([{"name": "cross_entropy"}, gamma])
         optimizer = {"name": "sgd", "lr": self.rng.random(), "schedule": "cosine"}
-        return {"loss": loss, "architecture": {"name": self.rng.choice(["mlp", "resnet8"])}, "optimizer": optimizer}
+        network = {"name": self.rng.choice(["mlp", "resnet8"])}
+        return Configuration({"loss": loss, "architecture": network, "optimizer": optimizer})
 
     def value(self, values: object) -> float:
-        named = [part["name"] for part in values.values() if isinstance(part, dict)]  # type: ignore[attr-defined]
+        named = [part["name"] for part in values.values() if isinstance(part, Configuration)]  # type: ignore[attr-defined]
         worth = 0.1 * self.factors.get(named[0], 1) * self.factors.get(named[1], 1)
         return worth * self.rng.lognormvariate(0, 0.1)
 
@@ -254,7 +256,9 @@ def test_several_lines_each_with_all_else_equal() -> None:
 
 def test_each_setting_of_the_data_has_lines_of_its_own_even_without_another_question() -> None:
     line = Line("loss.gamma", {"focal": Uniform(0.0, 6.0)})
-    values = [{"loss": {"name": "focal", "gamma": 1.0}, "dataset": {"label_noise": at % 2}} for at in range(4)]
+    values = [
+        Configuration({"loss": {"name": "focal", "gamma": 1.0}, "dataset": {"label_noise": at % 2}}) for at in range(4)
+    ]
     state = SweepState(4)
     for sequence, body in enumerate([Drawn(0, values), *(ended(at, 0.1 + at) for at in range(4))]):
         state.apply(Record(sequence, 0.0, body))

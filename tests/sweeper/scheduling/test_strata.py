@@ -8,10 +8,11 @@ from sweeper.scheduling.base import decide
 from sweeper.scheduling.median_stopping import MedianStopping
 from sweeper.scheduling.strata import stratified, stratum_name
 from tests.sweeper.scheduling.journals import CONFIGURATIONS, HALVING, STRATA, WITHIN, played
+from trainables.registry.configuration import Configuration
 
 
 def test_names_of_strata():
-    values = {"architecture": {"name": "mlp"}, "loss": {"name": "focal", "gamma": 2.5, "score": "msp"}}
+    values = Configuration({"architecture": {"name": "mlp"}, "loss": {"name": "focal", "gamma": 2.5, "score": "msp"}})
     assert stratum_name(values, ["architecture", "loss"]) == "mlp, focal"
     assert stratum_name(values, ["loss.score"]) == "score msp"
     assert stratum_name(values, ["loss.gamma", "loss.nu"]) == "gamma 2.5, no nu"

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from sweeper.core.domains.base import Choice
-from sweeper.core.ids import config_hash
 from sweeper.search.base import Searcher, audit_suggestions
 from sweeper.space.configurations import configurations
 from sweeper.space.loading import searcher_for
 from tests.sweeper.records import fields
 from tests.sweeper.searches import Journaled, objective, random_history, searched_spec
+from trainables.registry.configuration import Configuration
 
 SPEC = searched_spec()
 COUNT = 14
@@ -141,7 +141,7 @@ def test_an_audit_names_what_does_not_follow_from_the_records_before_it():
     assert (foreign.checked, foreign.differences, foreign.unchecked) == (7, [], 1)
     other = configurations(SPEC)[3]
     assert "its hash does not match its values" in audited({"values": other}).differences[0]
-    forged = audited({"values": other, "config_hash": config_hash(other)})
+    forged = audited({"values": other, "config_hash": Configuration(other).digest})
     assert forged.differences == [f"record {_sequence(journaled, 5)}: suggestion of c00005: {MISLED}"]
     twice = audited({"configuration": 4})
     assert "its index is not 5" in twice.differences[0]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from sweeper.core.errors import SweeperError
-from sweeper.core.ids import FIRST_ADDED, SweepPaths, config_hash
+from sweeper.core.ids import FIRST_ADDED, SweepPaths
 from sweeper.execution.driver.context import TOGETHER, TrialValues
 from sweeper.journal.journal import Journal
 from sweeper.journal.records import Drawn, Record
@@ -27,6 +27,7 @@ from tests.sweeper.fake_replicates import ApartSweep
 from tests.sweeper.inline_sweep import Inline
 from tests.sweeper.records import fields, made_body, record_names
 from tests.sweeper.searches import searched_spec
+from trainables.registry.configuration import Configuration
 from trainables.worker.trial_reports import Reason
 
 COUNT = 10
@@ -276,11 +277,11 @@ def test_more_samples_are_drawn_and_journaled_beside_those_before():
         recorded.append((body.first, len(body.values)))
         state.apply(Record(len(recorded), 0.0, body))
 
-    values = TrialValues([{"index": index} for index in range(3)], state, record)
+    values = TrialValues([Configuration({"index": index}) for index in range(3)], state, record)
     assert values.of(1) == {"index": 1} and values.of(2) == {"index": 2}
-    values = TrialValues([{"other": index} for index in range(TOGETHER + 5)], state, record)
+    values = TrialValues([Configuration({"other": index}) for index in range(TOGETHER + 5)], state, record)
     assert values.of(TOGETHER + 1) == {"other": TOGETHER + 1} and values.of(4) == {"other": 4}
-    assert values.of(0) == {"index": 0} and values.digest(0) == config_hash({"index": 0})
+    assert values.of(0) == {"index": 0} and values.digest(0) == Configuration({"index": 0}).digest
     assert recorded == [(0, 3), (TOGETHER, 5), (3, TOGETHER - 3)]
 
 
@@ -292,7 +293,13 @@ def test_configurations_as_the_journal_has_them(tmp_path):
     with pytest.raises(LookupError, match="configuration 0 has not been suggested yet"):
         known[0]
     values = {"loss": {"name": "focal", "gamma": 3.0}}
-    body = {"configuration": 0, "values": values, "choices": {}, "config_hash": config_hash(values), "searcher": "x 1"}
+    body = {
+        "configuration": 0,
+        "values": values,
+        "choices": {},
+        "config_hash": Configuration(values).digest,
+        "searcher": "x 1",
+    }
     journal.append(made_body("suggested", body))
     assert known[0] == known[-3] == values, "the journal grew"
     with pytest.raises(IndexError, match="configuration 3 of 3"):
@@ -303,7 +310,7 @@ def test_configurations_as_the_journal_has_them(tmp_path):
 
 def test_configurations_of_added_seeds_are_read_from_the_journal(tmp_path):
     journal = Journal(tmp_path, durable=False)
-    known = Configurations(3, lambda index: {"index": index}, tmp_path)
+    known = Configurations(3, lambda index: Configuration({"index": index}), tmp_path)
     assert known[2] == {"index": 2}
     with pytest.raises(IndexError):
         known[FIRST_ADDED]
@@ -315,7 +322,9 @@ def test_configurations_of_added_seeds_are_read_from_the_journal(tmp_path):
     assert len(known) == 3 and [*known] == known[:] == [{"index": index} for index in range(3)]
     with pytest.raises(IndexError):
         known[FIRST_ADDED + 2]
-    refusing = Configurations(3, lambda index: {"index": index}, tmp_path, lambda values: "too good to be true")
+    refusing = Configurations(
+        3, lambda index: Configuration({"index": index}), tmp_path, lambda values: "too good to be true"
+    )
     with pytest.raises(SweeperError, match="too good"):
         refusing[FIRST_ADDED]
 
@@ -327,7 +336,7 @@ def test_tables_and_report_have_every_configuration_that_was_chosen(tmp_path, mo
     results = load(searched.paths.root)
     rows = results.rows("SELECT config_hash, config_optimizer_lr AS lr FROM trials ORDER BY trial, replicate")
     known = [searched.configurations[index] for index in range(6)]
-    assert [row["config_hash"] for row in rows[::2]] == [config_hash(values) for values in known]
+    assert [row["config_hash"] for row in rows[::2]] == [Configuration(values).digest for values in known]
     assert [row["lr"] for row in rows[::2]] == [values["optimizer"]["lr"] for values in known]
     assert searcher_lines(results) == ["optuna chose 6 configurations: 2 trials at random, then from what was observed"]
     assert json.loads(searched.paths.manifest.read_text())["versions"]["optuna"]

@@ -18,7 +18,6 @@ from tests.running import write_space
 from trainables.datasets import load_dataset
 from trainables.datasets.sharing import content_key
 from trainables.training import Replicate
-from trainables.worker.trial_settings import variant_key
 
 SPACE = """
 dataset: {name: digits, label_noise: {grid: [0, 0.2]}}
@@ -52,8 +51,8 @@ def test_every_data_set_is_loaded_once_a_node_and_known_by_its_contents(tmp_path
     assert keys is not None and len(set(keys.values())) == 2
     for each in named:
         options = {key: value for key, value in each.items() if key != "name"}
-        assert keys[variant_key(each)] == content_key(load_dataset("digits", **options))
-    assert content_key(prepare_dataset(spec)) == keys[variant_key(named[0])]
+        assert keys[each] == content_key(load_dataset("digits", **options))
+    assert content_key(prepare_dataset(spec)) == keys[named[0]]
 
 
 @pytest.mark.integration

@@ -14,7 +14,6 @@ from hypothesis import given, settings, strategies as st
 
 from sweeper.core.domains.tree import Uniforms, at_grid_point, draw, every_value, grid_size, parse, plain, random_sizes
 from sweeper.core.errors import InvalidSearchSpace
-from sweeper.core.ids import config_hash, flatten_configuration
 from sweeper.core.schemas import record_batch
 from sweeper.space.components import resolve_component
 from sweeper.space.configurations import column_types, configurations, examples, repeat_notes, varying_columns
@@ -54,7 +53,7 @@ def test_the_same_on_every_machine():
     script = (
         "import json, sys; from sweeper.space.configurations import configurations;"
         "from sweeper.space.loading import build_spec; from tests.sweeper.small_registries import REGISTRIES;"
-        "print(json.dumps(configurations(build_spec(json.load(sys.stdin), REGISTRIES))[7]['loss']))"
+        "print(json.dumps(configurations(build_spec(json.load(sys.stdin), REGISTRIES))[7]['loss'].plain()))"
     )
     spec = json.dumps(_spec(9, seed=3, loss=CONDITIONAL).resolved())
     run = subprocess.run([sys.executable, "-c", script], input=spec, capture_output=True, text=True, check=True)
@@ -205,7 +204,7 @@ def test_drawn_values_are_plain_python_of_their_columns_types():
     )
     assert (types["config_architecture_width"], types["config_optimizer_milestones"]) == (int, str)
     for drawn in configurations(spec):
-        assert all(type(value) is types[column] for column, value in flatten_configuration(drawn).items())
+        assert all(type(value) is types[column] for column, value in drawn.columns.items())
 
 
 REAL = ("uniform", "loguniform", "quniform")
@@ -279,23 +278,23 @@ def _finite(samples, parts=SIX, **changes):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_each_configuration_of_a_finite_space_comes_once(seed):
-    drawn = [json.dumps(each) for each in configurations(_finite(6, seed=seed))]
+    drawn = [each.text for each in configurations(_finite(6, seed=seed))]
     assert len(set(drawn)) == 6
-    assert drawn[:4] == [json.dumps(each) for each in configurations(_finite(4, seed=seed))]
-    assert json.dumps(configurations(_finite(6, seed=seed))[4]) == drawn[4]
+    assert drawn[:4] == [each.text for each in configurations(_finite(4, seed=seed))]
+    assert configurations(_finite(6, seed=seed))[4].text == drawn[4]
 
 
 def test_draws_that_repeat_nothing_are_those_of_every_space():
     spec = _finite(2)
     assert configurations(spec)[0] == examples(spec)[0]
     wide = {"architecture": {"name": "mlp", "width": {"randint": [1, 10**9]}}}
-    assert len({config_hash(each) for each in configurations(_finite(300, wide))}) == 300
+    assert len({each.digest for each in configurations(_finite(300, wide))}) == 300
 
 
 def test_each_grid_point_is_drawn_without_repeats():
     parts = {**GRID, "architecture": {"name": "mlp", "width": {"randint": [1, 40]}}}
     drawn = [*configurations(_finite(40, parts))]
-    assert len(drawn) == len({config_hash(each) for each in drawn}) == 80
+    assert len(drawn) == len({each.digest for each in drawn}) == 80
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def test_any_names_are_hyperparameters_with_columns_of_their_own():
     spec = load_spec(SPACE)
     values = configurations(spec)[1]
     assert values["optimizer"] == values["architecture"] == spec.dataset == {"name": "own"}
-    assert isinstance(values["lr"], float) and values["sizes"] == [32, 64] and values["loss"]["name"]
+    assert isinstance(values["lr"], float) and values["sizes"] == (32, 64) and values["loss"]["name"]
     types = column_types(spec.space)
     assert types["config_lora_rank"] is int and types["config_warmup_epochs"] is int and types["config_sizes"] is str
     columns = in_order(varying_columns(spec.space))

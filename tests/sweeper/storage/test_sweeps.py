@@ -12,7 +12,6 @@ import pytest
 import yaml
 
 from sweeper.core.errors import DiskFullError, InvalidSearchSpace, SweeperError
-from sweeper.core.ids import config_hash
 from sweeper.execution.options import RunOptions
 from sweeper.execution.resuming import check_trials
 from sweeper.execution.runner import resume_sweep
@@ -155,7 +154,7 @@ def sweep(tmp_path: Path) -> Sweep:
 def with_space(sweep: Sweep, space: Any) -> None:
     journal = Journal(sweep.paths.journal, durable=False)
     journal.append(Attempt(1, "here", 1, None, space))
-    journal.append(made_body("report", {"configuration": 9, "config_hash": config_hash(sweep.configurations[9])}))
+    journal.append(made_body("report", {"configuration": 9, "config_hash": sweep.configurations[9].digest}))
 
 
 def after(sweep: Sweep, edit: Edit) -> Sweep:
@@ -214,7 +213,7 @@ def test_the_last_driver_counts(sweep: Sweep) -> None:
 
 def test_configurations_that_are_drawn_otherwise_are_named(sweep: Sweep) -> None:
     state = fold(read_journal(sweep.paths.journal), 10)
-    hashes: list[str | None] = [config_hash(values) for values in sweep.configurations]
+    hashes: list[str | None] = [values.digest for values in sweep.configurations]
     check_trials(state, hashes)
     check_trials(state, [None] * 10)
     with pytest.raises(SweeperError, match=r"1 configuration differs from the journal, e\.g\. c00009"):

@@ -15,6 +15,7 @@ from sweeper.scheduling.asha import Halving
 from sweeper.tables.rows import JournalRows, TrialsTable
 from tests.sweeper.fake_executor import CRASHED, alone
 from tests.sweeper.fake_replicates import COUNT, Apart, ApartSweep, diverges_at
+from trainables.registry.configuration import Configuration
 from trainables.worker.trial_reports import TrialReport
 
 TOLD = Decision(
@@ -41,7 +42,9 @@ SCHEMA = pa.schema([*TRIAL_COLUMNS.items(), ("config_index", pa.int64())])
 
 
 def _rows(sweep):
-    table = TrialsTable("s", SCHEMA, [{"index": i} for i in range(sweep.configurations)], ReplicateSeeds(0, COUNT))
+    table = TrialsTable(
+        "s", SCHEMA, [Configuration({"index": i}) for i in range(sweep.configurations)], ReplicateSeeds(0, COUNT)
+    )
     batch = table.batch(fold(sweep.records(), sweep.configurations))
     assert batch.num_rows == COUNT * sweep.configurations
     return {(row["trial"], row["replicate"]): row for row in batch.to_pylist()}
@@ -75,7 +78,7 @@ def test_each_replicate_shows_where_it_stands(tmp_path):
 
 def test_a_row_does_not_say_tf32_where_a_cpu_trained():
     schema = table_schemas({"config_index": int}, 3, (), arithmetic="tf32, deterministic")["trials"]
-    table = TrialsTable("s", schema, [{"index": i} for i in range(3)], ReplicateSeeds(0, 1))
+    table = TrialsTable("s", schema, [Configuration({"index": i}) for i in range(3)], ReplicateSeeds(0, 1))
     state = SweepState(3)
     state.trials[0].device, state.trials[1].device = "cpu", "cuda"
     assert table.batch(state).column("arithmetic").to_pylist() == [
@@ -109,7 +112,7 @@ def test_each_configuration_is_drawn_once():
             if index >= 5:
                 raise IndexError(index)
             drawn.append(index)
-            return {"index": index} if index != 3 else None
+            return Configuration({"index": index}) if index != 3 else None
 
     table = TrialsTable("s", SCHEMA, Counted(), ReplicateSeeds(0, 2))
     table.batch(SweepState(5))

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sweeper.core.errors import SweeperError
-from sweeper.core.ids import TABLES, config_hash, replicate_seed, trial_name
+from sweeper.core.ids import TABLES, replicate_seed, trial_name
 from sweeper.journal.journal import read_journal
 from sweeper.journal.state import fold
 from sweeper.results.queries import current_generation
@@ -73,7 +73,7 @@ def assert_trials(sweep: Any, state: Any) -> None:
             assert row["stop_kind"] == trial.stop_kind
             assert row["last_evaluation_epoch"] == trial.last_evaluation_epoch
             assert row["seed"] == replicate_seed(sweep.seed, index, replicate)
-            assert row["config_hash"] == config_hash(sweep.configurations[index])
+            assert row["config_hash"] == sweep.configurations[index].digest
             assert row["config_loss_gamma"] == sweep.configurations[index]["loss"].get("gamma")
             assert row["wall_seconds"] == trial.wall_seconds / sweep.replicates
 

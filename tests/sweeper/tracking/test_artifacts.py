@@ -10,6 +10,7 @@ from sweeper.core.ids import FIRST_ADDED, SweepPaths, trial_name
 from sweeper.journal.records import AddedSeed
 from sweeper.journal.state import COMPLETED, RUNNING, SweepState, TrialState
 from sweeper.tracking.artifacts import missing_diagrams, reliability_of
+from trainables.registry.configuration import Configuration
 from trainables.worker.trial_tables import write_rows
 
 SEED, LINE, FURTHER = FIRST_ADDED, FIRST_ADDED + 1, FIRST_ADDED + 2
@@ -23,7 +24,7 @@ ROWS = {0: [(0, 0, 10), (0, 1, 30)], SEED: [(0, 2, 50)], LINE: [(LINE, 0, 70)], 
 def sweep(tmp_path: Path) -> tuple[SweepPaths, SweepState]:
     paths, state = SweepPaths(tmp_path), SweepState(1)
     for index, trial, replicate in ((SEED, 0, 2), (LINE, LINE, 0), (FURTHER, LINE, 1)):
-        seed = AddedSeed(index, trial, replicate, seed=7, values={}, question="network")
+        seed = AddedSeed(index, trial, replicate, seed=7, values=Configuration({}), question="network")
         state.trials[index] = TrialState(configuration=index, added=seed)
     for index, trial in state.trials.items():
         trial.status, trial.last_evaluation_epoch = COMPLETED, 3

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from sweeper.core.ids import SweepPaths, config_hash
+from sweeper.core.ids import SweepPaths
 from sweeper.journal.state import ENDED
 from sweeper.space.loading import load_spec
 from sweeper.space.spec import Objective
@@ -16,6 +16,7 @@ from sweeper.tracking.base import SWEEP_RUN, TrackedSweep
 from sweeper.tracking.points import MOST_EPOCHS, MOST_TRIALS, epoch_points, evaluation_points, thinned
 from sweeper.tracking.runs import RunProjection, unavailable_texts
 from tests.sweeper.records import made_record
+from trainables.registry.configuration import Configuration
 from trainables.worker.trial_reports import mean_objective
 
 VALUES = st.floats(-1e6, 1e6)
@@ -119,7 +120,7 @@ def test_a_run_has_the_configuration_that_was_suggested_and_none_before_its_tria
     assert update.params == {**own, "config_optimizer_lr": "0.1"} and {*[*update.params][:2]} == {*own}, (
         "what varies first"
     )
-    assert update.identity["config_hash"] == config_hash(values)
+    assert update.identity["config_hash"] == Configuration(values).digest
 
 
 @pytest.mark.parametrize(("epochs", "every"), [(27, 1), (1000, 1), (1001, 2), (50_000, 50)])

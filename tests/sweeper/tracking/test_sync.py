@@ -18,7 +18,7 @@ from mlflow.entities import ViewType
 from mlflow.tracking import MlflowClient
 
 from sweeper.core.errors import SweeperError
-from sweeper.core.ids import config_hash, trial_name
+from sweeper.core.ids import trial_name
 from sweeper.journal.journal import read_journal, set_aside_damaged
 from sweeper.journal.reasons import decision_text
 from sweeper.journal.state import fold
@@ -69,7 +69,7 @@ def assert_complete(sweep: Any, uri: str, *, abandoned: bool = False) -> None:
         assert tags["mlflow.parentRunId"] == parent.info.run_id
         sign = "○ " if status == "early_stopped" else ""
         assert tags["trial"] == trial_name(index) and run.info.run_name.startswith(f"{sign}{trial_name(index)}")
-        assert tags["config_hash"] == config_hash(sweep.configurations[index])
+        assert tags["config_hash"] == sweep.configurations[index].digest
         decision = decision_text(trial.decision) if trial.decision else None
         assert (tags["attempt"], tags.get("decision")) == (str(trial.attempt), decision)
         assert not [key for key in tags if key.startswith("config_") and key != "config_hash"]

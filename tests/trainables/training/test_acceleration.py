@@ -188,12 +188,12 @@ def test_a_missing_compiler_is_said_before_the_run_and_in_a_trial(data, monkeypa
 
 
 def test_what_cannot_be_combined_is_refused_in_a_sentence(data):
-    trace = configuration({"name": "hessian_trace", "weight": 0.01})
-    assert "precision = bfloat16 cannot train hessian_trace" in acceleration_fault(trace, BFLOAT16)
-    assert "compile = true cannot train hessian_trace" in acceleration_fault(trace, COMPILED)
-    assert acceleration_fault(trace, TF32) is None
-    assert acceleration_fault(trace, CHANNELS_LAST) is None and acceleration_fault(configuration(), BFLOAT16) is None
-    assert "cannot train tree_lstm" in acceleration_fault(configuration(architecture="tree_lstm"), COMPILED)
+    trace = ("hessian_trace", "mlp")
+    assert "precision = bfloat16 cannot train hessian_trace" in acceleration_fault(*trace, BFLOAT16)
+    assert "compile = true cannot train hessian_trace" in acceleration_fault(*trace, COMPILED)
+    assert acceleration_fault(*trace, TF32) is None
+    assert acceleration_fault(*trace, CHANNELS_LAST) is None and acceleration_fault("focal", "mlp", BFLOAT16) is None
+    assert "cannot train tree_lstm" in acceleration_fault("focal", "tree_lstm", COMPILED)
     assert "layout cannot be channels_last" in cohort_fault(configuration(architecture="resnet8"), CHANNELS_LAST)
     with pytest.raises(CannotCompileError, match="choose packing: sequential, or compile: false"):
         Lanes(_replicates(data, COMPILED, {"name": "wide_resnet", "depth": 10, "width": 0.25, "dropout": 0.4}))

@@ -106,7 +106,7 @@ def cohort_key(configuration: Configuration, training: TrainingSettings = PLAIN)
     regularised = [loss["name"], loss.get("probes"), loss.get("weight") == 0] if third_order else None
     batch_size = recipe.get("batch_size", 128)
     parts = [configuration.get("dataset"), configuration["architecture"], batch_size, rule_of(recipe), regularised]
-    return json.dumps(parts, sort_keys=True, default=str)
+    return json.dumps(parts, sort_keys=True, default=dict)
 
 
 def few_batches(dataset: DataSet, batch_size: int, steps: int = STEPS) -> DataSet:
@@ -347,7 +347,7 @@ def _mappable_here(build: Build, configuration: Configuration, seeds: Sequence[i
     """Return whether lanes train like replicates alone; tried once per process and kind of configuration."""
     # A floating-point number hardly changes whether a loss can be mapped; a text, a flag or a count may.
     parts = [{k: v for k, v in configuration[part].items() if not isinstance(v, float)} for part in configuration]
-    key = json.dumps([parts, dataset.input_shape, dataset.classes], sort_keys=True, default=str)
+    key = json.dumps([parts, dataset.input_shape, dataset.classes], sort_keys=True, default=dict)
     if key not in _mappable:
         _mappable[key] = lane_fault(build, seeds, dataset, configuration["optimizer"]["batch_size"]) is None
     return _mappable[key]
@@ -391,7 +391,7 @@ def _key(configuration: Configuration, count: int, dataset: DataSet, device: str
     recipe = configuration["optimizer"]
     trained = [configuration["architecture"], configuration["loss"]["name"], recipe["name"], recipe["batch_size"]]
     parts = [*trained, count, dataset.input_shape, dataset.classes, *_computed_by(device, training)]
-    return json.dumps(parts, sort_keys=True, default=str)
+    return json.dumps(parts, sort_keys=True, default=dict)
 
 
 def _computed_by(device: str, training: TrainingSettings) -> tuple[str, str, int]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from sweeper.core.ids import SweepPaths, config_hash, replicate_seed, trial_name
+from sweeper.core.ids import SweepPaths, replicate_seed, trial_name
 from sweeper.execution.driver.judging import FRUITLESS_TRIES, memory_failure, pause_before
 from sweeper.journal.state import ENDED, fold
 from sweeper.scheduling.asha import Halving, Promotion
@@ -17,6 +17,7 @@ from sweeper.scheduling.run_to_end import RunToEnd
 from sweeper.scheduling.strata import stratified
 from tests.sweeper.fake_executor import CRASHED, PREEMPTION, FakeSweep, Worker, alone, fails_at, value_of
 from tests.sweeper.records import fields, record_names
+from trainables.registry.configuration import Configuration
 from trainables.worker.trial_reports import CRASH, NON_FINITE, STORAGE, Failure
 from trainables.worker.trial_settings import Assignment
 
@@ -88,7 +89,7 @@ def test_the_first_report_of_each_trial_holds_its_configurations_digest(tmp_path
         if record.kind == "report":
             digests[fields(record)["configuration"]].append(fields(record).get("config_hash"))
     assert {index: [each for each in found if each] for index, found in digests.items()} == {
-        index: [config_hash(driver.configurations[index])] for index in range(COUNT)
+        index: [driver.configurations[index].digest] for index in range(COUNT)
     }
     assert all(found[0] for found in digests.values())
 
@@ -418,7 +419,7 @@ def test_an_unfinished_sweep_that_nobody_stopped_was_interrupted(tmp_path):
 def test_workers_get_a_configuration_and_their_replicates_seeds(tmp_path):
     driver = _sweep(tmp_path).driver()
     assert driver.work.describe([7]) == [
-        Assignment(7, "c00007", {"index": 7}, [replicate_seed(0, 7, 0), replicate_seed(0, 7, 1)])
+        Assignment(7, "c00007", Configuration({"index": 7}), [replicate_seed(0, 7, 0), replicate_seed(0, 7, 1)])
     ]
 
 

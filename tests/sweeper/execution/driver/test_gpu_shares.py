@@ -23,6 +23,7 @@ from sweeper.scheduling.run_to_end import RunToEnd
 from tests.sweeper.fake_executor import CRASHED, FakeSweep
 from tests.sweeper.fake_replicates import ApartSweep
 from tests.sweeper.records import fields
+from trainables.registry.configuration import Configuration
 from trainables.worker.trial_reports import CRASH, GPU_OUT_OF_MEMORY, Failure
 from trainables.worker.trial_settings import CONTEXT_BYTES, memory_cap
 
@@ -77,11 +78,13 @@ def test_torch_may_allocate_a_share_less_what_cuda_takes_beside_it():
 
 
 def _configuration(name, batch_size=128, lr=0.1):
-    return {
-        "architecture": {"name": name},
-        "loss": {"name": "focal", "gamma": lr},
-        "optimizer": {"name": "sgd", "lr": lr, "batch_size": batch_size},
-    }
+    return Configuration(
+        {
+            "architecture": {"name": name},
+            "loss": {"name": "focal", "gamma": lr},
+            "optimizer": {"name": "sgd", "lr": lr, "batch_size": batch_size},
+        }
+    )
 
 
 def test_each_kind_is_measured_once_and_a_resumed_sweep_measures_nothing(tmp_path):

@@ -15,6 +15,7 @@ from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
 from sweeper.scheduling.contenders import REQUEST
 from tests.running import SPACE, write_space
+from trainables.registry.configuration import Configuration
 from trainables.worker.trial_reports import CRASH, Failure
 
 
@@ -86,7 +87,7 @@ def test_a_crashed_trial_keeps_its_checkpoint_for_a_retry():
 
 def added_seed(own: int, trial: int, replicate: int, question: str, value: float) -> TrialState:
     """Return a fresh seed that has ended."""
-    seed = AddedSeed(own, trial, replicate, 0, {"loss": {"name": "focal"}}, question)
+    seed = AddedSeed(own, trial, replicate, 0, Configuration({"loss": {"name": "focal"}}), question)
     decision = Decision("complete", "last_epoch", 3)
     return TrialState(configuration=own, added=seed, status="completed", decision=decision, objective=value)
 
