@@ -37,7 +37,6 @@ from sweeper.storage.places import local_copies, local_copy, stored_predictions
 from sweeper.storage.sweeps import Sweep, edited, open_sweep
 from trainables.files.atomic import read_text
 from trainables.files.stores.base import is_store_address
-from trainables.training.lanes.packing import AUTO, LANES
 
 #: State of a sweep of which only the tables were copied.
 TABLES_ONLY = "tables only"
@@ -138,7 +137,7 @@ def audit_sweep(name: str, output: Path) -> tuple[list[str], list[str]]:
         ordered = audit_order(order, read_journal(sweep.paths.journal))
         said.append(_order_words(ordered))
         differences += ordered.differences
-    if sweep.spec.replicates.packing in (LANES, AUTO) and not differences:
+    if sweep.spec.replicates.together and not differences:
         narrow = narrow_decisions(sweep.spec.schedule, read_journal(sweep.paths.journal), LAST_DIGITS)
         said.append(
             f"{narrow} decisions turn on 1 in {1 / LAST_DIGITS:,.0f} of the objective: other lanes may turn them"

@@ -1,6 +1,7 @@
 """Durations, failures, kills, resumes and slots never change the sequence of judgements in canonical order."""
 
 import collections
+import itertools
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -118,7 +119,7 @@ def test_reports_that_are_swapped_or_moved_are_named(promoted: FakeSweep) -> Non
     records = [*promoted.records()]
     places = _judgements(records)
     assert _audited(promoted, records).differences == []
-    for first, second in zip(places, places[1:], strict=False):
+    for first, second in itertools.pairwise(places):
         swapped = [*records]
         swapped[first], swapped[second] = swapped[second], swapped[first]
         moved = [*records[:first], *records[first + 1 : second + 1], records[first], *records[second + 1 :]]
