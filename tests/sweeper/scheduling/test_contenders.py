@@ -275,6 +275,9 @@ def test_a_line_of_whole_numbers_and_of_names_has_only_values_of_the_domain() ->
     score = Line(
         "loss.score", {"selective_risk": OneMember((Constant("msp"), Constant("margin"), Constant("entropy")))}
     )
-    names = [of["loss"]["score"] for of in score.members([{"loss": {"name": "selective_risk", "score": "margin"}}])]
+    names = [
+        of["loss"]["score"]
+        for of in score.members([Configuration({"loss": {"name": "selective_risk", "score": "margin"}})])
+    ]
     assert names == ["margin", "msp", "entropy"]
-    assert score.members([{"loss": {"name": "brier"}}]) == []
+    assert score.members([Configuration({"loss": {"name": "brier"}})]) == []
