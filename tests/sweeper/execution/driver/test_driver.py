@@ -149,9 +149,8 @@ def test_one_at_a_time_kills_change_no_promotion(tmp_path, seed):
 
 
 def test_what_a_stratum_keeps_is_promoted_while_others_have_trials_to_begin(tmp_path):
-    sweep = _sweep(tmp_path, dataclasses.replace(KEPT, configurations=[
-        Configuration({"loss": {"name": "focal" if index < 2 else "brier"}}) for index in range(4)]), configurations=4, slots=2,
-    )  # fmt: skip
+    drawn = [Configuration({"loss": {"name": "focal" if index < 2 else "brier"}}) for index in range(4)]
+    sweep = _sweep(tmp_path, dataclasses.replace(KEPT, configurations=drawn), configurations=4, slots=2)
     driver, rng = sweep.driver(), np.random.default_rng(0)
     driver.begin()
     for _ in (0, 1):
