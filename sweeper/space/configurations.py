@@ -228,7 +228,7 @@ def column_types(space: Fields) -> dict[str, type]:
     """Return the type of every hyperparameter column over all branches: `{"config_loss_gamma": float, …}`.
 
     Types are bool, int, float and str. If branches have different types, the column is float for numbers and str
-    otherwise. Lists are JSON text, as `flatten_configuration` writes them.
+    otherwise. Lists are JSON text, as `Configuration.columns` has them.
 
     Example:
         >>> from sweeper.space.loading import load_spec

@@ -22,6 +22,7 @@ from sweeper.core.schemas import record_batch, table_schemas
 from sweeper.journal.records import Decision
 from sweeper.storage.metadata import FORMAT
 from tests.sweeper.synthetic_metrics import BINS, CLASSES, best_temperature, bins_of, metrics, softmax, spectrum
+from trainables.registry.configuration import Configuration
 from trainables.worker.trial_tables import write_parquet
 
 RUNGS = (3, 9)
@@ -323,16 +324,17 @@ def add_trial_rows(
     error: str | None,
 ) -> None:
     """Add one row a replicate to the table of trials."""
+    drawn = Configuration(configuration)
     evaluated = [row["epoch"] for row in sweep.rows["evaluations"] if row["trial"] == trial_name(index)]
     for replicate in range(sweep.replicates):
         sweep.rows["trials"].append(
             {
                 "trial": trial_name(index), "replicate": replicate,
-                "seed": replicate_seed(sweep.seed, index, replicate), "config_hash": configuration.digest,
+                "seed": replicate_seed(sweep.seed, index, replicate), "config_hash": drawn.digest,
                 "status": status, "stop_kind": kind, "stop_rung": rung, "epochs": epoch,
                 "last_evaluation_epoch": max(evaluated, default=None), "wall_seconds": seconds * epoch,
                 "device": "cpu", "packing": "sequential", "attempt": 1, "error": error,
-                **configuration.columns,
+                **drawn.columns,
             }
         )  # fmt: skip
 

@@ -200,8 +200,9 @@ def test_the_best_of_a_line_counts_for_its_loss_and_network() -> None:
 
 def test_each_setting_of_the_data_has_a_race_of_its_own() -> None:
     played = Played(1)
-    for index, values in enumerate(played.state.configurations.values()):
-        values["dataset"] = {"name": "digits", "label_noise": (0.0, 0.3)[index % 2]}
+    known = played.state.configurations
+    for index, values in known.items():
+        known[index] = values.replaced("dataset", {"name": "digits", "label_noise": (0.0, 0.3)[index % 2]})
     rounds = played.play()
     fresh = {added.trial for added in rounds[0]}
     settings = {added.values["dataset"]["label_noise"] for added in rounds[0]}
@@ -270,11 +271,13 @@ def test_each_setting_of_the_data_has_lines_of_its_own_even_without_another_ques
 
 def test_a_line_of_whole_numbers_and_of_names_has_only_values_of_the_domain() -> None:
     depth = Line("architecture.depth", {"mlp": RandInt(1, 9)})
-    values = [of["architecture"]["depth"] for of in depth.members([{"architecture": {"name": "mlp", "depth": 2}}])]
+    start = Configuration({"architecture": {"name": "mlp", "depth": 2}})
+    values = [of["architecture"]["depth"] for of in depth.members([start])]
     assert values[0] == 2 and len(values) == 3 and all(isinstance(value, int) for value in values)
     score = Line(
         "loss.score", {"selective_risk": OneMember((Constant("msp"), Constant("margin"), Constant("entropy")))}
     )
-    names = [of["loss"]["score"] for of in score.members([{"loss": {"name": "selective_risk", "score": "margin"}}])]
+    start = Configuration({"loss": {"name": "selective_risk", "score": "margin"}})
+    names = [of["loss"]["score"] for of in score.members([start])]
     assert names == ["margin", "msp", "entropy"]
-    assert score.members([{"loss": {"name": "brier"}}]) == []
+    assert score.members([Configuration({"loss": {"name": "brier"}})]) == []

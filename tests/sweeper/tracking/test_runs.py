@@ -69,7 +69,7 @@ def test_at_the_end_the_evaluation_of_the_kept_weights_counts_as_for_the_schedul
         {"replicate": number, "epoch": 4, "split": "val", "stage": "end", "nll": value, "mce": 0.1}
         for number, value in enumerate((0.6, 0.7))
     ]
-    runs = projection_of([{"loss": {"name": "brier"}}])
+    runs = projection_of([Configuration({"loss": {"name": "brier"}})])
     runs.apply(made_record(0, "started", 1.0, {"configuration": 0, "attempt": 1}))
     runs.apply(made_record(1, "report", 2.0, {"epoch": 4, "epochs": epochs, "evaluations": ended}))
     (update,) = runs.take()
@@ -92,7 +92,7 @@ def test_how_a_number_was_computed_is_no_metric_and_a_standard_error_has_no_spre
     [(MOST_TRIALS, {"other/val_top5", "calibration/val_region_ambiguous"}), (MOST_TRIALS + 1, set())],
 )
 def test_the_largest_sweeps_log_what_is_compared_and_the_objective(trials: int, others: set[str]) -> None:
-    drawn = [{"loss": {"name": "brier"}, "optimizer": {"lr": 0.3}}] * trials
+    drawn = [Configuration({"loss": {"name": "brier"}, "optimizer": {"lr": 0.3}})] * trials
     columns = ("nll", "top5", "region_ambiguous", "entropy_wrong", "posthoc_temperature_nll", "hessian_training_trace")
     row = {"replicate": 0, "epoch": 3, "split": "val", "stage": "end", **dict.fromkeys(columns, 0.5)}
     runs = projection_of(drawn, metric="val_entropy_wrong")
@@ -106,7 +106,7 @@ def test_the_largest_sweeps_log_what_is_compared_and_the_objective(trials: int, 
 
 def test_a_run_has_the_configuration_that_was_suggested_and_none_before_its_trial_begins() -> None:
     values = {"loss": {"name": "focal", "gamma": 2.5}, "optimizer": {"lr": 0.1}}
-    drawn = [{"loss": {"name": "brier"}, "optimizer": {"lr": 0.3}}] * 2
+    drawn = [Configuration({"loss": {"name": "brier"}, "optimizer": {"lr": 0.3}})] * 2
     varying = ("config_loss_name", "config_loss_gamma")
     runs = projection_of(drawn, varying)
     suggested = {"configuration": 1, "values": values, "choices": {}, "config_hash": "", "searcher": "x 1"}
@@ -133,7 +133,7 @@ def test_a_long_run_has_a_thousand_points_of_a_measurement_and_all_that_was_eval
 
 
 def test_the_sweeps_run_has_its_counts_once_and_the_recommended_configurations_metrics() -> None:
-    runs = projection_of([{"loss": {"name": "brier"}}])
+    runs = projection_of([Configuration({"loss": {"name": "brier"}})])
     runs.apply(made_record(0, "attempt", 1.0, {"attempt": 1}))
     runs.apply(made_record(1, "ended", 2.0, {"outcome": "finished"}))
     (counted,) = runs.take()

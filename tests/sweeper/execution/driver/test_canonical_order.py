@@ -25,9 +25,12 @@ from sweeper.scheduling.strata import stratified
 from tests.sweeper.fake_executor import REPLICATES, FakeSweep
 from tests.sweeper.fake_replicates import ApartSweep
 from tests.sweeper.records import fields
+from trainables.registry.configuration import Configuration
 
 COUNT = 16
-LOSSES = [{"loss": {"name": ("cross_entropy", "focal", "brier")[index % 7 % 3]}} for index in range(COUNT)]
+LOSSES = [
+    Configuration({"loss": {"name": ("cross_entropy", "focal", "brier")[index % 7 % 3]}}) for index in range(COUNT)
+]
 SCHEDULERS = {
     "stopping": Halving("val_nll", "min", 27, 3, 3),
     "promotion": Promotion("val_nll", "min", 27, 3, 3),

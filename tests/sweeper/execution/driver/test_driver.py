@@ -27,7 +27,7 @@ COUNT = 14
 KEPT = stratified(
     Promotion("val_nll", "min", 27, 3, 3, keep_at_least=1),
     ["loss"],
-    [{"loss": {"name": ("cross_entropy", "focal", "brier")[index % 7 % 3]}} for index in range(16)],
+    [Configuration({"loss": {"name": ("cross_entropy", "focal", "brier")[index % 7 % 3]}}) for index in range(16)],
 )
 """Strata of five trials or so, the best of which are promoted in any case."""
 
@@ -149,9 +149,8 @@ def test_one_at_a_time_kills_change_no_promotion(tmp_path, seed):
 
 
 def test_what_a_stratum_keeps_is_promoted_while_others_have_trials_to_begin(tmp_path):
-    sweep = _sweep(tmp_path, dataclasses.replace(KEPT, configurations=[
-        {"loss": {"name": "focal" if index < 2 else "brier"}} for index in range(4)]), configurations=4, slots=2,
-    )  # fmt: skip
+    drawn = [Configuration({"loss": {"name": "focal" if index < 2 else "brier"}}) for index in range(4)]
+    sweep = _sweep(tmp_path, dataclasses.replace(KEPT, configurations=drawn), configurations=4, slots=2)
     driver, rng = sweep.driver(), np.random.default_rng(0)
     driver.begin()
     for _ in (0, 1):

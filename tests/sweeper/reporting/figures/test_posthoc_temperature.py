@@ -28,6 +28,7 @@ from tests.sweeper.held import held
 from tests.sweeper.reporting.figures.drawn import marks
 from tests.sweeper.synthetic_sweep import gamma_configuration, write_sweep
 from trainables.posthoc.focal_temperature import GAMMAS, PARAMETERS
+from trainables.registry.configuration import Configuration
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +36,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     """A small grid over γ with its own temperature scaling and three recalibrations, one of them of 4,500 cells."""
     folder = tmp_path_factory.mktemp("posthoc") / "grid"
     write_sweep(folder, space="gamma", configurations=9, replicates=2, failures=0, samples=60)
-    configurations = [gamma_configuration(i) for i in range(8)] + [{"loss": {"name": "brier"}}]
+    configurations = [gamma_configuration(i) for i in range(8)] + [Configuration({"loss": {"name": "brier"}})]
     sweep = Sweep(SweepPaths(folder), load_spec("quickstart"), configurations)  # type: ignore[arg-type]
     recalibrate(sweep, read_requests(["temperature"], ["objective=ece"], [15]))
     recalibrate(sweep, read_requests(["focal_temperature", "focal_map"], ["objective=nll"], [15]))
