@@ -28,14 +28,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from search_spaces.papers.claims.numbers import (
-    REPLICATES,
-    SIGNIFICANT,
-    Estimate,
-    Estimates,
-    of_split,
-    trained_to_the_end,
-)
+from search_spaces.papers.claims.numbers import REPLICATES, Estimate, Estimates, of_split, trained_to_the_end
 from sweeper.core.cells import Rows
 
 HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided"
@@ -177,12 +170,12 @@ def claim(paper: str, split: str = "", **options: Any) -> Callable[[Judge], Judg
 
 def _side(estimate: Estimate, sign: int, among: int) -> str:
     """Return the verdict of one of several estimates by itself."""
-    if estimate.value is None or estimate.p >= SIGNIFICANT:
+    if estimate.value is None or not estimate.shown():
         return UNDECIDED
     # Only refuting is corrected for the number of comparisons: holding requires all of them at once.
     if sign * estimate.value > 0:
         return HOLDS
-    return FAILS if estimate.p * among < SIGNIFICANT else UNDECIDED
+    return FAILS if estimate.shown(among) else UNDECIDED
 
 
 def _counts(estimates: Estimates) -> str:

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from search_spaces.papers.claims.base import FAILS, HOLDS, UNDECIDED, Detailed, Verdict, claim, undecided
 from search_spaces.papers.claims.numbers import (
-    SIGNIFICANT,
     Estimate,
     Estimates,
     Point,
@@ -257,7 +256,7 @@ def lower_layer_curvature_calibrates(rows: Rows) -> Detailed:
         for arm, mine in arms.items():
             changes = _layer_changes(mine, plain, besides)
             # Only an intervention that lowers a layer's curvature can speak for or against the claim.
-            down = [n for n, c in changes.items() if (c.value or 0) < 0 and c.p * len(changes) < SIGNIFICANT]
+            down = [n for n, c in changes.items() if (c.value or 0) < 0 and c.shown(len(changes))]
             lowered[f"{network}, {arm}"] = {n: changes[n].value for n in down}
             if down:
                 theirs, ours = (clusters(of_split(side, "test"), "ece", besides) for side in (plain, mine))

@@ -73,6 +73,10 @@ class Estimate:
     p: float = 1.0
     lacking: str = ""
 
+    def shown(self, among: int = 1) -> bool:
+        """Return whether the statistic differs from 0, as one of `among` ones (Bonferroni)."""
+        return self.p * among < SIGNIFICANT
+
     def text(self, form: str = ".3g") -> str:
         """Return e.g. `−0.93 (95 % −0.99 … −0.80)`."""
         if self.value is None:

@@ -145,7 +145,8 @@ def compare_families(
 def judged(unit: str, sides: Sequence[Sequence[float]], among: int) -> Verdict:
     """Return the verdict on the second side against the first, one of `among` families that share the level."""
     if unit not in PAIRED:
-        return change("", *(dict(enumerate(side)) for side in sides), among, paired=False, skewed=True)
+        reference, mine = (dict(enumerate(side)) for side in sides)
+        return change("", reference, mine, among, paired=False, skewed=True)
     differences = dict(enumerate(mine - other for other, mine in zip(*sides, strict=True)))
     return change("", dict.fromkeys(differences, 0.0), differences, among, skewed=True)
 

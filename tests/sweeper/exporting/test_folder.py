@@ -20,6 +20,7 @@ from sweeper.exporting.program import joint_logits, raw_batches
 from sweeper.results.predictions import StoredPredictions
 from tests.running import in_process
 from tests.sweeper.exporting.swept import DIGITS, OWN, SPIRALS, stored, swept
+from tests.sweeper.reporting.test_first_screen import shared_screen
 from trainables.datasets import load_dataset
 from trainables.metrics import softmax64
 from trainables.metrics.base import log_softmax64
@@ -121,6 +122,11 @@ def test_the_weights_fit_the_network_and_the_card_tells_what_it_is(digits, expor
     description = json.loads((done.folder / "model.json").read_text("utf-8"))
     taken = {"kind": "array", "shape": [1, 8, 8], "dtype": "uint8", "low": 0, "high": 16, "transformed": True}
     assert description["input"] == {**taken, "integers": True}
+    screen = shared_screen(digits.root)
+    verdict = description["source"]["verdict"]
+    finalist = next(one for one in screen.finalists if one.trial == done.trial)
+    assert (verdict["code"], verdict["deployed"]) == (finalist.standing, finalist.used.standing)
+    assert verdict["seeds"] == screen.answers[0].seeds == 2 and "| val_nll | the best |" in card
 
 
 @pytest.mark.parametrize(

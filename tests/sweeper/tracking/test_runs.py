@@ -142,3 +142,12 @@ def test_the_sweeps_run_has_its_counts_once_and_the_recommended_configurations_m
     (recommended,) = runs.take()
     assert [*recommended.points] == [("recommended/test_ece", 0.25, 2000, 1)]
     assert not runs.take()
+
+
+def test_a_verdict_is_a_tag_of_the_trials_that_began() -> None:
+    runs = projection_of([{"loss": {"name": "brier"}}, {"loss": {"name": "focal"}}])
+    runs.apply(made_record(0, "attempt", 1.0, {"attempt": 1}))
+    runs.apply(made_record(1, "started", 2.0, {"configuration": 0, "attempt": 1}))
+    runs.take()
+    runs.judge({0: {"verdict": "best"}, 1: {"verdict": "worse"}})
+    assert [(update.place, update.tags["verdict"]) for update in runs.take()] == [(0, "best")]

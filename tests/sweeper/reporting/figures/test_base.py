@@ -218,14 +218,3 @@ def test_of_many_points_every_finished_one_is_drawn_and_the_others_are_thinned_e
     assert others[0] == 1 and others[-1] == 4999 and max(np.diff(others)) <= 6
     assert remarks == ["Evenly thinned: 1,000 of 4,000 unfinished points are drawn; statistics use all."]
     assert thin_points(rows[:1000]) == (rows[:1000], [])
-
-
-@pytest.mark.parametrize(("replicates", "said"), [(4, "no p can be below 0.25"), (8, None)])
-def test_where_no_p_can_show_anything_one_sentence_says_so(replicates: int, said: str | None) -> None:
-    names = ("cross_entropy", "focal", "brier")
-    rows = [{"trial": name, "loss": name, "judged": 0.1, "test_ece": 0.1} for name in names]
-    each = {name: {seed: 0.1 * at + 0.01 * at * seed for seed in range(replicates)} for at, name in enumerate(names)}
-    found = loss_families.compare_families(rows, ["config_loss_name"], "test_ece", "min", each)
-    notes = loss_families.notes(found)
-    assert len(found) == 2 and len(notes) == 2 + (said is not None)
-    assert ("p " in notes[0]) == (said is None) and (said is None or said in notes[-1])
