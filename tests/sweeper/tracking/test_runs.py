@@ -145,7 +145,7 @@ def test_the_sweeps_run_has_its_counts_once_and_the_recommended_configurations_m
 
 
 def test_a_verdict_is_a_tag_of_the_trials_that_began() -> None:
-    runs = projection_of([{"loss": {"name": "brier"}}, {"loss": {"name": "focal"}}])
+    runs = projection_of([Configuration({"loss": {"name": name}}) for name in ("brier", "focal")])
     runs.apply(made_record(0, "attempt", 1.0, {"attempt": 1}))
     runs.apply(made_record(1, "started", 2.0, {"configuration": 0, "attempt": 1}))
     runs.take()
