@@ -322,7 +322,7 @@ def _description(
             "git": manifest.get("git"),
             "versions": manifest.get("versions", {}),
             "rehearsed": list(chosen.sweep.spec.rehearsed or ()),
-            "verdict": None if standing is None else standing.facts,
+            "standing": None if standing is None else standing.facts,
             "trained_again": None if chosen.again is None else {"largest_logit_difference": chosen.again},
         },
         "largest_test_difference": difference,

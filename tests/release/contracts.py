@@ -119,7 +119,14 @@ def exported_model(folder: Path) -> dict[str, list[str]]:
 
 
 #: Parts of a description whose keys depend on the network, and are not promised.
-_OF_THIS_MODEL = ("posthoc.parameters", "posthoc.options", "source.configuration", "source.dataset", "source.versions")
+_OF_THIS_MODEL = (
+    "posthoc.parameters",
+    "posthoc.options",
+    "source.configuration",
+    "source.dataset",
+    "source.standing.verdict",
+    "source.versions",
+)
 
 
 def _paths(value: Mapping[str, Any], prefix: str) -> Iterator[str]:

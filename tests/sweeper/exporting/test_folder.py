@@ -123,10 +123,10 @@ def test_the_weights_fit_the_network_and_the_card_tells_what_it_is(digits, expor
     taken = {"kind": "array", "shape": [1, 8, 8], "dtype": "uint8", "low": 0, "high": 16, "transformed": True}
     assert description["input"] == {**taken, "integers": True}
     screen = shared_screen(digits.root)
-    verdict = description["source"]["verdict"]
+    standing = description["source"]["standing"]
     finalist = next(one for one in screen.finalists if one.trial == done.trial)
-    assert (verdict["code"], verdict["deployed"]) == (finalist.standing, finalist.used.standing)
-    assert verdict["seeds"] == screen.answers[0].seeds == 2 and "| val_nll | the best |" in card
+    assert (standing["code"], standing["deployed"]) == (finalist.standing, finalist.used.standing)
+    assert standing["seeds"] == screen.answers[0].seeds == 2 and "| val_nll | the best |" in card
 
 
 @pytest.mark.parametrize(
