@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from importlib import resources
 
 import yaml
@@ -136,7 +136,13 @@ def risk(answer: Answer) -> str:
         return "every other finalist is worse"
     if answer.state == EQUIVALENT:
         return "no other finalist is better by more than the margin"
-    return f"at most {cost(answer)} worse than the best finalist" if answer.most_lost else "no finalist is better"
+    by = f"{family(answer)} " if answer.relative else ""
+    return f"{by}at most {cost(answer)} worse than the best finalist" if answer.most_lost else "no finalist is better"
+
+
+def family(answer: Answer) -> str:
+    """Return the objective's metric without its split and stage, e.g. `NLL`."""
+    return label(answer.objective.column).partition(" after ")[0]
 
 
 def deployed_risk(deployed: Deployed) -> str:
@@ -235,7 +241,7 @@ def remedy(answer: Answer) -> str:
     """Return the command that would decide the open questions, and its cost; empty if there are none."""
     if not answer.command:
         hopeless = answer.state in (NEARLY_DECIDED, NOT_DECIDED) and not answer.running
-        return f"Even {TRIED[-1]} more seeds would probably not decide between them." if hopeless else ""
+        return f"Even {TRIED[-1]} more seeds would probably not decide the “{STANDINGS[ALIKE]}” rows." if hopeless else ""
     if not answer.trainings:
         return f"More seeds may decide: `{answer.command}`."
     takes = f" ({duration(answer.trainings * answer.seconds)})" if answer.seconds else ""
@@ -384,7 +390,7 @@ def deployment(answer: Answer) -> str:
     accuracy = f"accuracy {share(best.used.accuracy)}"
     if verdicts.code == NOT_COMPARED:
         return f"{used}: test NLL {best.used.nll[at]:.3f}, {accuracy}."
-    alike = rivals(best, [line for trial, line in lines.items() if verdicts.of[trial].code in (SAME, OPEN)])
+    alike = rivals(best, lines.values(), [*verdicts.named(SAME), *verdicts.named(OPEN)])
     sure = f"{listed(alike)} may be as good" if alike else f"every other finalist is worse ({SURE} sure)"
     if best is answer.leader:
         return f"{used} it leads, too: {sure}; {accuracy}."
@@ -393,13 +399,23 @@ def deployment(answer: Answer) -> str:
     return f"{used} {name(best)} leads: {sure}; test NLL {best.used.nll[at]:.3f}, {accuracy}{against}."
 
 
-def rivals(best: Finalist, alike: Sequence[Finalist]) -> list[str]:
-    """Return the finalists that may be as good as the best one: other losses, or settings of its own loss if none."""
-    rest = [line for line in alike if line is not best]
+def rivals(best: Finalist, lines: Iterable[Finalist], alike: Collection[str]) -> list[str]:
+    """Return the finalists that may be as good as the best one: other losses, or settings of its own loss if none.
+
+    A loss is named with its setting if another of its settings is worse.
+
+    Args:
+        best: the best finalist.
+        lines: all finalists.
+        alike: names of trials that may be as good.
+    """
+    rest = [line for line in lines if line.trial in alike and line is not best]
+    mixed = {(line.loss, line.network) for line in lines if line.trial not in alike}
     others = [line for line in rest if (line.loss, line.network) != (best.loss, best.network)]
     if not others:
         return [line.words for line in rest]
-    return [*dict.fromkeys(line.loss if line.network == best.network else name(line) for line in others)]
+    said = [line if (line.loss, line.network) in mixed else replace(line, setting="") for line in others]
+    return [*dict.fromkeys(line.words if line.network == best.network else name(line) for line in said)]
 
 
 def share(mean: Mean) -> str:

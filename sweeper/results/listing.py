@@ -410,9 +410,10 @@ def details(board: Leaderboard) -> list[str]:
 
 
 def count_line(counts: Overview) -> str:
-    """Return trials by status and the epochs saved, e.g. `48 trials: 8 finished, 40 stopped early · …`."""
+    """Return trials by status and the epochs saved, e.g. `48 trials (60 trainings): 8 finished, 40 stopped early · …`."""
     named = [f"{counts.count(status)} {words}" for status, words in STATUS_WORDS.items() if counts.count(status)]
-    parts = [f"{plural(counts.trials, 'trial')}: {', '.join(named)}"]
+    more = f" ({plural(counts.replicates, 'training')})" if counts.replicates > counts.trials else ""
+    parts = [f"{plural(counts.trials, 'trial')}{more}: {', '.join(named)}"]
     if counts.saved:
         parts.append(f"early stopping saved {counts.saved:,} of {counts.saved + counts.trained:,} epochs")
     if counts.worked:

@@ -58,8 +58,9 @@ def test_the_summary_fits_a_screen_and_says_what_happened(quickstart_folder: Pat
     expected = final_nll(quickstart_folder)
     assert len(text.splitlines()) <= 36 and all(len(line) <= 100 for line in text.splitlines())
     assert f"{expected['mean'].iloc[0]:.3g}" in text
-    stopped = frame(quickstart_folder, "trials").query("status == 'early_stopped'").trial.nunique()
-    assert f"48 trials: {len(expected)} finished, {stopped} stopped early" in text
+    trained = frame(quickstart_folder, "trials")
+    stopped = trained.query("status == 'early_stopped'").trial.nunique()
+    assert f"48 trials ({len(trained)} trainings): {len(expected)} finished, {stopped} stopped early" in text
     assert text.count("early stopping saved") == 1
 
 
