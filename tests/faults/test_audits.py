@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from sweeper.core.ids import SweepPaths
 from sweeper.journal.journal import Journal, read_journal
-from sweeper.journal.records import Attempt, Body, Judged, Reported
+from sweeper.journal.records import Attempt, Body, Decision, Judged, Reported
 from sweeper.journal.segments import last_sequence
 from tests.faults.cluster import local_cluster
 from tests.faults.forked_drivers import ForkedDriver, forked
@@ -134,6 +135,27 @@ def test_a_lost_node_changes_nothing(space: Path, whole: SweepPaths, tmp_path: P
             assert driver.wait(patient(200)) == 0, (tmp_path / "driver.err").read_text()
     assert Audited.of(paths) == Audited.of(whole)
     Outcome.of(whole).check_equal(Outcome.of(paths), "a lost node")
+
+
+def test_decisions_that_other_lanes_may_turn_are_counted(tmp_path: Path) -> None:
+    paths, _ = run(space_of(tmp_path, "lanes"), tmp_path / "run", Place((2,)), random.Random(0))
+    done = in_process("status", "--audit", "s", cwd=tmp_path / "run")
+    (told,) = re.findall(r"^(\d+) decisions turn on ([\d.]+) %", done.stdout, re.M)
+    assert int(told[0]) == _narrow(paths, float(told[1]) / 100) > 0
+
+
+def _narrow(paths: SweepPaths, share: float) -> int:
+    """Count, in plain lists, the decisions of ASHA's stopping variant that turn if the objective changes by a share."""
+    earlier, narrow = {1: list[float](), 3: list[float]()}, 0
+    for record in read_journal(paths.journal):
+        match record.body:
+            case Reported(decision=Decision(rung=int(rung), metric=float(metric))) if rung in earlier:
+                values, sides = earlier[rung], [metric * (1 - share), metric * (1 + share)]
+                places = {sum(value < side for value in values) for side in sides}
+                kinds = {not values or side <= np.percentile(values, 100 / 3) for side in sides}
+                narrow += len(places) > 1 or len(kinds) > 1
+                values.append(metric)
+    return narrow
 
 
 Forge = Callable[[list[Body]], list[Body]]
