@@ -10,7 +10,7 @@ RELEASE := $(VENV)/.release-installed
 ORACLES := build/oracles
 SPACE ?= search_spaces/quickstart.yaml
 
-BENCHES := overhead lanes calibration curvature-shares replicates lanes-gpu card statistics peers timings
+BENCHES := overhead order lanes calibration curvature-shares replicates lanes-gpu card statistics peers timings
 
 EXTRAS := dev,oracles,onnx,ray-serve
 PINNED := --quiet -c constraints.txt
@@ -63,7 +63,8 @@ test-kills: $(DEVELOPMENT)
 test-canonical: $(DEVELOPMENT)
 	TEST_SEED=random $(BIN)/python -m pytest tests/faults/test_same_everywhere.py -m "integration or slow"
 
-# On a real Slurm of two nodes: both shapes, a time limit, a full quota, and twenty random requeues, cancellations and deaths.
+# On a real Slurm of two nodes: seven kinds of sweeps as on one slot, both shapes, a time limit, a full quota, and twenty
+# random requeues, cancellations and deaths.
 test-slurm: $(DEVELOPMENT)
 	TEST_SEED=random $(BIN)/python -m pytest tests/slurm -s -m "slow or not slow" --timeout 7200
 

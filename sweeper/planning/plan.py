@@ -53,8 +53,8 @@ SHOWN_LANES = 8
 #: Cost of the driver and the tables per evaluation of a replicate.
 REPORT_SECONDS = 0.05
 
-#: Real workers wait noticeably for the order of judgements if they are more than this share of its width.
-SHARE_OF_WIDTH = 0.25
+#: A plan warns if the order of judgements makes a sweep longer by this share of its time.
+DEAR_WIDTH = 0.1
 
 #: Packing → its description.
 PACKINGS = {
@@ -213,6 +213,7 @@ class Plan(PlanView):
         width: number of virtual workers, whose order decides; `None` for the order of arrival.
         width_cost: how much longer the sweep takes in that order than in order of arrival, as a share of its time.
         at_once: number of trials that run at once.
+        wider: if that is much, a width that costs less, and its cost.
         blind: number of suggestions that a searcher makes before it has seen a result.
     """
 
@@ -244,17 +245,19 @@ class Plan(PlanView):
     width: int | None = None
     width_cost: float = 0.0
     at_once: int = 1
+    wider: tuple[int, float] | None = None
     blind: int = 0
 
     def warnings(self) -> Iterator[str]:
         """Yield the notice of a rehearsal, and a warning if many workers wait for few virtual ones."""
         if self.rehearsed:
             yield rehearsal_notice(self.rehearsed)
-        if self.width is not None and self.at_once > SHARE_OF_WIDTH * self.width and self.width < self.trials:
-            wide = min(self.trials, math.ceil(self.at_once / SHARE_OF_WIDTH))
+        if self.wider is not None:
+            width, cost = self.wider
             yield (
-                f"{self.at_once} trials at a time are more than a quarter of scheduler.width = {self.width}: some wait "
-                f"for the order of judgements. Write width: {wide} into the file before the sweep starts"
+                f"with {self.at_once} trials at a time and scheduler.width = {self.width}, the sweep takes "
+                f"{self.width_cost:.0%} longer than in order of arrival, since trials wait for their turn. With "
+                f"width: {width} it takes {cost:.0%} longer; write it into the file before the sweep starts"
             )
 
     def lines(self) -> Iterator[tuple[str, str]]:
@@ -359,7 +362,11 @@ def plan(spec: SweepSpec, costs: Mapping[str, Cost] | None = None, workers: int 
         schedule = replace(schedule, configurations=examples(spec))
     at_once, width = math.ceil(workers / per_trial), spec.scheduler.width
     names, by_stratum = simulate_strata(schedule, trials, at_once, width=width)
-    width_cost = 0.0 if width is None else max(0.0, cost_of_width(schedule, trials, at_once, width))
+    width_cost, wider = 0.0, None
+    if width is not None:
+        paces = [costs[name].epoch_seconds for name in _networks(spec)] if costs else []
+        width_cost = cost_of_width(schedule, trials, at_once, width, paces)
+        wider = _wider((width, width_cost), lambda wide: cost_of_width(schedule, trials, at_once, wide, paces), trials)
     reaching = by_stratum.sum(axis=1)
     epochs = reaching @ np.diff([0, *schedule.rungs]) * replicates
     evaluations, finished = reaching.sum(axis=1) * replicates, reaching[:, -1] * replicates
@@ -387,6 +394,7 @@ def plan(spec: SweepSpec, costs: Mapping[str, Cost] | None = None, workers: int 
         width=width,
         width_cost=width_cost,
         at_once=at_once,
+        wider=wider,
         blind=min(width, trials) if width is not None and spec.searcher.learns else 0,
     )
     if costs:
@@ -411,6 +419,15 @@ def plan(spec: SweepSpec, costs: Mapping[str, Cost] | None = None, workers: int 
             shifted_share=float(shifted.mean() / work.mean()),
         )
     return planned
+
+
+def _wider(known: tuple[int, float], cost_of: Callable[[int], float], trials: int) -> tuple[int, float] | None:
+    """Return a width that costs little time, and its cost; `None` if the known one does, or if none costs less."""
+    width, cost = known
+    while cost >= DEAR_WIDTH and width < trials:
+        width = min(trials, 2 * width)
+        cost = cost_of(width)
+    return (width, cost) if cost < known[1] else None
 
 
 def final_trainings(spec: SweepSpec, fresh: int) -> tuple[int, int]:
@@ -486,8 +503,13 @@ def architecture_shares(spec: SweepSpec) -> dict[str, float]:
         >>> sorted(shares), sum(shares.values())
         (['mlp', 'resnet8'], 1.0)
     """
-    names = [str(values["architecture"]["name"]) for values in first_examples(spec)]
+    names = _networks(spec)
     return {name: names.count(name) / len(names) for name in sorted(set(names))}
+
+
+def _networks(spec: SweepSpec) -> list[str]:
+    """Return the architecture of each examined configuration."""
+    return [str(values["architecture"]["name"]) for values in first_examples(spec)]
 
 
 def lane_lines(spec: SweepSpec) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal, TypeAlias
+from typing import Annotated, ClassVar, Literal, NamedTuple, TypeAlias
 
 from sweeper.core.ids import is_added
 from sweeper.journal.records import Decision, Judged, Record, Reported
@@ -271,20 +271,31 @@ def decide_on(state: RungState, report: TrialReport) -> Decision | None:
     return replace(decision, left_out=len(report.replicate_errors))
 
 
-def audit(scheduler: Scheduler, records: Iterable[Record]) -> tuple[int, list[str]]:
+class Difference(NamedTuple):
+    """A record that does not follow from the records before it; `fault` says in words what differs."""
+
+    record: int
+    fault: str
+
+    def __str__(self) -> str:
+        return f"record {self.record}: {self.fault}"
+
+
+def audit(scheduler: Scheduler, records: Iterable[Record]) -> tuple[int, list[Difference]]:
     """Recompute every decision from the records before it. A report without a decision is checked too.
 
     Returns:
-        The number of decisions checked, and one sentence for each that differs.
+        The number of decisions checked, and those that differ.
     """
-    state, checked, differences = scheduler.begin(), 0, []
+    state, checked, differences = scheduler.begin(), 0, list[Difference]()
     for record in records:
         if isinstance(record.body, Reported | Judged):
             body, journaled = record.body, record.body.decision
             again = decide_on(state, body.report) if isinstance(body, Reported) else _judged_again(state, body)
             checked += journaled is not None
             if _comparable(again) != _comparable(journaled):
-                differences.append(f"record {record.sequence}: journaled {_text(journaled)}, recomputed {_text(again)}")
+                fault = f"journaled {_text(journaled)}, recomputed {_text(again)}"
+                differences.append(Difference(record.sequence, fault))
                 # The state has no place for a forged rung. Any other differing decision is applied, as the driver did.
                 if journaled is not None and journaled.rung not in state.epochs:
                     continue

@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from sweeper.core.ids import is_added, trial_name
 from sweeper.journal.records import Added, Attempt, Body, Decision, Failed, Judged, Record, Reported, Started, Suggested
-from sweeper.scheduling.base import RungState, settled_but_for
+from sweeper.scheduling.base import Difference, RungState, settled_but_for
 from trainables.worker.trial_reports import ERROR, NON_FINITE
 
 #: Kinds of failure that follow from the search space; another run can lack the others.
@@ -207,42 +207,52 @@ class OrderAudit:
 
     Attributes:
         checked: number of judgements, promotions and suggestions whose turn was recomputed.
-        differences: one sentence for each that came out of turn.
-        now: virtual time up to which reports were judged.
-        chance: virtual time of the first failure that another run can lack, and its trial; `None` if there is none.
+        differences: those that came out of turn.
+        until: virtual time up to which every run of the search space decides alike.
+        failed: trial whose failure at that time another run can lack; `None` if no failure limits the order.
+        cut: whether a record that differs limits it.
     """
 
     checked: int = 0
-    differences: list[str] = field(default_factory=list)
-    now: float = 0
-    chance: tuple[float, int] | None = None
+    differences: list[Difference] = field(default_factory=list)
+    until: float = 0
+    failed: int | None = None
+    cut: bool = False
 
 
-def audit_order(order: VirtualOrder, records: Iterable[Record]) -> OrderAudit:
+def audit_order(order: VirtualOrder, records: Iterable[Record], differing: Collection[int] = ()) -> OrderAudit:
     """Recompute the turn of every judgement, promotion and suggestion.
 
     Args:
         order: the sweep's order and rungs, without records.
         records: records of the journal, in order.
+        differing: numbers of the records whose decisions differ from recomputed ones.
     """
     audit = OrderAudit()
     for record in records:
         body, ended = record.body, judged_in(record.body)
+        audit.cut |= audit.failed is None and record.sequence in differing
         if ended is not None and ended[1].rung not in (None, *order.rungs.epochs):
             continue  # a forged rung, which the audit of decisions reports
         if ended is not None or isinstance(body, Suggested | Judged):
             audit.checked += 1
             fault = _out_of_turn(order, body, ended)
-            audit.differences += [f"record {record.sequence}: {fault}"] if fault else []
+            audit.differences += [Difference(record.sequence, fault)] if fault else []
+            audit.cut |= audit.failed is None and bool(fault)
         order.rungs.apply(record)
         order.apply(record)
-        failure = (
-            body.failure if isinstance(body, Failed) else body.report.failure if isinstance(body, Reported) else None
-        )
-        if ended is not None and failure is not None and failure.kind not in REPEATABLE and audit.chance is None:
-            audit.chance = order.now, ended[0]
-    audit.now = order.now
+        if not audit.cut and audit.failed is None:
+            audit.until = order.now
+            audit.failed = None if ended is None or _is_repeatable(body) else ended[0]
     return audit
+
+
+def _is_repeatable(body: Body) -> bool:
+    """Return whether every run reports the failures, if any, of a judged trial and of its replicates."""
+    failures = [body.failure] if isinstance(body, Failed) else []
+    if isinstance(body, Reported):
+        failures = [*body.report.replicate_errors.values(), *filter(None, [body.report.failure])]
+    return all(failure.kind in REPEATABLE for failure in failures)
 
 
 def _out_of_turn(order: VirtualOrder, body: Body, ended: tuple[int, Decision] | None) -> str:

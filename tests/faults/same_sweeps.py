@@ -1,5 +1,6 @@
 """Small real sweeps of many kinds, run anywhere and killed at random moments, and the comparison of two of them."""
 
+import math
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -86,8 +87,11 @@ KINDS: dict[str, dict[str, str | None]] = {
 }
 """What differs from `SPACE`, by kind; `None` for what is left out."""
 
-UNEQUAL = {"seconds", "wall_seconds", "decided_at", "attempt"}
-"""Columns that tell of times and drivers."""
+EVERY = ["quickstart", "promotion", "searcher", "strata", "final", "apart", "loop"]
+"""The kinds that are run everywhere."""
+
+UNEQUAL = {"sweep", "seconds", "wall_seconds", "decided_at", "attempt"}
+"""Columns that tell of the sweep's name, of times and of drivers."""
 
 
 def space_of(folder: Path, kind: str) -> Path:
@@ -164,9 +168,14 @@ class Outcome:
             rows = results.rows(f"SELECT * FROM {table} ORDER BY {KEYS[table]}")
             tables[table] = [{name: repr(value) for name, value in row.items() if name not in UNEQUAL} for row in rows]
         assert {"epochs", "evaluations", "decisions", "trials"} <= tables.keys()
-        bodies = (record.body for record in read_journal(paths.journal))
+        return Outcome(Outcome.decided(paths), tables)
+
+    @staticmethod
+    def decided(paths: SweepPaths, before: float = math.inf) -> list[tuple[int, Decision]]:
+        """Return the decisions in order, with their trials, up to a record."""
+        bodies = (record.body for record in read_journal(paths.journal) if record.sequence < before)
         made = ((body.configuration, body.decision) for body in bodies if isinstance(body, Reported | Judged))
-        return Outcome([(index, decision) for index, decision in made if decision is not None], tables)
+        return [(index, decision) for index, decision in made if decision is not None]
 
     def check_equal(self, other: "Outcome", about: object) -> None:
         """Assert that another sweep of the same space decided and measured the same; `about` says what it was."""

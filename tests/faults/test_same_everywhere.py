@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.faults.cluster import local_cluster
-from tests.faults.same_sweeps import Outcome, Place, check_journal, run, space_of
+from tests.faults.same_sweeps import EVERY, Outcome, Place, check_journal, run, space_of
 from tests.seeds import drawn_seed
 
 SLOW = [pytest.mark.slow, pytest.mark.timeout(3600)]
-EVERY = ["quickstart", "promotion", "searcher", "strata", "final", "apart", "loop"]
 Check = Callable[[str, Place], list[str]]
 
 

@@ -16,10 +16,8 @@ import pytest
 from sweeper.core.ids import SweepPaths
 from sweeper.execution.slurm.head import FRUITLESS_STARTS
 from sweeper.execution.slurm.jobs import Exchange
-from sweeper.journal.journal import read_journal
 from sweeper.journal.segments import last_sequence
-from sweeper.scheduling.base import audit
-from sweeper.space.loading import load_spec
+from tests.faults.same_sweeps import EVERY, Outcome, Place, check_journal, run, space_of
 from tests.patience import patient
 from tests.running import write_space
 from tests.seeds import drawn_seed
@@ -59,48 +57,33 @@ def user(slurm: SlurmCluster, tmp_path: Path) -> Iterator[User]:
 
 
 @pytest.fixture(scope="module")
-def without_slurm(slurm: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], User]:
-    """Who ran a sweep on this machine, once for all tests that ask."""
+def without_slurm(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Outcome]:
+    """Run a search space on one slot of this machine, once for all tests that ask."""
 
     @functools.cache
-    def ran(space: str) -> User:
-        user = User(slurm, tmp_path_factory.mktemp("alone"))
-        write_space(user.folder, space, "a")
-        done = user.says("run", "a.yaml", "--no-mlflow", "--cpus", "1", "--executor", "local")
-        assert done.returncode == 0, done.stderr
-        return user
+    def ran(space: str) -> Outcome:
+        folder = tmp_path_factory.mktemp("alone")
+        return Outcome.of(run(write_space(folder, space), folder / "one_slot", Place(), random.Random(0))[0])
 
     return ran
 
 
-def same(user: User, alone: User) -> None:
-    """Assert that each decision follows from the records before it, and nothing was lost or doubled or is another.
-
-    Which trials go on depends on the order in which they reach a rung, so rows are compared that both sweeps have.
-    """
-    paths, spec = SweepPaths(user.folder / "results" / "a"), load_spec(user.folder / "a.yaml")
-    assert audit(spec.schedule, list(read_journal(paths.journal)))[1] == []
-    counts = "SELECT count(*) AS n, count(DISTINCT trial) AS m FROM trials"
-    found = user.says("results", "a", "--sql", counts, "-f", "csv")
-    assert found.stdout.splitlines()[1] == f"{spec.samples},{spec.samples}"
-    for table, key in (("epochs", 3), ("evaluations", 4)):
-        ours, theirs = (_rows_by_key(each.rows("a", table), key) for each in (user, alone))
-        shared = ours.keys() & theirs.keys()
-        assert len({trial for trial, *_ in shared}) == spec.samples
-        assert {each: ours[each] for each in shared} == {each: theirs[each] for each in shared}
-        if table == "epochs":
-            last = {trial: max(int(epoch) for other, _, epoch in ours if other == trial) for trial, *_ in ours}
-            assert len(ours) == sum(last.values()), "every epoch up to a trial's last"
+def same(user: User, expected: Outcome) -> None:
+    """Assert that a sweep decided and measured what it does without Slurm, to the last digit."""
+    paths = SweepPaths(user.folder / "results" / "a")
+    check_journal(user.folder / "a.yaml", paths)
+    expected.check_equal(Outcome.of(paths), user.folder)
 
 
-def _rows_by_key(table: str, key: int) -> dict[tuple[str, ...], str]:
-    lines = [line for line in table.splitlines()[1:] if line]
-    rows = {tuple(line.split(",")[:key]): line for line in lines}
-    assert len(rows) == len(lines), "a row twice"
-    return rows
+@pytest.mark.parametrize("kind", [EVERY[0], *(pytest.param(kind, marks=pytest.mark.slow) for kind in EVERY[1:])])
+def test_two_workers_give_the_same_sweep(user: User, without_slurm: Callable[[str], Outcome], kind: str) -> None:
+    space = space_of(user.folder, kind).read_text()
+    exchange = user.submits(space, SHAPES["array"])
+    user.waits(exchange, lambda: exchange.over is not None)
+    same(user, without_slurm(space))
 
 
-def test_a_sweep_stopped_and_submitted_again(user: User, without_slurm: Callable[[str], User]) -> None:
+def test_a_sweep_stopped_and_submitted_again(user: User, without_slurm: Callable[[str], Outcome]) -> None:
     shape = SHAPES["array"].replace("workers: 2", "workers: 1\ngpus: 1\ngpu_type: a100")
     exchange = user.submits(SMALL, f"{shape}\nsbatch: ['--hold']\nhead: {{sbatch: ['--hold']}}")
     said = user.says("status", "a").stdout
@@ -141,7 +124,7 @@ def _strangers_reach_nothing(user: User, exchange: Exchange) -> None:
 
 
 @pytest.mark.slow
-def test_whole_nodes_give_the_same_sweep(user: User, without_slurm: Callable[[str], User]) -> None:
+def test_whole_nodes_give_the_same_sweep(user: User, without_slurm: Callable[[str], Outcome]) -> None:
     exchange = user.submits(SPACE, SHAPES["nodes"])
     user.waits(exchange, lambda: exchange.over is not None)
     user.slurm.wait_until_idle()
@@ -150,7 +133,7 @@ def test_whole_nodes_give_the_same_sweep(user: User, without_slurm: Callable[[st
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_a_time_limit_continues_the_sweep_in_the_next_job(user: User, without_slurm: Callable[[str], User]) -> None:
+def test_a_time_limit_continues_the_sweep_in_the_next_job(user: User, without_slurm: Callable[[str], Outcome]) -> None:
     # Slurm warns up to a minute early (sbatch(1), --signal): a job is warned when it is `least` to `least` + 60 s old.
     least = int(patient(25))
     minutes = math.ceil((least + 75) / 60)
@@ -203,7 +186,7 @@ def test_a_full_file_system_is_one_sentence_and_leaves_nothing(
 
 
 @pytest.mark.slow
-def test_a_sweep_goes_on_after_a_full_quota(user: User, without_slurm: Callable[[str], User]) -> None:
+def test_a_sweep_goes_on_after_a_full_quota(user: User, without_slurm: Callable[[str], Outcome]) -> None:
     with small_quota(user.folder / "results", "2M") as resize:
         exchange = user.submits(SPACE, SHAPES["array"])
         user.waits(exchange, lambda: user.slurm.ask("squeue", "--noheader") == "", 600)
@@ -256,7 +239,7 @@ FAULTS = ("requeue head", "cancel worker", "kill node", "restart controller", "r
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("part", range(4))
-def test_twenty_random_faults_lose_nothing(user: User, without_slurm: Callable[[str], User], part: int) -> None:
+def test_twenty_random_faults_lose_nothing(user: User, without_slurm: Callable[[str], Outcome], part: int) -> None:
     rng, number = random.Random(f"{drawn_seed()} {part}"), 0
     while number < 5:
         exchange = user.submits(SPACE, SHAPES["array"])

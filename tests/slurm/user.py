@@ -25,7 +25,6 @@ space:
 resources: {cpu: 1}
 evaluation: {posthoc: [temperature], curvature: false, bootstrap: 0}
 """
-UNEQUAL = "seconds|wall_seconds|decided_at|attempt"
 
 
 class User:
@@ -61,11 +60,3 @@ class User:
             assert time.monotonic() < deadline, self.slurm.ask("squeue") + self.logs(exchange)
             self.slurm.hurry()
             time.sleep(0.5)
-
-    def rows(self, name: str, table: str) -> str:
-        """Return a table without its times, as CSV."""
-        order = {"epochs": "trial, replicate, epoch", "evaluations": "trial, replicate, epoch, split"}
-        query = f"SELECT COLUMNS(lambda c: c NOT SIMILAR TO '{UNEQUAL}') FROM {table} ORDER BY {order[table]}"
-        done = self.says("results", name, "--sql", query, "-f", "csv")
-        assert done.returncode == 0, done.stderr
-        return done.stdout

@@ -167,8 +167,7 @@ def test_the_same_seed_gives_the_same_metrics_and_a_new_name(tmp_path: Path) -> 
         assert done.returncode == 0, done.stdout + done.stderr
         metrics.append(metrics_by_key(reports(SweepPaths(tmp_path / "results" / name))))
     before, after = metrics
-    shared = before.keys() & after.keys()
-    assert len(shared) > 24
-    for key in shared:
-        for name, value in before[key].items():
+    assert before.keys() == after.keys() and len(before) > 24
+    for key, row in before.items():
+        for name, value in row.items():
             assert same(value, after[key][name]), (key, name)

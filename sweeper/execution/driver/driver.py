@@ -116,9 +116,8 @@ class Driver:
         self.full_disks = judging.FullDisks(self.paths.root, self.other_nodes)
         #: Configuration → start of its process, until its start or a report is recorded.
         self._began: dict[int, float] = {}
-        #: Configuration → report, or last failure, that waits for its turn; and those that are not journaled yet.
+        #: Configuration → report, or last failure, that waits for its turn and is not journaled.
         self._pending: dict[int, TrialReport | Failed] = {}
-        self._early: list[int] = []
         self._checkpoints = KeptCheckpoints(self.keeper, self.state, self.settings.schedule.mode, self.settings.keeping)
         if self.failed_too:
             self.state.reopen_failed()
@@ -149,7 +148,6 @@ class Driver:
         self._commit(Attempt(self.state.attempt + 1, *here, self.settings.space, count))
         # The predecessor may have died between journaling a trial's end and removing its checkpoints.
         self._checkpoints.remove_leftovers(unknown=self.work.unsuggested)
-        self._take_up_arrived()
         self._take_turns()
         self._follow_up()
         if self.settings.apart:
@@ -158,34 +156,27 @@ class Driver:
                     self._settle(index)
             self._take_turns()
 
-    def _take_up_arrived(self) -> None:
-        """Let the reports wait for their turn that came early in the predecessor's time."""
-        for index in [] if self.order is None else self.order.running:
-            arrived = self.state.trials[index].arrived
-            if isinstance(arrived, Failed):
-                self._pending[index] = replace(arrived, final=True, waits=False)
-            elif arrived is not None:
-                self._pending[index] = arrived
-
     def _take_turns(self) -> None:
         """Judge the reports whose turn it is, and journal those that came early."""
         if self.order is None:
             return
         self.work.take_virtually()
-        while (first := self.order.first) is not None and first in self._pending:
-            pending = self._pending.pop(first)
-            if isinstance(pending, TrialReport):
-                self._judge(pending)
+        while (first := self.order.first) is not None and (due := self._due(first)) is not None:
+            if isinstance(due, TrialReport):
+                self._judge(due)
             else:
-                self._record(replace(pending, attempt=self.state.attempt))
+                self._record(replace(due, attempt=self.state.attempt, final=True, waits=False))
             self.work.take_virtually()
-        for index in self._early:
-            early = self._pending.get(index)
-            if isinstance(early, TrialReport):
-                self._record(Arrived(early, self.state.attempt))
-            elif early is not None:
-                self._record(replace(early, final=False, waits=True))
-        self._early.clear()
+        if self.settings.apart:  # the replicates' reports are journaled
+            return
+        for early in self._pending.values():
+            is_report = isinstance(early, TrialReport)
+            self._record(Arrived(early, self.state.attempt) if is_report else replace(early, final=False, waits=True))
+        self._pending.clear()
+
+    def _due(self, index: int) -> TrialReport | Failed | None:
+        """Return what a configuration has reported and waits to be judged, perhaps in a predecessor's time."""
+        return self._pending.pop(index, None) or self.state.trials[index].arrived
 
     def _follow_up(self) -> None:
         """If nothing is left to run, stop paused trials, because they can no longer be promoted, and add seeds."""
@@ -350,19 +341,16 @@ class Driver:
         """Judge a report, now or in its turn, unless the journal has it already."""
         index = report.configuration
         trial = self.state.trials[index]
-        if trial.status in ENDED or report.epoch <= trial.epochs:  # a resumed trial repeats its last report
-            return
-        if index in self._pending:
+        waits = index in self._pending or trial.arrived is not None
+        if waits or trial.status in ENDED or report.epoch <= trial.epochs:  # a resumed trial repeats its last report
             return
         if trial.stop_kind is None and trial.sound_epochs == 0:
             self._began.pop(index, None)  # the first report implies the start
         self._record_start(index)
         if self.order is None or not judging.ends_assignment(report, self.work.rungs_of(index)):
             self._judge(report)
-            return
-        self._pending[index] = report
-        if not self.settings.apart:  # otherwise its replicates' reports are journaled
-            self._early.append(index)
+        else:
+            self._pending[index] = report
 
     def _judge(self, report: TrialReport) -> None:
         """Journal a report and the scheduler's decision."""
@@ -393,11 +381,7 @@ class Driver:
             given_up=given_up and alone,
             share=larger,
         )
-        if body.final and self.order is not None:
-            self._pending[index] = body
-            self._early.append(index)
-        else:
-            self._record(body)
+        self._note(body)
         if body.given_up:
             self._settle(index)
 
@@ -438,8 +422,11 @@ class Driver:
         if failure is None or any(replicate.status != FAILED for replicate in trial.replicates.values()):
             return
         why = replace(failure.failure or Failure(ERROR), counts=True)
-        body = Failed(trial.configuration, self.state.attempt, trial.epochs, why, final=True)
-        if self.order is None:
-            self._record(body)
+        self._note(Failed(trial.configuration, self.state.attempt, trial.epochs, why, final=True))
+
+    def _note(self, body: Failed) -> None:
+        """Record a failure; in canonical order, a trial's last one when its turn comes."""
+        if body.final and self.order is not None:
+            self._pending[body.configuration] = body
         else:
-            self._pending[trial.configuration] = body
+            self._record(body)

@@ -11,7 +11,7 @@ import shutil
 import signal
 import subprocess
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -275,7 +275,8 @@ def cancel(jobs: Sequence[str]) -> None:
 
 def requeue(job: str) -> None:
     """Put a running job back into the queue."""
-    _output_of("scontrol", "requeue", job)
+    # Slurm may end the job, and `scontrol` with it, before `scontrol` has returned.
+    _output_of("scontrol", "requeue", job, accepted=(0, -signal.SIGTERM))
 
 
 class Notice:
@@ -296,8 +297,8 @@ class Notice:
         self.number = self.number or number
 
 
-def _output_of(*command: str) -> str:
-    """Run one of Slurm's commands; return its output. Raises SweeperError with its message if it fails."""
+def _output_of(*command: str, accepted: Collection[int] = (0,)) -> str:
+    """Run one of Slurm's commands; return its output. Raises SweeperError unless its exit status is `accepted`."""
     if shutil.which(command[0]) is None:
         raise SweeperError(
             f"{command[0]} was not found", "run this on a login node of the cluster, or load Slurm's module"
@@ -306,7 +307,7 @@ def _output_of(*command: str) -> str:
         done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SweeperError(f"{command[0]}: {error}", "is Slurm running? try `sinfo`") from error
-    if done.returncode != 0:
+    if done.returncode not in accepted:
         lines = [line.partition("error: ")[2] or line for line in done.stderr.splitlines() if line.strip()]
         message = "; ".join(lines) or f"exit status {done.returncode}"
         known = (remedy for key, remedy in REMEDIES.items() if key in message.lower())

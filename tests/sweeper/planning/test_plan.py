@@ -7,10 +7,10 @@ import pytest
 from rich.console import Console
 
 from sweeper.planning.costs import measure_costs, measured_plan, representatives
-from sweeper.planning.plan import START_SECONDS, Cost, Range, architecture_shares, plan
+from sweeper.planning.plan import DEAR_WIDTH, START_SECONDS, Cost, Range, architecture_shares, plan
 from sweeper.planning.preparation import prepare_dataset
 from sweeper.scheduling.asha import Halving
-from sweeper.scheduling.simulation import simulate_strata
+from sweeper.scheduling.simulation import simulate_strata, simulate_sweep
 from sweeper.space.loading import build_spec, load_spec
 from tests.running import typed
 from tests.sweeper.searches import searched_spec
@@ -170,3 +170,30 @@ def test_the_hessians_share_of_the_work_is_named(monkeypatch):
         f"{planned.curvature_share:.0%} of the estimated time is for the Hessian"
     )
     assert "curvature" not in dict(plan(spec, {"mlp": Cost(0.01, 1.0)}).lines())
+
+
+def _seconds(width, slots, spec, costs):
+    """Simulate whole sweeps, independent of `cost_of_width`: other draws, and networks that alternate."""
+    random, found = np.random.default_rng(7), []
+    pace = np.array([costs[name].epoch_seconds for name in ("mlp", "resnet8")] * 24)
+    for _ in range(40):
+        values = random.normal(size=(48, 1)).repeat(3, 1)
+        swept = simulate_sweep(spec.schedule, range(48), values, random.permutation(pace), slots, width)
+        found.append(swept.seconds)
+    return np.mean(found)
+
+
+@pytest.mark.parametrize(("slots", "width"), [(2, 8), (16, 32), (16, 8), (16, 16)])
+def test_a_width_is_warned_of_by_its_simulated_cost(slots, width):
+    spec = load_spec("quickstart", [f"scheduler={{max_epochs: 27, grace_epochs: 3, width: {width}}}", "samples=48"])
+    costs = {"mlp": Cost(1.0, 1.0), "resnet8": Cost(20.0, 1.0)}
+    planned = plan(spec, costs, workers=slots)
+    expected = _seconds(width, slots, spec, costs) / _seconds(None, slots, spec, costs) - 1
+    assert planned.width_cost == pytest.approx(max(0, expected), abs=0.1)
+    dear = planned.width_cost >= DEAR_WIDTH
+    assert (planned.wider is not None) is dear is (len([*planned.warnings()]) == 1)
+    if planned.wider is not None:
+        wide, cost = planned.wider
+        assert width < wide <= 48 and cost < planned.width_cost
+        (said,) = planned.warnings()
+        assert f"{planned.width_cost:.0%}" in said and f"width: {wide}" in said and f"{cost:.0%}" in said

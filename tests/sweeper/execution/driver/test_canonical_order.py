@@ -67,7 +67,7 @@ def _check(sweep: FakeSweep) -> None:
     order = sweep.order(sweep.schedule.begin())
     assert order is not None
     found = audit_order(order, records)
-    assert (found.differences, found.chance) == ([], None) and found.checked >= sweep.configurations
+    assert (found.differences, found.failed) == ([], None) and found.checked >= sweep.configurations
 
 
 def _sweep(folder: Path, schedule: Scheduler, kind: type[FakeSweep] = FakeSweep, **options: Any) -> FakeSweep:
@@ -128,7 +128,7 @@ def test_reports_that_are_swapped_or_moved_are_named(promoted: FakeSweep) -> Non
         moved = [*records[:first], *records[first + 1 : second + 1], records[first], *records[second + 1 :]]
         for forged in (swapped, moved):
             found = _audited(promoted, forged)
-            assert found.differences and int(found.differences[0].split()[1].rstrip(":")) in range(first, second + 1)
+            assert found.cut and found.differences[0].record in range(first, second + 1)
 
 
 def test_a_promotion_out_of_turn_is_named(promoted: FakeSweep) -> None:
@@ -161,7 +161,7 @@ def test_a_journal_without_an_early_report_is_refused(promoted: FakeSweep) -> No
 def test_a_sweep_that_ended_early_is_canonical_up_to_then(promoted: FakeSweep) -> None:
     records = [*promoted.records()]
     whole, half = _audited(promoted, records), _audited(promoted, records[: len(records) // 2])
-    assert half.differences == [] and 0 < half.now < whole.now
+    assert half.differences == [] and 0 < half.until < whole.until and not half.cut
 
 
 def test_the_first_failure_of_the_machine_limits_the_order(tmp_path: Path) -> None:
@@ -169,8 +169,7 @@ def test_the_first_failure_of_the_machine_limits_the_order(tmp_path: Path) -> No
     sweep.run(np.random.default_rng(0), trouble=0.3)
     found = _audited(sweep, [*sweep.records()])
     failed = [r for r in sweep.records() if r.kind == "failed" and fields(r)["final"]]
-    assert found.differences == [] and found.chance is not None and found.chance[0] <= found.now
-    assert found.chance[1] == fields(failed[0])["configuration"]
+    assert found.differences == [] and found.failed == fields(failed[0])["configuration"]
 
 
 def test_decisions_that_a_last_digit_turns_are_counted(promoted: FakeSweep) -> None:

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from sweeper.core.errors import SweeperError
 from sweeper.execution.cluster.cluster import create_token
 from sweeper.execution.slurm import worker
 from sweeper.execution.slurm.head import fruitless
-from sweeper.execution.slurm.jobs import Exchange, Head
+from sweeper.execution.slurm.jobs import Exchange, Head, requeue
 from sweeper.execution.slurm.worker import WorkerJob, address_here, environment, own_job, ray_folder
 from sweeper.journal.journal import Journal
 from sweeper.journal.segments import last_sequence
@@ -25,6 +26,18 @@ def test_a_worker_no_head_comes_for_gives_its_node_back(tmp_path: Path, monkeypa
     monkeypatch.setattr(worker, "PATIENCE_SECONDS", 0.5)
     monkeypatch.setattr(worker, "POLL_SECONDS", 0.05)
     assert WorkerJob(Exchange(tmp_path)).run() == 0
+
+
+@pytest.mark.parametrize(("ends", "fails"), [("exit 0", False), ("kill -TERM $$", False), ("exit 1", True)])
+def test_a_requeue_that_ends_its_own_command_has_worked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str, fails: bool
+) -> None:
+    program = tmp_path / "scontrol"
+    program.write_text(f"#!/bin/sh\n{ends}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(SweeperError) if fails else nullcontext():
+        requeue("1")
 
 
 def test_a_waiting_worker_ends_with_the_sweep(tmp_path: Path) -> None:
