@@ -135,6 +135,9 @@ class PredictionFiles:
     def _read(self, name: str) -> list[StoredPredictions]:
         try:
             with self._open(name) as file:
+                # Of a merged file, the logits are read only if it has a trial that is asked for.
+                if self._trials is not None and not pc.any(_of(file.read(["trial"]), self._trials)).as_py():
+                    return []
                 return evaluations_in(file.read(), self._trials)
         except (OSError, pa.ArrowInvalid) as error:
             raise self._damaged(name, error) from error
@@ -170,7 +173,7 @@ def predictions_in(path: Path) -> StoredPredictions:
 
 def evaluations_in(table: pa.Table, trials: Collection[str] | None = None) -> list[StoredPredictions]:
     """Return the evaluations of some trials (default: all) in rows of the table `predictions`, in their order."""
-    rows = table if trials is None else table.filter(pc.is_in(table["trial"], pa.array(trials, pa.string())))
+    rows = table if trials is None else table.filter(_of(table, trials))
     evaluations = dict[Key, StoredPredictions]()
     for (*key, split), parts in grouped(
         _runs(rows, "trial", "replicate", "epoch", "split"), lambda run: run[0]
@@ -180,6 +183,11 @@ def evaluations_in(table: pa.Table, trials: Collection[str] | None = None) -> li
         # Copied, because PyTorch warns of read-only arrays.
         own.logits[split], own.targets[split] = _matrix(part["logits"]), part["target"].to_numpy().copy()
     return [*evaluations.values()]
+
+
+def _of(table: pa.Table, trials: Collection[str]) -> pa.ChunkedArray:
+    """Return of each row whether it belongs to one of these trials."""
+    return pc.is_in(table["trial"], pa.array(trials, pa.string()))
 
 
 def _runs(table: pa.Table, *columns: str) -> Iterator[tuple[tuple[Any, ...], pa.Table]]:
