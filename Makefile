@@ -10,7 +10,7 @@ RELEASE := $(VENV)/.release-installed
 ORACLES := build/oracles
 SPACE ?= search_spaces/quickstart.yaml
 
-BENCHES := overhead lanes calibration curvature-shares replicates lanes-gpu card statistics peers timings
+BENCHES := overhead lanes calibration curvature-shares replicates lanes-gpu card statistics peers timings scale
 
 EXTRAS := dev,oracles,onnx,ray-serve
 PINNED := --quiet -c constraints.txt
