@@ -16,6 +16,7 @@ from dataclasses import replace
 from rich.console import Console
 
 from sweeper.core.errors import NO_SPACE, DiskFullError, SweeperError, unwritable
+from sweeper.core.ids import SweepPaths
 from sweeper.core.processes import at_death, prepare
 from sweeper.execution import resuming
 from sweeper.execution.driver.context import DriverSettings, Fold, Sink

@@ -52,7 +52,7 @@ def measured(checkout: Path, folder: Path, words: str) -> tuple[float, float, fl
     """Run a command in `folder`; return processor seconds, wall seconds and largest resident memory in MB."""
     began, environment = time.perf_counter(), {**os.environ, "PYTHONPATH": str(checkout)}
     command = [sys.executable, "-m", "sweeper", *words.split()]
-    with open(folder / "output.txt", "wb") as output:
+    with (folder / "output.txt").open("wb") as output:
         started = subprocess.Popen(command, env=environment, cwd=folder, stdout=output, stderr=output)
         _, status, used = os.wait4(started.pid, 0)
     if status:
