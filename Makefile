@@ -10,7 +10,7 @@ RELEASE := $(VENV)/.release-installed
 ORACLES := build/oracles
 SPACE ?= search_spaces/quickstart.yaml
 
-BENCHES := overhead order lanes calibration curvature-shares replicates lanes-gpu card statistics peers timings
+BENCHES := overhead order scale lanes calibration curvature-shares replicates lanes-gpu card statistics peers timings
 
 EXTRAS := dev,oracles,onnx,ray-serve
 PINNED := --quiet -c constraints.txt

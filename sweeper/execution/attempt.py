@@ -16,6 +16,7 @@ from dataclasses import replace
 from rich.console import Console
 
 from sweeper.core.errors import NO_SPACE, DiskFullError, SweeperError, unwritable
+from sweeper.core.ids import SweepPaths
 from sweeper.core.processes import at_death, prepare
 from sweeper.execution import resuming
 from sweeper.execution.driver.context import DriverSettings, Fold, Sink
@@ -196,7 +197,8 @@ class Attempt:
         self._tables.flush()  # asks the store for the last predictions, which the final list of files then has
         mirror.collect()
         self._tables.close()
-        lacking = _report_lacking(self.sweep)
+        written = ended is None and not self._tables.notes and _report_is_fresh(self.sweep.paths)
+        lacking = [] if written else _report_lacking(self.sweep)
         self.reported = not lacking
         options.timings.note("tables and report written")
         mirror.complete(ended=not state.unfinished())
@@ -292,6 +294,14 @@ class Attempt:
             searcher=self._searcher(),
             other_nodes=session.other_nodes,
         )
+
+
+def _report_is_fresh(paths: SweepPaths) -> bool:
+    """Return whether the report was written after the last change of the journal and of the recalibrations."""
+    if not paths.report.exists():
+        return False
+    sources = [folder for folder in (paths.journal, paths.recalibrations) if folder.exists()]
+    return all(folder.stat().st_mtime < paths.report.stat().st_mtime for folder in sources)
 
 
 def _report_lacking(sweep: Sweep) -> list[str]:

@@ -28,7 +28,7 @@ from pydantic import (
     TypeAdapter,
     ValidationError,
 )
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, from_json
 
 from sweeper.core.ids import trial_name
 from trainables.registry import Configuration
@@ -486,6 +486,14 @@ def configuration_of(body: Body) -> int | None:
     return None if isinstance(body, Attempt | Drawn | Added | Ended) else body.configuration
 
 
+def _parsed(content: bytes) -> Any:
+    """Parse JSON. Raises ValueError, or RecursionError if it is nested too deeply."""
+    try:
+        return from_json(content)  # takes a third of the time of `json`, which is half of reading a journal
+    except ValueError:
+        return json.loads(content)  # an error's message can have half of a surrogate pair, which `from_json` refuses
+
+
 @dataclass(frozen=True)
 class _Head:
     """The fields before a record's body."""
@@ -544,7 +552,7 @@ class Record:
         checksum, _, content = data.partition(b"\n")
         if hashlib.sha256(content).hexdigest().encode() != checksum:
             raise ValueError("its checksum does not match its content")
-        fields = json.loads(content)
+        fields = _parsed(content)
         if not (isinstance(fields, dict) and isinstance(fields.get("body"), dict)):
             raise ValueError("it is not an object with a body")
         head = checked(_Head, fields)

@@ -48,7 +48,7 @@ def judge(question: Question, data: Data) -> Verdicts:
         >>> verdicts.leader, verdicts.code, verdicts.of["b"].code
         ('a', 'better', 'worse')
     """
-    pairs = {names: pair_of(question, data, *names) for names in question.pairs}
+    pairs = {names: pair_of(question, data, *names) for names in question.pairs(data)}
     known = {names: pair for names, pair in pairs.items() if pair is not None}
     priors = _priors(question, [*known.values()])
     judged = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import combinations
 from typing import Any, Literal
 
 import numpy as np
@@ -72,12 +73,16 @@ class Question:
     first: int = 0
     stage: str = ""
 
-    @property
-    def pairs(self) -> list[tuple[str, str]]:
-        """Pairs of a candidate and its rival; each pair once."""
+    def pairs(self, data: Data) -> list[tuple[str, str]]:
+        """Return the pairs of a candidate and its rival, each once.
+
+        Without `against`, candidates with too few seeds are left out: thousands of them would be millions of pairs.
+        """
         if self.against:
             return list(zip(self.candidates, self.against, strict=True))
-        return [(one, other) for at, one in enumerate(self.candidates) for other in self.candidates[at + 1 :]]
+        least = 1 if self.samples_only else 2
+        enough = [name for name in self.candidates if len(data.values.get(name, ())) >= least]
+        return [*combinations(enough, 2)]
 
     def error(self, seeds: int) -> float:
         """Return the probability that the interval of a pair with so many seeds lies on one side of the truth."""

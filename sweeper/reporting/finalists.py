@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sweeper.core.cells import Row, grouped, text_of
+from sweeper.core.cells import Row, Value, grouped, text_of
 from sweeper.core.labels import Symbols, group, number, short, split
 from sweeper.reporting.matrix import Key, Matrix
 from sweeper.results.leaderboard import FINISHED
@@ -18,6 +18,9 @@ from trainables.registry import Options
 
 #: Finalists by loss and network, best first.
 Shown = Mapping[Key, Sequence[Row]]
+
+#: The name of a loss, and a configuration's settings besides its loss.
+Plain = tuple[str, tuple[Value, ...]]
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ def chosen_rows(grid: Matrix, place: str) -> tuple[Shown, list[Series]]:
 def _longest(grid: Matrix, cells: Shown, key: Key) -> Series | None:
     """Return the line of a cell, along the hyperparameter of the loss that has most values; None without any."""
     columns = [name for name in grid.varying if group(name) == "loss" and split(name)[1] != "name"]
-    lines = [line for column in columns for line in _series(grid, {**cells}, column) if line.key == key]
+    lines = [line for column in columns if (line := _of_values(grid, cells, key, column)) is not None]
     return max(lines, key=lambda line: len(line.rows), default=None)
 
 
@@ -100,32 +103,39 @@ def _of_values(grid: Matrix, cells: Shown, key: Key, column: str) -> Series | No
     others = [name for name in grid.varying if name != column]
     finished = [row for row in cells[key] if row["status"] == FINISHED and row.get(column) is not None]
     every = grouped(finished, lambda row: tuple(row[name] for name in others))
-    lines = [_line(grid, cells, key, column, rows) for rows in every.values()]
+    order = {text_of(row, "trial"): at for at, row in enumerate(row for rows in cells.values() for row in rows)}
+    plain = _without_the_loss(grid, cells, key)
+    lines = [_line(grid, key, column, rows, plain, order) for rows in every.values()]
     return max((line for line in lines if len(line.rows) > 1), key=lambda line: len(line.rows), default=None)
 
 
-def _line(grid: Matrix, cells: Shown, key: Key, column: str, rows: Sequence[Row]) -> Series:
+def _line(
+    grid: Matrix, key: Key, column: str, rows: Sequence[Row], others: Mapping[Plain, Row], order: Mapping[str, int]
+) -> Series:
+    """Return the line of rows that differ in the column alone. `order` is the place of each trial, best first."""
     loss, (part, name) = grid.loss_of(key, rows[0]), split(column)
-    plain = simplest({**loss, name: 0.0}, grid.at_zero) if part == "loss" else loss
-    zero = _zero(grid, cells, key, rows[0], str(plain["name"]))
+    plain = str((simplest({**loss, name: 0.0}, grid.at_zero) if part == "loss" else loss)["name"])
     values = [(number(row[column]), row, row[column]) for row in rows]
-    values += [] if zero is None else [(f"0 ({plain['name']})", zero, 0.0)]
+    # The finalist that equals a row if its hyperparameter is 0, e.g. cross-entropy with all else equal.
+    zero = others.get((plain, _besides_the_loss(grid, rows[0])))
+    values += [] if zero is None else [(f"0 ({plain})", zero, 0.0)]
     numbers = {word: float(value) for word, _, value in values if isinstance(value, int | float | bool)}
-    order = [text_of(row, "trial") for every in cells.values() for row in every]  # best first
-    values = sorted(values, key=lambda of: order.index(text_of(of[1], "trial")))
+    values = sorted(values, key=lambda of: order[text_of(of[1], "trial")])
     # Of equal values, such as a configuration drawn twice, the better one is on the line.
     best = grouped(values, lambda of: of[0])
     return Series(column, key, {word: same[0][1] for word, same in best.items()}, numbers)
 
 
-def _zero(grid: Matrix, cells: Shown, key: Key, row: Row, plain: str) -> Row | None:
-    """Return the finalist that equals a row if its hyperparameter is 0, e.g. cross-entropy with all else equal."""
-    if plain == key[1]:
-        return None
-    same = [other for other in grid.varying if group(other) != "loss"]
-    there = cells.get((key[0], plain, key[2]), [])
-    equal = (one for one in there if one["status"] == FINISHED and all(one[other] == row[other] for other in same))
-    return next(equal, None)
+def _without_the_loss(grid: Matrix, cells: Shown, key: Key) -> dict[Plain, Row]:
+    """Return the best finished configurations of a network with other losses, by loss and settings besides the loss."""
+    there = {at[1]: rows for at, rows in cells.items() if (at[0], at[2]) == (key[0], key[2]) and at[1] != key[1]}
+    finished = [(loss, row) for loss, rows in there.items() for row in rows if row["status"] == FINISHED]
+    # Reversed, so that of equal configurations the first one, which is the best, remains.
+    return {(loss, _besides_the_loss(grid, row)): row for loss, row in reversed(finished)}
+
+
+def _besides_the_loss(grid: Matrix, row: Row) -> tuple[Value, ...]:
+    return tuple(row[name] for name in grid.varying if group(name) != "loss")
 
 
 def labels(grid: Matrix, rows: Sequence[Row], key: Key) -> dict[str, list[str]]:

@@ -336,8 +336,7 @@ async function showTrial(trial) {
   if (!trial || !dialog) return;
   await unpack("trials-rows");
   const { columns, rows } = tableOf("trials-rows");
-  const row = rows.find((each) => trialIn(each[0]) === trial);
-  if (!row) return;
+  const row = rows.find((each) => trialIn(each[0]) === trial) ?? [trial]; // the table lists a part of a large sweep
   const pairs = row.map((value, at) => [columns[at].label, cellText(value, columns[at])]).slice(1);
   if (document.getElementById("decisions-rows")) {
     await unpack("decisions-rows");

@@ -68,7 +68,8 @@ def report(results: Results) -> dict[str, object]:
     board, counts = leaderboard(results), overview(results)
     drawings = [folded(figure, results) for figure in report_figures()]
     figures = [figure for figure in drawings if isinstance(figure, Figure)]
-    first = first_screen(results, board, counts)
+    first, trials = first_screen(results, board, counts), trials_table(board)
+    left_out = {row["trial"] for row in board.rows} - {row[0] for row in trials.rows}
     return {
         "results": results,
         "counts": counts,
@@ -81,7 +82,7 @@ def report(results: Results) -> dict[str, object]:
         "findings": [sentence for figure in figures for sentence in figure.findings],
         "absent": [sentence for sentence in drawings if isinstance(sentence, str)],
         "posthoc": posthoc_tables(results),
-        "tables": [trials_table(board), decisions_table(results), failures_table(results)],
+        "tables": [trials, decisions_table(results, left_out), failures_table(results)],
         "sources": Sources(results),
         # The layer for a scatter plot of any two columns, with points as in the figures. page.js fills it with rows.
         "any_points": layer_of(points([{"trial": "", "status": "", "says": ""}]), {}),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from statistics import fmean
@@ -15,6 +15,7 @@ from sweeper.core.labels import STATUS_WORDS, describe, label, number, plural, s
 from sweeper.core.schemas import REHEARSAL
 from sweeper.core.statistics.basics import decimals, spread, spread_text
 from sweeper.journal.reasons import row_text
+from sweeper.reporting.figures.configurations import MOST_POINTS, evenly
 from sweeper.reporting.matrix import Measured, evaluated, matrix, measure
 from sweeper.reporting.sentences import SURE
 from sweeper.results import Results
@@ -60,8 +61,14 @@ def column(heading: str, kind: str = "number", meaning: str = "") -> dict[str, s
 
 
 def trials_table(board: Leaderboard) -> DataTable:
-    """Return every evaluated configuration with hyperparameters and metrics, best first."""
-    goal = board.objective
+    """Return evaluated configurations with hyperparameters and metrics, best first: at most twice MOST_POINTS."""
+    goal, others = board.objective, board.rows[len(board.finished) :]  # finished ones come first
+    listed, few = [*board.finished[:MOST_POINTS], *evenly(others, MOST_POINTS)], ""
+    if len(listed) < len(board.rows):
+        few = (
+            f" Listed are the best {MOST_POINTS:,} of {len(board.finished):,} finished configurations and, evenly, "
+            f"{MOST_POINTS:,} of {len(others):,} others; `sweeper results --all` prints all."
+        )
     measured = [
         ("judged", goal.label, "spread"),
         ("test_ece", "test ECE", "spread"),
@@ -80,7 +87,7 @@ def trials_table(board: Leaderboard) -> DataTable:
     texts = {name for name in board.varying if any(isinstance(row[name], str) for row in board.rows)}
     columns += [column(short(name, board.symbols), "text" if name in texts else "number") for name in board.varying]
     rows: list[list[object]] = []
-    for row in board.rows:
+    for row in listed:
         values = [[row[name], row[f"{name}_sd"]] for name, _, _ in measured]
         settings = [row[name] for name in board.varying]
         rows.append(
@@ -89,25 +96,28 @@ def trials_table(board: Leaderboard) -> DataTable:
     caption = (
         f"Each configuration at its last evaluation: finished ones first, sorted by {goal.label}. "
         "Mean ± standard deviation over replicates. Test data are not used for sorting."
+        f"{few}"
     )
     return DataTable("trials", "Trials", caption, columns, rows, board.sql, ("evaluations", "trials"), status=2)
 
 
-def decisions_table(results: Results) -> DataTable:
-    """Return every decision of the scheduler, newest first."""
+def decisions_table(results: Results, left_out: Collection[object] = ()) -> DataTable:
+    """Return the scheduler's decisions, newest first, without those on some trials."""
     columns = [
         column("trial", "text"), column("decision", "text"), column("epoch"), column("reason", "text"),
         column("metric"), column("cut-off"), column("place"), column("count"), column("quota"),
         column("stratum", "text"), column("rung"), column("time (UTC)", "time"),
     ]  # fmt: skip
+    decisions = results.rows(DECISIONS_SQL)
     caption = (
         "Why each trial continued or was stopped, newest first: its metric, the cut-off, and its place among those "
         "that had reached the rung (of its stratum, where trials compete within strata)."
     )
+    caption += " Those on trials that the table above leaves out are left out, too." if left_out else ""
     values: list[list[object]] = [
         [row["trial"], row["kind"], row["epoch"], row_text(row), row["metric"], row["cutoff"], row["place"],
          row["count"], row["quota"], row["stratum"], row["rung"], stamp(row["decided_at"])]
-        for row in results.rows(DECISIONS_SQL)
+        for row in decisions if row["trial"] not in left_out
     ]  # fmt: skip
     return DataTable("decisions", "Scheduler decisions", caption, columns, values, DECISIONS_SQL, ("decisions",))
 

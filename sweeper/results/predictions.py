@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
-import operator
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from sweeper.core.cells import text_of
+from sweeper.core.cells import grouped, text_of
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import KEPT, SweepPaths, trial_of
 from sweeper.results import Results
@@ -81,11 +81,11 @@ class PredictionFiles:
 
         Args:
             paths: the sweep's files.
-            trials: skip files that hold none of these trials; all trials by default.
+            trials: read only the predictions of these trials; all by default.
 
         Raises SweeperError if no predictions are stored or files are lost, StoreError if they cannot be fetched.
         """
-        self._paths = paths
+        self._paths, self._trials = paths, None if trials is None else [*trials]
         self._seen: set[Key] = set()
         bring_predictions(paths, trials)
         generation = current_generation(paths.root)
@@ -104,7 +104,7 @@ class PredictionFiles:
             )
 
     def evaluations(self) -> Iterator[StoredPredictions]:
-        """Yield every evaluation, in the order of the files.
+        """Yield the trials' evaluations, in the order of the files.
 
         Raises SweeperError if a file is damaged or two files have the same evaluation.
         """
@@ -135,7 +135,10 @@ class PredictionFiles:
     def _read(self, name: str) -> list[StoredPredictions]:
         try:
             with self._open(name) as file:
-                return evaluations_in(file.read())
+                # Of a merged file, the logits are read only if it has a trial that is asked for.
+                if self._trials is not None and not pc.any(_of(file.read(["trial"]), self._trials)).as_py():
+                    return []
+                return evaluations_in(file.read(), self._trials)
         except (OSError, pa.ArrowInvalid) as error:
             raise self._damaged(name, error) from error
 
@@ -168,18 +171,32 @@ def predictions_in(path: Path) -> StoredPredictions:
     return predictions
 
 
-def evaluations_in(table: pa.Table) -> list[StoredPredictions]:
-    """Return the evaluations in rows of the table `predictions`, in their order."""
-    keys = table.group_by(["trial", "replicate", "epoch"], use_threads=False).aggregate([]).to_pylist()
-    evaluations = []
-    for key in keys:
-        rows = table.filter(functools.reduce(operator.and_, (pc.field(name) == value for name, value in key.items())))
-        by_split = {split: rows.filter(pc.field("split") == split) for split in rows["split"].unique().to_pylist()}
-        logits = {split: _matrix(part["logits"]) for split, part in by_split.items()}
+def evaluations_in(table: pa.Table, trials: Collection[str] | None = None) -> list[StoredPredictions]:
+    """Return the evaluations of some trials (default: all) in rows of the table `predictions`, in their order."""
+    rows = table if trials is None else table.filter(_of(table, trials))
+    evaluations = dict[Key, StoredPredictions]()
+    for (*key, split), parts in grouped(
+        _runs(rows, "trial", "replicate", "epoch", "split"), lambda run: run[0]
+    ).items():
+        part = pa.concat_tables([table for _, table in parts])
+        own = evaluations.setdefault(tuple(key), StoredPredictions(*key))
         # Copied, because PyTorch warns of read-only arrays.
-        targets = {split: part["target"].to_numpy().copy() for split, part in by_split.items()}
-        evaluations.append(StoredPredictions(**key, logits=logits, targets=targets))
-    return evaluations
+        own.logits[split], own.targets[split] = _matrix(part["logits"]), part["target"].to_numpy().copy()
+    return [*evaluations.values()]
+
+
+def _of(table: pa.Table, trials: Collection[str]) -> pa.ChunkedArray:
+    """Return of each row whether it belongs to one of these trials."""
+    return pc.is_in(table["trial"], pa.array(trials, pa.string()))
+
+
+def _runs(table: pa.Table, *columns: str) -> Iterator[tuple[tuple[Any, ...], pa.Table]]:
+    """Yield consecutive rows with equal values in these columns, and the values."""
+    # A filter per evaluation would read each of a merged file's rows for each of its 64 evaluations.
+    codes = [table[name].combine_chunks().dictionary_encode().indices.to_numpy() for name in columns]
+    changes = np.flatnonzero(np.any(np.diff(codes, axis=1), axis=0)) + 1
+    for begin, end in pairwise([0, *changes.tolist(), len(table)] if len(table) else ()):
+        yield tuple(table[name][begin].as_py() for name in columns), table.slice(begin, end - begin)
 
 
 def _joined(parts: Sequence[StoredPredictions]) -> StoredPredictions:

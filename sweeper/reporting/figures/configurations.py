@@ -23,8 +23,10 @@ MEASURED = ("ece", "nll", "accuracy", *headline_columns())
 
 
 AnyRow = TypeVar("AnyRow", bound=Row)
+Member = TypeVar("Member")
 
-#: Largest number of unfinished trials drawn in a panel. More would cover each other and take seconds to draw.
+#: Largest number of finished trials, and of others, drawn in a panel or listed in a table of the report. More points
+#: would cover each other and take seconds to draw.
 MOST_POINTS = 1000
 
 
@@ -46,17 +48,31 @@ def counted(rows: Rows, noun: str = "configuration") -> str:
 
 
 def thin_points(rows: Sequence[AnyRow]) -> tuple[list[AnyRow], list[str]]:
-    """Return every finished row and at most MOST_POINTS others, and a remark if some are left out.
+    """Return at most MOST_POINTS finished rows and as many others, and a remark on each kind that is thinned.
 
-    The other rows are chosen at equal distances, in the order of `rows`. Statistics must use all rows.
+    They are chosen at equal distances, in the order of `rows`. Statistics must use all rows.
     """
-    others = [at for at, row in enumerate(rows) if row["status"] != "completed"]
-    if len(others) <= MOST_POINTS:
-        return list(rows), []
-    left_out = set(others) - {others[at * (len(others) - 1) // (MOST_POINTS - 1)] for at in range(MOST_POINTS)}
-    shown = [row for at, row in enumerate(rows) if at not in left_out]
-    remark = f"Evenly thinned: {MOST_POINTS:,} of {len(others):,} unfinished points are drawn; statistics use all."
-    return shown, [remark]
+    shown, remarks = list[int](), list[str]()
+    for kind in ("finished", "unfinished"):
+        places = [at for at, row in enumerate(rows) if (row["status"] == "completed") == (kind == "finished")]
+        kept = evenly(places, MOST_POINTS)
+        shown += kept
+        if len(kept) < len(places):
+            few = f"{MOST_POINTS:,} of {len(places):,} {kind} points are drawn"
+            remarks.append(f"Evenly thinned: {few}; statistics use all.")
+    return [rows[at] for at in sorted(shown)], remarks
+
+
+def evenly(members: Sequence[Member], most: int) -> list[Member]:
+    """Return at most `most` (at least two) members at equal distances, the first and the last among them.
+
+    Example:
+        >>> evenly("abcdefg", 3), evenly("ab", 3)
+        (['a', 'd', 'g'], ['a', 'b'])
+    """
+    if len(members) <= most:
+        return [*members]
+    return [members[at * (len(members) - 1) // (most - 1)] for at in range(most)]
 
 
 def measured_hessians(results: Results) -> dict[str, str]:

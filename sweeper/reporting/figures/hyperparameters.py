@@ -39,7 +39,7 @@ from sweeper.reporting.figures.base import (
     quantity,
     unseen,
 )
-from sweeper.reporting.figures.configurations import counted, statuses
+from sweeper.reporting.figures.configurations import counted, evenly, statuses
 from sweeper.results import Results
 from sweeper.results.leaderboard import Goal, Leaderboard, leaderboard, objective, searcher, varying_columns
 from sweeper.results.queries import measured_sql
@@ -300,8 +300,7 @@ def thin_lines(rows: Rows, mode: str) -> Rows:
     if len(rows) <= MOST_LINES:
         return rows
     ordered = sorted(range(len(rows)), key=lambda at: float_of(rows[at], "judged"), reverse=mode == "max")
-    rest, places = ordered[BEST_LINES:], MOST_LINES - BEST_LINES
-    kept = {*ordered[:BEST_LINES], *(rest[at * (len(rest) - 1) // (places - 1)] for at in range(places))}
+    kept = {*ordered[:BEST_LINES], *evenly(ordered[BEST_LINES:], MOST_LINES - BEST_LINES)}
     return [row for at, row in enumerate(rows) if at in kept]
 
 

@@ -29,7 +29,7 @@ from sweeper.reporting.figures.base import (
     quantity,
     verticals,
 )
-from sweeper.reporting.figures.configurations import categories, counted
+from sweeper.reporting.figures.configurations import categories, counted, thin_points
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, final_sql, objective
 from sweeper.results.listing import epoch_limit
@@ -219,11 +219,12 @@ def total(saved: Rows, results: Results, limit: int) -> str:
 
 def audit_panel(rows: Rows, rung: int, saved: Row | None, final: Mapping[str, float]) -> Panel:
     """Return the panel of one rung: metrics in order of decision, and the cut-off over time."""
-    judged = [{**row, "place": at, "verdict": VERDICTS[text_of(row, "verdict")]} for at, row in enumerate(rows, 1)]
+    every = [{**row, "place": at, "verdict": VERDICTS[text_of(row, "verdict")]} for at, row in enumerate(rows, 1)]
+    judged, few = thin_points(every)
     cutoffs = [
-        {"place": at, "metric": row["cutoff"], "stratum": row["stratum"] or "all strata",
+        {"place": row["place"], "metric": row["cutoff"], "stratum": row["stratum"] or "all strata",
          "says": f"cut-off {float_of(row, 'cutoff'):.4g} within {row['stratum'] or 'all strata'}"}
-        for at, row in enumerate(rows, 1) if row["cutoff"] is not None
+        for row in judged if row["cutoff"] is not None
     ]  # fmt: skip
     look: Json = {"interpolate": "step-after", "strokeWidth": 1.4, "point": "transparent"}
     layers = [
@@ -239,7 +240,7 @@ def audit_panel(rows: Rows, rung: int, saved: Row | None, final: Mapping[str, fl
     log = min(floats([*judged, *cutoffs], "metric")) > 0
     return Panel(
         f"rung {rung}", layers, quantity("place", "order of decision"), quantity("metric", "metric", log=log),
-        remarks(rows, saved, final),
+        [*remarks(rows, saved, final), *few],
     )  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """A resume whose journal is damaged or lost."""
 
 import json
+import os
 import shutil
 from contextlib import suppress
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from sweeper.api.finished import FinishedRun
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
-from sweeper.execution.attempt import _report_lacking
+from sweeper.execution.attempt import _report_is_fresh, _report_lacking
 from sweeper.execution.options import Outcome, RunOptions
 from sweeper.execution.resuming import refuse_lost_journal
 from sweeper.execution.runner import resume_sweep
@@ -132,3 +133,16 @@ def test_a_run_without_its_report_does_not_exit_with_0(ended_paths: SweepPaths) 
     for reported in (True, False):
         outcome = Outcome(sweep, SweepState(4), 1.0, "finished", [], reported)
         assert FinishedRun(outcome, str(ended_paths.root.parent), Timings()).complete is reported
+
+
+def test_a_report_is_fresh_until_the_journal_or_a_recalibration_changes(ended_paths: SweepPaths) -> None:
+    ended_paths.report.unlink(missing_ok=True)
+    assert not _report_is_fresh(ended_paths)
+    ended_paths.report.write_text("")
+    ended_paths.recalibrations.mkdir(exist_ok=True)
+    for folder in (ended_paths.journal, ended_paths.recalibrations):
+        for path, seconds in ((ended_paths.journal, 1), (ended_paths.recalibrations, 1), (ended_paths.report, 2)):
+            os.utime(path, (seconds, seconds))
+        assert _report_is_fresh(ended_paths)
+        os.utime(folder, (3, 3))
+        assert not _report_is_fresh(ended_paths)

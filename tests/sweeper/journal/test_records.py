@@ -42,6 +42,12 @@ def test_not_a_number_reads_back() -> None:
     assert decision.metric is None and Decision.from_json(decision.to_json()) == decision
 
 
+def test_half_of_a_surrogate_pair_in_a_message_reads_back() -> None:
+    failure = {"kind": "error", "values": {"file": "caf\udce9"}, "message": "\ud83d", "counts": True}
+    record = made_record(0, "failed", 0.0, {"failure": failure})
+    assert Record.from_bytes(record.to_bytes()) == record
+
+
 def test_a_report_of_a_process_comes_through_as_plain_values() -> None:
     diverged = Failure("non_finite", {"value": "nan", "epoch": 3})
     body = made_body("replicate", {"failure": diverged.to_dict()})

@@ -8,6 +8,7 @@ from scipy import optimize, special, stats
 
 from sweeper.judging.judge import judge
 from sweeper.judging.moderation import MOST, Prior
+from sweeper.judging.pairs import pair_of
 from sweeper.judging.question import BETTER, NOT_COMPARED, OPEN, SAME, SAMPLES, WORSE, Data, Question
 
 
@@ -198,3 +199,15 @@ def test_asked_again_after_every_seed_a_pair_has_a_share_of_the_error() -> None:
     assert [again.error(n) for n in (3, 4, 6)] == [pytest.approx(0.025 / k) for k in (1, 2, 4)]
     widths = [judge(q, Data(values)).of["c1"].high - judge(q, Data(values)).of["c1"].low for q in (once, again)]
     assert widths[1] > widths[0]
+
+
+@pytest.mark.parametrize("samples_only", [False, True])
+def test_candidates_that_cannot_be_compared_form_no_pairs(samples_only: bool) -> None:
+    counts = {f"c{at}": at % 4 for at in range(12)}  # none, one, two or three seeds
+    data = Data({name: {seed: float(seed + len(name)) for seed in range(n)} for name, n in counts.items()})
+    question = Question([*counts], "nll", samples_only=samples_only)
+    pairs = question.pairs(data)
+    every = [*itertools.combinations(counts, 2)]
+    assert [names for names in every if names in pairs] == pairs
+    assert {names for names in every if pair_of(question, data, *names) is not None} <= {*pairs}
+    assert min(counts[name] for names in pairs for name in names) == (1 if samples_only else 2)

@@ -209,12 +209,14 @@ def test_of_many_lines_the_best_are_kept_and_the_others_thinned_evenly(mode: str
     assert hyperparameters.thin_lines(lines[:1500], mode) == lines[:1500]
 
 
-def test_of_many_points_every_finished_one_is_drawn_and_the_others_are_thinned_evenly() -> None:
-    rows = [{"trial": at, "status": "completed" if at % 5 == 0 else "early_stopped"} for at in range(5000)]
+def test_many_points_are_thinned_evenly_finished_ones_and_others_apart() -> None:
+    rows = [{"trial": at, "status": "completed" if at % 3 == 0 else "early_stopped"} for at in range(6000)]
     shown, remarks = thin_points(rows)
-    finished = [row["trial"] for row in shown if row["status"] == "completed"]
-    others = [row["trial"] for row in shown if row["status"] != "completed"]
-    assert finished == list(range(0, 5000, 5)) and len(others) == MOST_POINTS
-    assert others[0] == 1 and others[-1] == 4999 and max(np.diff(others)) <= 6
-    assert remarks == ["Evenly thinned: 1,000 of 4,000 unfinished points are drawn; statistics use all."]
+    assert shown == sorted(shown, key=lambda row: row["trial"]) and len(remarks) == 2
+    for finished, total in ((True, 2000), (False, 4000)):
+        kept = [row["trial"] for row in shown if (row["status"] == "completed") is finished]
+        every = [row["trial"] for row in rows if (row["status"] == "completed") is finished]
+        assert len(kept) == MOST_POINTS and (kept[0], kept[-1]) == (every[0], every[-1])
+        assert max(np.diff(kept)) <= 3 * (total // MOST_POINTS) + 3
+        assert any(f"{total:,}" in remark for remark in remarks)
     assert thin_points(rows[:1000]) == (rows[:1000], [])
