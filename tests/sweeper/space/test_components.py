@@ -11,8 +11,7 @@ from sweeper.execution.runner import resume_sweep, run_sweep
 from sweeper.planning.preparation import data_keys, prepare_dataset
 from sweeper.results import load
 from sweeper.results.leaderboard import varying_columns
-from sweeper.space.components import variants
-from sweeper.space.configurations import column_types, configurations
+from sweeper.space.configurations import configurations
 from sweeper.space.loading import build_spec, load_spec
 from tests.running import write_space
 from trainables.datasets import load_dataset
@@ -38,14 +37,14 @@ def test_the_axis_is_a_hyperparameter_and_the_first_value_the_sweeps_own(tmp_pat
     drawn = configurations(spec)
     found = {(c["loss"]["name"], c["dataset"]["label_noise"]) for c in drawn}
     assert found == {(loss, noise) for loss in ("cross_entropy", "focal") for noise in (0.0, 0.2)}
-    assert column_types(spec.space)["config_dataset_label_noise"] is float
+    assert spec.space.column_types["config_dataset_label_noise"] is float
     again = build_spec(spec.resolved())
     assert again == spec and again.resolved() == spec.resolved()
 
 
 def test_every_data_set_is_loaded_once_a_node_and_known_by_its_contents(tmp_path: Path) -> None:
     spec = load_spec(write_space(tmp_path, SPACE))
-    named = variants(spec.space)
+    named = spec.space.data_sets
     assert sorted(each["label_noise"] for each in named) == [0.0, 0.2]
     keys = data_keys(spec)
     assert keys is not None and len(set(keys.values())) == 2
