@@ -67,7 +67,7 @@ class Inline:
             keeper=SharedFolder(sweep.paths), state=state, rungs=rungs, sinks=[tables],
             searcher=searcher,
         )  # fmt: skip
-        driver.begin()
+        driver.begin(spec.resolved())
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
