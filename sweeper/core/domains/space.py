@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
 from sweeper.core.domains.nodes import Chooser, Fields, Members, Node
+from trainables.registry import Registry
 from trainables.registry.configuration import NAME, Configuration, columns_of
 
 #: The part of a space that holds varying options of the data set.
@@ -94,6 +95,25 @@ class Space(Fields):
                 for key, domain in own.items():
                     lines.setdefault(f"{part}.{key}", {})[_name(component)] = domain
         return lines
+
+    def renamed_quantities(self, registries: Mapping[str, Registry]) -> dict[str, dict[str, str]]:
+        """Return column → component → quantity, for hyperparameters that are quantities by another name.
+
+        Readers cannot ask the components themselves: importing them takes seconds, and runs users' code.
+
+        Example:
+            >>> from sweeper.space.catalogue import installed_registries
+            >>> from sweeper.space.loading import load_spec
+            >>> load_spec("gamma_tau_nu").space.renamed_quantities(installed_registries().space)
+            {'config_loss_weight': {'hessian_trace': 'tau'}}
+        """
+        columns: dict[str, dict[str, str]] = {}
+        for part, registry in registries.items():
+            for name in self.names(part):
+                for own in registry[name].hyperparameters if name in registry else ():
+                    if own.quantity:
+                        columns.setdefault(f"config_{part}_{own.name}", {})[name] = own.quantity
+        return columns
 
     @property
     def data_sets(self) -> list[Configuration]:

@@ -11,9 +11,11 @@ from sweeper.execution.runner import resume_sweep, run_sweep
 from sweeper.planning.preparation import data_keys, prepare_dataset
 from sweeper.results import load
 from sweeper.results.leaderboard import varying_columns
+from sweeper.space.components import resolve_component
 from sweeper.space.configurations import configurations
 from sweeper.space.loading import build_spec, load_spec
 from tests.running import write_space
+from tests.sweeper.small_registries import REGISTRIES
 from trainables.datasets import load_dataset
 from trainables.datasets.sharing import content_key
 from trainables.training import Replicate
@@ -93,3 +95,18 @@ def test_what_cannot_be_an_axis_is_refused_with_a_sentence(tmp_path: Path, setti
     with pytest.raises(InvalidSearchSpace, match="dataset") as raised:
         load_spec(write_space(tmp_path, SPACE), [setting])
     assert rule in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("loss", "paths"),
+    [
+        ({"name": "focal", "gamma": {"choice": [{"uniform": [2, 1]}, 1]}}, ["loss.gamma.choice[0].uniform"]),
+        ({"name": "focal", "gamma": {"choice": [{"unifrom": [0, 1]}, 1]}}, ["loss.gamma.choice[0]"]),
+        ({"name": "focal", "gamma": {"uniform": [-2, -1]}}, ["loss.gamma.uniform", "loss.gamma.uniform"]),
+        ({"grid": ["focal", {"name": "focal", "gamma": 3.0}]}, ["loss.grid[1]"]),
+        ({"uniform": [0, 1]}, ["loss"]),
+    ],
+)
+def test_a_broken_value_is_one_fault_at_its_own_path(loss: object, paths: list[str]) -> None:
+    resolve_component(loss, REGISTRIES.losses, "loss", faults := [])
+    assert [fault.path for fault in faults] == paths
