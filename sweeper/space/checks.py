@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from sweeper.core.domains.base import Interval
 from sweeper.core.domains.nodes import Constant, Members, Node
@@ -16,13 +15,10 @@ from sweeper.core.labels import plural
 from sweeper.scheduling.base import WITHIN
 from sweeper.scheduling.strata import Stratified, stratum_name
 from sweeper.space.configurations import examples
-from sweeper.space.spec import MAXIMUM_CONFIGURATIONS
-from trainables.registry import IMPORTED
+from sweeper.space.spec import MAXIMUM_CONFIGURATIONS, SweepSpec
+from trainables.registry import IMPORTED, Registry
 from trainables.registry.configuration import NAME
 from trainables.registry.names import hint, nearest
-
-if TYPE_CHECKING:
-    from sweeper.space.spec import SweepSpec
 
 
 def count_faults(values: dict[str, Plain], space: Space) -> list[Fault]:
@@ -94,6 +90,14 @@ def _line_path(name: str, paths: Sequence[str]) -> str | tuple[str, str]:
     short = [*dict.fromkeys(names.values())]
     near = (nearest(name, short) or nearest(name, paths)).removeprefix("; ")
     return f"the space draws no {name!r} from several values", near or hint(name, short) or "the space draws none"
+
+
+def cross_entropy_at_zero(space: Space, losses: Registry) -> dict[str, Plain]:
+    """Return loss → hyperparameters that, all at 0, make it cross-entropy, for the project's losses of a space."""
+    # Written into the resolved file, because commands that read a sweep do not import losses.
+    named = [name for name in space.names("loss") if not losses.is_own(name)]
+    known = {name: getattr(losses[name], "cross_entropy_at_zero", ()) for name in named}
+    return {name: [*zeros] for name, zeros in known.items() if zeros}
 
 
 PLACE = f"scheduler.{WITHIN.name}"

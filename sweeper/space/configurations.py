@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, overload
 
 import numpy as np
 
-from sweeper.core.domains.base import Interval
-from sweeper.core.domains.nodes import Choice, Fields, Members, Uniforms
+from sweeper.core.domains.nodes import Fields, Members, Uniforms
 from sweeper.core.domains.space import Space
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import configuration_seed, is_added, seed_from
@@ -159,8 +158,8 @@ def configurations(spec: SweepSpec, samples: int | None = None) -> Configuration
     balanced = BalancedMembers(spec.space, spec.seed, PARTS)
 
     def random(index: int, seed: int) -> Configuration:
-        uniforms = Uniforms(lambda path: _uniform(seed, path))
-        return spec.space.configuration(index % points, Balanced(balanced.at(index), uniforms))
+        choose = Balanced(lambda path: _uniform(seed, path), balanced.at(index))
+        return spec.space.configuration(index % points, choose)
 
     def draw(index: int) -> Configuration:
         point = index % points
@@ -333,16 +332,11 @@ class BalancedMembers:
 
 
 @dataclass(frozen=True)
-class Balanced:
+class Balanced(Uniforms):
     """Chooses given members for some parts, and everything else at random."""
 
     members: Mapping[str, int]
-    others: Uniforms
 
     def member(self, path: str, members: Members) -> int:
         """Return a member's index."""
-        return self.members[path] if path in self.members else self.others.member(path, members)
-
-    def number(self, path: str, interval: Interval) -> Choice:
-        """Return a choice, distributed as the interval says."""
-        return self.others.number(path, interval)
+        return self.members[path] if path in self.members else super().member(path, members)

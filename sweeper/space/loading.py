@@ -24,7 +24,7 @@ from sweeper.core.errors import Fault, InvalidSearchSpace
 from sweeper.scheduling.base import DEFAULT, IGNORES_SETTINGS, WITHIN
 from sweeper.search.base import Searcher, written_method
 from sweeper.space.catalogue import Registries, installed_registries
-from sweeper.space.checks import count_faults, line_faults, size_faults, within_faults
+from sweeper.space.checks import count_faults, cross_entropy_at_zero, line_faults, size_faults, within_faults
 from sweeper.space.components import WORD, resolve_component, resolve_plain_component, split_axes
 from sweeper.space.evaluation import check_evaluation, objective_faults, write_out_objective
 from sweeper.space.file import Document, apply_overrides, apply_rehearsal, read_document
@@ -192,7 +192,7 @@ def _check_names(values: dict[str, Plain], space: Plain, registries: Registries)
         checked = tree = Space(nodes)
         faults += count_faults(values, tree)
         faults += line_faults(values, tree)
-        values["cross_entropy_at_zero"] = _at_zero(tree, registries.space["loss"])
+        values["cross_entropy_at_zero"] = cross_entropy_at_zero(tree, registries.space["loss"])
         faults += within_faults(part_of(scheduler, WITHIN.name), tree)
         if (per := part_of(values, "keep", "per")) != []:
             faults += within_faults(per, tree, "keep.per")
@@ -237,14 +237,6 @@ def _check_space(
     if DATASET in space:
         nodes[DATASET] = resolve_component(space[DATASET], registries.datasets, DATASET, faults)
     return nodes
-
-
-def _at_zero(space: Space, losses: Registry) -> dict[str, Plain]:
-    """Return loss → hyperparameters that, all at 0, make it cross-entropy, for the project's losses of a space."""
-    # Written into the resolved file, because commands that read a sweep do not import losses.
-    named = [name for name in space.names("loss") if not losses.is_own(name)]
-    known = {name: getattr(losses[name], "cross_entropy_at_zero", ()) for name in named}
-    return {name: [*zeros] for name, zeros in known.items() if zeros}
 
 
 #: Packings that work with any training loop, because they do not look inside a network.
