@@ -216,8 +216,9 @@ def parse(value: Plain, path: str, faults: list[Fault], read: Reader | None = No
         >>> faults = []
         >>> parse({"uniform": [0, 1]}, "space.loss.gamma", faults)
         Uniform(low=0.0, high=1.0)
-        >>> parse({"uniform": [1, 0]}, "space.loss.gamma", faults) is INVALID, str(faults[0]).splitlines()[0]
-        (True, 'space.loss.gamma.uniform: low = 1 must be below high = 0')
+        >>> invalid = parse({"uniform": [1, 0]}, "space.loss.gamma", faults)
+        >>> str(faults[0]).splitlines()[0]
+        'space.loss.gamma.uniform: low = 1 must be below high = 0'
     """
     kinds = [key for key in value if key in DOMAINS] if isinstance(value, dict) else []
     if not isinstance(value, dict) or not kinds:
