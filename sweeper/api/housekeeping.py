@@ -25,8 +25,8 @@ from sweeper.api.arguments import HANDED, AtLeastOne, output_folder, overrides
 from sweeper.core.display import CommandResult
 from sweeper.core.errors import InvalidSearchSpace, SweeperError, writing_to
 from sweeper.core.labels import plural, short, symbols_of
-from sweeper.space.catalogue import installed_registries, renamed_quantities, template
-from sweeper.space.configurations import configurations, varying_columns
+from sweeper.space.catalogue import installed_registries, template
+from sweeper.space.configurations import configurations
 from sweeper.space.loading import load_spec
 from sweeper.space.schema import FILE, FIRST_LINE, json_schema
 from sweeper.storage import lookup
@@ -159,8 +159,8 @@ def validate(
 
     spec = load_spec(space, overrides(set), rehearse=rehearse)
     count = spec.samples if spec.searcher.learns else len(configurations(spec))
-    symbols = symbols_of(renamed_quantities(spec.space))
-    varying = ", ".join(dict.fromkeys(short(name, symbols) for name in varying_columns(spec.space))) or "nothing"
+    symbols = symbols_of(spec.space.renamed_quantities(installed_registries().space))
+    varying = ", ".join(dict.fromkeys(short(name, symbols) for name in spec.space.varying_columns)) or "nothing"
     seeds = f"{plural(count, 'configuration')} × {plural(spec.replicates.count, 'seed')}"
     described, untried = describe_data_file(spec), None
     if spec.loop is None:

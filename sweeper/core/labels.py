@@ -51,7 +51,7 @@ def in_order(columns: Iterable[str]) -> tuple[str, ...]:
 
 
 def symbols_of(quantities: Mapping[str, Mapping[str, str]]) -> Symbols:
-    """Return the symbol of each column whose components all mean one quantity by it, see `renamed_quantities`.
+    """Return the symbol of each column whose components all mean one quantity by it, see `Space.renamed_quantities`.
 
     Example:
         >>> symbols_of({"config_loss_focus": {"my_losses:Focused": "gamma"}})

@@ -175,7 +175,7 @@ class Attempt:
         with executor.session(job) as session, FreshReport(self.sweep.paths) as report:
             budget = self._budget(session.resources)
             driver = self._driver(session, budget, report)
-            driver.begin()
+            driver.begin(self.sweep.spec.resolved())
             self.progress.stage("running")
             ask = driver.steering.ask_to_stop  # `Interrupts` does the same for Ctrl-C
             with answered(signal.SIGTERM, lambda *_: ask(Reason("signal", {"name": signal.SIGTERM.name}))):
@@ -186,7 +186,7 @@ class Attempt:
         """Return a driver for a sweep that has no trial left to run; the caller closes the sweep."""
         prepare(self._options.address)  # a searcher imports Ray
         driver = self._driver(Session({}, 1, lambda driver: None))
-        driver.begin()
+        driver.begin(self.sweep.spec.resolved())
         return driver
 
     def write_end(self, ended: str | None, started: float) -> list[str]:

@@ -18,7 +18,6 @@ from sweeper.journal.records import Record
 from sweeper.journal.segments import last_sequence, piece_of
 from sweeper.journal.state import ReplicateState, SweepState
 from sweeper.planning.user_code_checks import loop_columns, measured_columns
-from sweeper.space.configurations import column_types
 from sweeper.storage.metadata import read_manifest
 from sweeper.storage.mirror import Mirror, SharedFolder
 from sweeper.storage.sweeps import Sweep, changed_trials, edited
@@ -133,7 +132,7 @@ def open_tables(sweep: Sweep, dataset: DataSet, mirror: Mirror | SharedFolder) -
     own_epochs = loop_columns(manifest) or ()
     more = epoch_columns(None if trajectory is None else trajectory.model_dump()) | dict.fromkeys(own_epochs, float)
     schemas = table_schemas(
-        column_types(spec.space),
+        spec.space.column_types,
         dataset.classes,
         columns,
         epoch_columns=more,

@@ -19,22 +19,13 @@ from numpy.typing import NDArray
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Column, Table
 
-from sweeper.core.domains.tree import extremes
 from sweeper.core.labels import duration, plural, rehearsal_notice, unit
 from sweeper.scheduling.base import Scheduler
 from sweeper.scheduling.contenders import DATA, PARTS, trainings
 from sweeper.scheduling.simulation import cost_of_width, simulate_strata
 from sweeper.scheduling.strata import Stratified
-from sweeper.space.configurations import (
-    EXAMPLES,
-    configurations,
-    examples,
-    first_examples,
-    line_domains,
-    named_components,
-    repeat_notes,
-    stratum_sizes,
-)
+from sweeper.space.checks import stratum_sizes
+from sweeper.space.configurations import EXAMPLES, configurations, examples, first_examples, repeat_notes
 from sweeper.space.spec import Resources, SweepSpec, lines_of
 from trainables.files.container import usable_cores
 from trainables.registry import Configuration
@@ -439,12 +430,11 @@ def final_trainings(spec: SweepSpec, fresh: int) -> tuple[int, int]:
         >>> [final_trainings(load_spec("quickstart", more), 5) for more in ([], [noise], ["which=[nu, score]"])]
         [(21, 30), (63, 90), (29, 40)]
     """
-    drawn = line_domains(spec.space)
-    counts = [len(named_components(spec.space.nodes[part])) for part in PARTS if part in spec.space.nodes]
+    counts = [len(spec.space.names(part)) for part in PARTS]
     # Each setting of the data set is a race of its own, unless a line compares them.
-    axes = [domain for path, of in drawn.items() if path.startswith(f"{DATA}.") and path not in spec.which
+    axes = [domain for path, of in spec.space.lines.items() if path.startswith(f"{DATA}.") and path not in spec.which
             for domain in of.values()]  # fmt: skip
-    settings = math.prod(len(extremes(domain)) for domain in axes)
+    settings = math.prod(len(domain.extremes()) for domain in axes)
     return trainings([n for n in counts if n > 1], [line.length for line in lines_of(spec)], fresh, settings)
 
 

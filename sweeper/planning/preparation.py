@@ -12,7 +12,6 @@ from torch import Tensor
 from sweeper.core.domains.values import join_path
 from sweeper.core.errors import Fault, InvalidSearchSpace, SweeperError
 from sweeper.planning.user_code_checks import data_stand_in, own_faults, try_loop
-from sweeper.space.components import variants
 from sweeper.space.configurations import EXAMPLES, configurations, first_examples
 from sweeper.space.evaluation import split_faults
 from sweeper.space.spec import Evaluation, SweepSpec
@@ -117,7 +116,7 @@ def _unsuited(spec: SweepSpec, drawn: Sequence[Configuration], dataset: DataSet)
         *_faults("evaluation.bins", [spec.evaluation], lambda measured: bins_fault(dataset, measured)),
         *one_by_one_faults(dataset, spec),
         *_faults("training.compile", [training], compiler_fault),
-        *_faults("dataset", variants(spec.space), lambda variant: _variant_fault(variant, dataset)),
+        *_faults("dataset", spec.space.data_sets, lambda variant: _variant_fault(variant, dataset)),
     ]
 
 
@@ -239,7 +238,7 @@ def data_keys(spec: SweepSpec) -> dict[Configuration, str] | None:
     Raises:
         SweeperError, InvalidSearchSpace: as for `prepare_dataset`.
     """
-    named = variants(spec.space)
+    named = spec.space.data_sets
     return {variant: content_key(node_copy(_load(variant))) for variant in named} if named else None
 
 

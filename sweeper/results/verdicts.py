@@ -78,7 +78,8 @@ class TrainedNetworks:
         The focal map uses the γ of the trial's loss.
         """
         name, options = method
-        loss = {"name": row["loss"], "gamma": row.get("config_loss_gamma")}
+        # The loss itself says which of its hyperparameters determine a γ.
+        loss = {column.removeprefix("config_loss_"): value for column, value in row.items()} | {"name": row["loss"]}
         given, scored = with_training_gamma(name, hyperparameter_values(options), loss), dict[int, Scored]()
         try:
             for seed, of in self.members[text_of(row, "trial")].items():

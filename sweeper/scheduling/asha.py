@@ -87,17 +87,6 @@ class Halving(Scheduler):
         """The reduction factor: in a smaller pool, not even one trial continues on average."""
         return math.ceil(self.reduction_factor)
 
-    @property
-    def quantile(self) -> float:
-        """Share of competitors that a trial must match or beat to continue."""
-        # Ray passes a percentage to numpy, which divides it by 100 again. The round trip changes the last bit, which
-        # matters for a trial exactly at the cut-off.
-        return (1 - 1 / self.reduction_factor) * 100 / 100
-
-    def kept_by(self, better: int) -> str | None:
-        """Return the setting that keeps a trial beaten by `better` others, `None` if none does."""
-        return KEEP_AT_LEAST if self.keep_at_least is not None and better < self.keep_at_least else None
-
 
 class Rung:
     """The trials that reached a rung, and those that pause there."""
@@ -177,17 +166,29 @@ class Rungs(RungState):
         return len(self.by_epoch[rung])
 
     def compare(self, rung: int, configuration: int, metric: float) -> Decision:
-        """Stop a trial whose value is worse than the quantile of the others'."""
-        scheduler, others = self.scheduler, self.by_epoch[rung]
-        cutoff_score, score = others.quantile(scheduler.quantile), scheduler.score(metric)
+        """Stop a trial whose value is worse than the quantile of the others', unless it is kept.
+
+        A score is the value, negated if small values are better.
+        """
+        settings, others, score = self.scheduler, self.by_epoch[rung], self.scheduler.score(metric)
+        # Ray passes a percentage to numpy, which divides it by 100 again. The round trip changes the last bit, which
+        # matters for a trial exactly at the cut-off.
+        cutoff = others.quantile((1 - 1 / settings.reduction_factor) * 100 / 100)
         # Ray also continues the first arrival: without a competitor there is no cut-off.
-        if cutoff_score is None:
+        if cutoff is None:
             return Decision("continue", FIRST, rung, metric, place=1, count=1)
-        better, worse = others.better_than(score), score < cutoff_score
-        kept_by = scheduler.kept_by(better) if worse else None
-        kind: DecisionKind = "stop" if worse and not kept_by else "continue"
-        place, count, cutoff = better + 1, len(others) + 1, scheduler.score(cutoff_score)
-        return Decision(kind, "cutoff", rung, metric, place=place, count=count, cutoff=cutoff, kept_by=kept_by)
+        better, worse = others.better_than(score), score < cutoff
+        kept = worse and settings.keep_at_least is not None and better < settings.keep_at_least
+        return Decision(
+            "stop" if worse and not kept else "continue",
+            "cutoff",
+            rung,
+            metric,
+            place=better + 1,
+            count=len(others) + 1,
+            cutoff=settings.score(cutoff),
+            kept_by=KEEP_AT_LEAST if kept else None,
+        )
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple, TypeAlias
 
 from sweeper.core.ids import is_added
 from sweeper.journal.records import Decision, Judged, Record, Reported
-from trainables.registry import Hyperparameter, Registry
+from trainables.registry import BrokenRule, Hyperparameter, Registry
 from trainables.worker.trial_reports import NON_FINITE, TrialReport
 
 #: Schedulers by their name in a search space. Each builds a `Scheduler` from (metric, mode, **settings).
@@ -73,11 +73,12 @@ def settled_but_for(state: RungState, under_way: Callable[[], Iterable[tuple[int
     )
 
 
-def grace_before_the_end(values: Mapping[str, object]) -> str | None:
+def grace_before_the_end(values: Mapping[str, object]) -> BrokenRule | None:
     """Return an error message if the first rung comes after the last epoch, `None` otherwise."""
     grace, last = values.get("grace_epochs"), values.get("max_epochs")
     if isinstance(grace, int) and isinstance(last, int) and grace > last:
-        return f"grace_epochs = {grace} is above max_epochs = {last}: the first rung cannot come after the last epoch"
+        why = "the first rung cannot come after the last epoch"
+        return "grace_epochs", f"grace_epochs = {grace} is above max_epochs = {last}: {why}"
     return None
 
 
@@ -242,21 +243,19 @@ def decide(state: RungState, configuration: int, epoch: int, metric: float | Non
         >>> decide(state, configuration=2, epoch=5, metric=float("nan")).kind
         'fail'
     """
-    decision = _in_pool(state.pool(configuration), configuration, epoch, metric)
-    stratum = state.stratum(configuration) if decision is not None else None
-    return decision if decision is None or stratum is None else replace(decision, stratum=stratum)
-
-
-def _in_pool(state: RungState, configuration: int, epoch: int, metric: float | None) -> Decision | None:
-    rungs, last = state.epochs, state.scheduler.max_epochs
+    pool, last = state.pool(configuration), state.scheduler.max_epochs
+    rung = epoch if epoch in pool.epochs else None
+    if metric is None and rung is None:  # the objective may be measured only at rungs
+        return None
     if metric is None or not math.isfinite(metric):
-        # The objective may be measured only at rungs, so its absence between rungs is not a failure.
-        if epoch not in rungs and metric is None:
-            return None
-        return Decision("fail", NON_FINITE, epoch if epoch in rungs else None)
-    if epoch >= last:
-        return Decision("complete", "last_epoch", last, metric, count=state.competitors(last) + 1)
-    return state.compare(epoch, configuration, metric) if epoch in rungs else None
+        decision = Decision("fail", NON_FINITE, rung)
+    elif epoch >= last:
+        decision = Decision("complete", "last_epoch", last, metric, count=pool.competitors(last) + 1)
+    elif rung is not None:
+        decision = pool.compare(rung, configuration, metric)
+    else:
+        return None
+    return replace(decision, stratum=state.stratum(configuration))
 
 
 def decide_on(state: RungState, report: TrialReport) -> Decision | None:

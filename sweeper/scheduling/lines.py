@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from sweeper.core.cells import grouped
-from sweeper.core.domains.base import Interval, Node
-from sweeper.core.domains.tree import Uniforms, draw, extremes
+from sweeper.core.domains.base import Interval
+from sweeper.core.domains.nodes import Node
 from trainables.registry import Configuration, Options
 from trainables.registry.configuration import NAME
 
@@ -108,7 +108,7 @@ class Line:
         """Return the value of `start`, then the others."""
         component, own = cast(str, self._component(start)), self.value(start)
         domain = self.domains[component]
-        choices = [value for _, value in extremes(domain)]
+        choices = [value for _, value in domain.extremes()]
         if not all(map(_is_number, [own, *choices])):
             return [*dict.fromkeys([own, *choices])]
         taken = [*dict.fromkeys([cast(float, own), *([0.0] if self._ends_at_zero(component) else [])])]
@@ -132,7 +132,7 @@ def simplest(loss: Options, at_zero: Mapping[str, Sequence[str]]) -> Options:
 
 
 def _length(domain: Node) -> int:
-    choices = [value for _, value in extremes(domain)]
+    choices = [value for _, value in domain.extremes()]
     if isinstance(domain, Interval):
         return LINE_VALUES
     return min(LINE_VALUES, len(choices)) if all(map(_is_number, choices)) else len(choices)
@@ -158,7 +158,7 @@ def spread(domain: Node, taken: Sequence[float], count: int) -> list[float]:
         # The 1st, 3rd and 5th sextile are the centres of three equal parts, so none lies on the edge of the domain.
         known = [_sextile(domain, place) for place in (1, 3, 5)]
     else:
-        known = [value for _, value in extremes(domain) if isinstance(value, int | float)]
+        known = [value for _, value in domain.extremes() if isinstance(value, int | float)]
 
     def place(value: float) -> float:
         return math.log(value) if logarithmic else value
@@ -175,8 +175,7 @@ def spread(domain: Node, taken: Sequence[float], count: int) -> list[float]:
 
 
 def _sextile(domain: Interval, place: int) -> float:
-    value = draw(domain, "", 0, Uniforms(lambda path: place / 6))
-    assert isinstance(value, int | float)
+    value = domain.number(domain.choice(place / 6))
     # Rounded, because the value is shown as a label, and an audit on another processor must get the same value. Whole
     # numbers and steps of a domain stay what they are.
     return float(f"{value:.3g}") if isinstance(value, float) and math.isinf(domain.size) else value

@@ -13,7 +13,7 @@ To add a searcher, add one file to this folder; it is discovered there:
     @SEARCHERS.add("halton", "a quasi-random sequence", "source")
     class Halton(SearchMethod):
         learns: ClassVar[bool] = True
-        def begin(self, space: Fields, *, mode: str, seed: int) -> Searcher:
+        def begin(self, space: Space, *, mode: str, seed: int) -> Searcher:
             return HaltonSearcher(space, seed)        # a `Searcher` with `maker`, `suggest` and `apply`
 """
 
@@ -24,7 +24,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
-from sweeper.core.domains.base import Choice, Fields, Node
+from sweeper.core.domains.nodes import Choice, Node
+from sweeper.core.domains.space import Space
 from sweeper.core.errors import Fault
 from sweeper.core.ids import trial_name
 from sweeper.journal.records import Failed, Judged, Record, Reported, Suggested
@@ -85,7 +86,7 @@ class SearchMethod:
         """
         return nodes
 
-    def begin(self, space: Fields, *, mode: str, seed: int) -> Searcher:
+    def begin(self, space: Space, *, mode: str, seed: int) -> Searcher:
         """Return a searcher without observations. Called only if the method learns, so it can import slow packages."""
         raise NotImplementedError(f"{type(self).__name__} does not learn: its configurations follow from the space")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from sweeper.core.domains.base import INVALID, Constant, Fields, Interval, Members, Node
+from sweeper.core.domains.base import Interval
 from sweeper.core.domains.grid import Grid
-from sweeper.core.domains.tree import plain, refused
+from sweeper.core.domains.nodes import INVALID, Constant, Fields, Members, Node, refused
 from sweeper.core.domains.values import join_path, repeats
 from sweeper.core.errors import Fault
 from sweeper.search.base import SEARCHERS, SearchMethod
@@ -49,7 +49,7 @@ def _enumerated(node: Node, path: str, faults: list[Fault]) -> Node:
         # A `choice` can repeat a value to give it more weight, but a grid would train it twice. Invalid members are all
         # equal (None).
         if not any(member is INVALID for member in node.nodes):
-            faults += repeats([plain(member) for member in node.nodes], inner)
+            faults += repeats([member.plain() for member in node.nodes], inner)
         nodes = (_enumerated(member, join_path(inner, index), faults) for index, member in enumerate(node.nodes))
         return Grid(tuple(nodes))
     return node
@@ -63,4 +63,4 @@ def _members_of(node: Interval, path: str, faults: list[Fault]) -> Node:
     if node.size > MOST_MEMBERS:
         rule = f"{node.kind} has {int(node.size):,} members, more than a grid's {MOST_MEMBERS:,}"
         return refused(faults, path, rule, remedy)
-    return Grid(tuple(map(Constant, node.every())))
+    return Grid(tuple(map(Constant, node.every_value())))

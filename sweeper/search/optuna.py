@@ -19,8 +19,9 @@ import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from sweeper.core.domains.base import Choice, Fields, Interval, Members, Node
-from sweeper.core.domains.tree import draw_configuration, is_random, walk
+from sweeper.core.domains.base import Interval
+from sweeper.core.domains.nodes import Choice, Members, Node
+from sweeper.core.domains.space import Space
 from sweeper.core.domains.values import join_path
 from sweeper.core.errors import Fault
 from sweeper.core.ids import seed_from
@@ -51,7 +52,7 @@ class TpeSearch(SearchMethod):
 
     Example:
         >>> from sweeper.core.domains.loguniform import LogUniform
-        >>> space = Fields({"lr": LogUniform(0.01, 0.3)})
+        >>> space = Space({"lr": LogUniform(0.01, 0.3)})
         >>> searcher = TpeSearch(startup=2).begin(space, mode="min", seed=0)
         >>> suggestion = searcher.suggest(0)
         >>> 0.01 <= suggestion.values["lr"] <= 0.3
@@ -68,17 +69,17 @@ class TpeSearch(SearchMethod):
 
     def adapt(self, nodes: dict[str, Node], faults: list[Fault]) -> dict[str, Node]:
         """Append a fault for every `grid`, and for a space without any choice."""
-        space = Fields(nodes)
-        members = ((path, node) for path, node in walk(space, "space") if isinstance(node, Members))
+        space = Space(nodes)
+        members = ((path, node) for path, node in space.walk("space") if isinstance(node, Members))
         grids = [join_path(path, node.kind) for path, node in members if node.in_turn]
         rule = "grid tries every member, but the searcher optuna chooses among them"
         faults += [Fault(path, rule, "write choice instead of grid, or searcher: grid") for path in grids]
-        if not grids and not is_random(space):
+        if not grids and not space.is_random:
             rule = "optuna has nothing to search: every value of the space is fixed"
             faults.append(Fault("searcher", rule, "give a domain, e.g. lr: {loguniform: [0.01, 0.3]}"))
         return nodes
 
-    def begin(self, space: Fields, *, mode: str, seed: int) -> Searcher:
+    def begin(self, space: Space, *, mode: str, seed: int) -> Searcher:
         """Return a searcher without observations. Imports Optuna."""
         return OptunaSearcher(space, mode=mode, seed=seed, startup=self.startup)
 
@@ -86,7 +87,7 @@ class TpeSearch(SearchMethod):
 class OptunaSearcher:
     """Suggests a sweep's configurations from the records that `apply` observed."""
 
-    def __init__(self, space: Fields, *, mode: str, seed: int, startup: int) -> None:
+    def __init__(self, space: Space, *, mode: str, seed: int, startup: int) -> None:
         """Prepare to search `space`: at random for `startup` trials, then by TPE in the direction `mode`."""
         import optuna
 
@@ -140,7 +141,7 @@ class OptunaSearcher:
         trial = self._asked[index] = study.ask()
         self._reported[index] = Observed({})
         asked = _TrialChoices(trial)
-        return Suggestion(draw_configuration(self._space, 0, asked), asked.choices)
+        return Suggestion(self._space.configuration(0, asked), asked.choices)
 
     def _tell(self, study: Study, index: int) -> None:
         """Report a trial's rungs and status to the study."""

@@ -18,13 +18,12 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from search_spaces import locate, packaged_files
-from sweeper.core.domains.base import DOMAINS, Fields
+from sweeper.core.domains.base import DOMAINS
 from sweeper.core.domains.values import Plain, Values, part_of
 from sweeper.core.errors import SweeperError
 from sweeper.core.labels import PARTS
 from sweeper.scheduling import SCHEDULERS
 from sweeper.search import SEARCHERS
-from sweeper.space.configurations import named_components
 from sweeper.space.file import read_document
 from sweeper.space.spec import SweepSpec
 from trainables.curvature.statistics.base import MEASUREMENTS
@@ -90,25 +89,6 @@ class Registries:
     def objectives(self) -> tuple[str, ...]:
         """Every valid `objective.metric`."""
         return (*EPOCH_METRICS, *(n for n in (f"val_{m}" for m in self.metrics) if n not in EPOCH_METRICS))
-
-
-def renamed_quantities(space: Fields) -> dict[str, dict[str, str]]:
-    """Return column → component → quantity, for the hyperparameters of a space that are quantities by another name.
-
-    Readers cannot ask the components themselves: importing them takes seconds, and runs users' code.
-
-    Example:
-        >>> from sweeper.space.loading import load_spec
-        >>> renamed_quantities(load_spec("gamma_tau_nu").space)
-        {'config_loss_weight': {'hessian_trace': 'tau'}}
-    """
-    columns: dict[str, dict[str, str]] = {}
-    for part, registry in installed_registries().space.items():
-        for name in named_components(space.nodes[part]) if part in space.nodes else ():
-            for own in registry[name].hyperparameters if name in registry else ():
-                if own.quantity:
-                    columns.setdefault(f"config_{part}_{own.name}", {})[name] = own.quantity
-    return columns
 
 
 def installed_registries() -> Registries:

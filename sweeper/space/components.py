@@ -16,12 +16,14 @@ import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from sweeper.core.domains.base import DOMAINS, INVALID, Constant, Fields, Interval, Members, Node
-from sweeper.core.domains.tree import extremes, parse, plain, refused, walk
+from sweeper.core.domains.base import DOMAINS, Interval, parse, plain_node
+from sweeper.core.domains.nodes import INVALID, Constant, Fields, Members, Node, refused
+from sweeper.core.domains.space import DATASET
 from sweeper.core.domains.values import Plain, join_path
 from sweeper.core.errors import Fault
-from trainables.registry import LABEL, Component, Configuration, Hyperparameter, Registry, entry_label
+from trainables.registry import LABEL, Component, Hyperparameter, Registry, entry_label
 from trainables.registry.names import hint, nearest
 
 #: Largest number of combinations of ends and members for which a joint rule is checked. They take a few milliseconds
@@ -33,7 +35,7 @@ WORD = re.compile(r"[a-z][a-z0-9_]*")
 
 
 def resolve_component(value: Plain, registry: Registry, path: str, faults: list[Fault]) -> Node:
-    """Fill in the defaults of the component at `path`; append each broken rule to `faults`.
+    """Parse the component at `path`, or a list of components, and fill in defaults; add broken rules to `faults`.
 
     Example:
         >>> from trainables.losses import LOSSES
@@ -42,46 +44,39 @@ def resolve_component(value: Plain, registry: Registry, path: str, faults: list[
         >>> faults[0].path, faults[0].rule, faults[0].remedy
         ('space.loss.gama', "focal takes no hyperparameter 'gama'", "did you mean 'gamma'?")
     """
-    return _resolve(parse(value, path, faults), registry, path, faults)
+
+    def read(value: Plain, path: str, faults: list[Fault]) -> Node:
+        named = {"name": value} if isinstance(value, str) else value
+        if isinstance(named, dict):
+            return _resolve_named(named, registry, path, faults)
+        return nameless(repr(value), path, faults)
+
+    def nameless(shown: str, path: str, faults: list[Fault]) -> Node:
+        rule = f"{shown} does not name a{_n(registry.kind)} {registry.kind}"
+        return refused(faults, path, rule, f"known: {', '.join(registry)}")
+
+    return parse(value, path, faults, read, lambda node, *place: nameless(f"the domain {node.kind}", *place))
 
 
-def _resolve(node: Node, registry: Registry, path: str, faults: list[Fault]) -> Node:
-    if node is INVALID:
-        return node
-    if isinstance(node, Members):
-        inner = join_path(path, node.kind)
-        nodes = (_resolve(member, registry, join_path(inner, index), faults) for index, member in enumerate(node.nodes))
-        return type(node)(tuple(nodes))
-    if isinstance(node, Constant) and isinstance(node.value, str):
-        node = Fields({"name": node})
-    if isinstance(node, Fields):
-        return _resolve_named(node, registry, path, faults)
-    shown = f"the domain {node.kind}" if isinstance(node, Interval) else repr(node.value)
-    rule = f"{shown} does not name a{_n(registry.kind)} {registry.kind}"
-    return refused(faults, path, rule, f"known: {', '.join(registry)}")
-
-
-def _resolve_named(node: Fields, registry: Registry, path: str, faults: list[Fault]) -> Node:
-    given = dict(node.nodes)
-    name = given.pop("name", None)
+def _resolve_named(given: Mapping[str, Plain], registry: Registry, path: str, faults: list[Fault]) -> Node:
+    options = dict(given)
+    name = options.pop("name", None)
     if name is None:
-        remedy = _misspelled_domain(node) or f"write {{name: …}}; known: {', '.join(registry)}"
+        remedy = _misspelled_domain(given) or f"write {{name: …}}; known: {', '.join(registry)}"
         return refused(faults, path, f"the {registry.kind} has no name", remedy)
-    if name is INVALID:
-        return INVALID
-    if not isinstance(name, Constant) or not isinstance(name.value, str):
-        rule = f"{plain(name)!r} is not the name of a{_n(registry.kind)} {registry.kind}"
+    if not isinstance(name, str):
+        rule = f"{name!r} is not the name of a{_n(registry.kind)} {registry.kind}"
         remedy = "a name is plain text; to try several, wrap it in choice, grid or one_of"
         return refused(faults, join_path(path, "name"), rule, remedy)
     # User code that may not be imported here was checked when the sweep began.
-    if registry.trusts(name.value):
-        return Fields({"name": name, **given})
-    if (refusal := registry.refusal(name.value)) is not None:
-        return refused(faults, join_path(path, "name") if len(given) else path, *refusal)
-    return _resolve_hyperparameters(registry[name.value], given, path, faults)
+    if registry.trusts(name):
+        return plain_node({"name": name, **options}, path, faults)
+    if (refusal := registry.refusal(name)) is not None:
+        return refused(faults, join_path(path, "name") if options else path, *refusal)
+    return _resolve_hyperparameters(registry[name], options, path, faults)
 
 
-def _resolve_hyperparameters(component: Component, given: dict[str, Node], path: str, faults: list[Fault]) -> Node:
+def _resolve_hyperparameters(component: Component, given: Mapping[str, Plain], path: str, faults: list[Fault]) -> Node:
     known = tuple(h.name for h in component.hyperparameters)
     own_faults: list[Fault] = []
     for key in (key for key in given if key not in known):
@@ -89,21 +84,19 @@ def _resolve_hyperparameters(component: Component, given: dict[str, Node], path:
         own_faults.append(Fault(join_path(path, key), f"{component.name} takes no hyperparameter {key!r}", remedy))
     nodes: dict[str, Node] = {"name": Constant(component.name)}
     for description in component.hyperparameters:
-        place = join_path(path, description.name)
-        node = given.get(description.name)
-        if node is None:
-            if description.required:
-                rule = f"{component.name} needs {description.name}"
-                own_faults.append(Fault(place, rule, f"valid: {description.range_text}"))
-            elif description.default is not None:
-                default = description.default
-                value = [*default] if isinstance(default, tuple) else default
-                nodes[description.name] = _typed(Constant(value), description)
-        elif node is not INVALID:
-            own_faults += _value_faults(node, description, place)
+        place, value = join_path(path, description.name), given.get(description.name)
+        if description.name not in given and description.required:
+            rule = f"{component.name} needs {description.name}"
+            own_faults.append(Fault(place, rule, f"valid: {description.range_text}"))
+        elif description.name not in given and description.default is not None:
+            default = description.default
+            own = [*default] if isinstance(default, tuple) else default
+            nodes[description.name] = Constant(_typed(own, description))
+        elif description.name in given:
+            node = _Hyperparameter(description).parsed(value, place, own_faults)
             # `null` leaves the value to the component, as if it were omitted.
-            if not (isinstance(node, Constant) and node.value is None):
-                nodes[description.name] = node if own_faults else _typed(node, description)
+            if value is not None:
+                nodes[description.name] = node
     # Joint rules assume values of the right types.
     if not own_faults:
         own_faults += _joint_faults(component, nodes, path)
@@ -111,25 +104,61 @@ def _resolve_hyperparameters(component: Component, given: dict[str, Node], path:
     return INVALID if own_faults else Fields(nodes)
 
 
-def _value_faults(node: Node, description: Hyperparameter, path: str) -> list[Fault]:
-    """Return the faults of a hyperparameter's value, or of the ends and members of its domain."""
-    if isinstance(node, Fields):
-        remedy = _misspelled_domain(node) or f"valid: {description.range_text}, or a domain: {', '.join(DOMAINS)}"
-        return [Fault(path, f"{description.name} is a mapping but not a domain", remedy)]
-    faults: list[Fault] = []
-    # Valid values are intervals or lists, so a domain whose ends or members are valid draws only valid values.
-    for place, value in extremes(node):
-        rule = "an empty mapping" if isinstance(value, dict) else description.fault(value)
-        if rule is not None and not any(f.path == path + place and f.rule == rule for f in faults):
-            remedy = "" if description.choices else f"valid: {description.range_text}"  # the rule lists choices itself
-            faults.append(Fault(path + place, rule, "" if description.range_text in rule else remedy))
-    for place, inner in walk(node, path):
-        if isinstance(inner, Fields):
-            faults.append(Fault(place, f"{description.name} is a mapping but not a domain", _misspelled_domain(inner)))
-        elif isinstance(inner, Interval) and description.kind == "integer" and not inner.whole:
-            rule = f"{description.name} must be a whole number, but {inner.kind} draws real numbers"
-            faults.append(Fault(place, rule, "use randint: [low, high]"))
-    return faults
+@dataclass(frozen=True)
+class _Hyperparameter:
+    """Parses the values and domains of one hyperparameter, and gives its numbers their type."""
+
+    description: Hyperparameter
+
+    def parsed(self, value: Plain, path: str, faults: list[Fault]) -> Node:
+        """Return the node of a value; append each broken rule to `faults`."""
+        return parse(value, path, faults, self._value, self._interval)
+
+    def _value(self, value: Plain, path: str, faults: list[Fault]) -> Node:
+        known = self.description
+        if isinstance(value, dict):
+            remedy = _misspelled_domain(value) or f"valid: {known.range_text}, or a domain: {', '.join(DOMAINS)}"
+            return refused(faults, path, f"{known.name} is a mapping but not a domain", remedy)
+        before, node = len(faults), plain_node(value, path, faults)
+        if len(faults) == before and (fault := self._fault(value, path)) is not None:
+            faults.append(fault)
+        return INVALID if len(faults) > before else Constant(_typed(node.plain(), known))
+
+    def _interval(self, node: Interval, path: str, faults: list[Fault]) -> Node:
+        known, before = self.description, len(faults)
+        # Valid values are intervals or lists, so a domain whose ends are valid draws only valid values.
+        ends = (self._fault(end, join_path(path, node.kind)) for end in (node.low, node.high))
+        faults += [fault for fault in ends if fault is not None]
+        if known.kind == "integer" and not node.whole:
+            rule = f"{known.name} must be a whole number, but {node.kind} draws real numbers"
+            faults.append(Fault(path, rule, "use randint: [low, high]"))
+        if len(faults) > before:
+            return INVALID
+        typed = node.typed(int if known.kind == "integer" else float) if known.kind in _NUMBERS else node
+        # The ends can have become equal.
+        return typed if typed.fault is None else typed.refused(path, typed.fault, faults)
+
+    def _fault(self, value: Plain, path: str) -> Fault | None:
+        known = self.description
+        rule = known.fault(value)
+        if rule is None:
+            return None
+        shown = known.choices or known.range_text in rule  # the rule lists choices itself
+        return Fault(path, rule, "" if shown else f"valid: {known.range_text}")
+
+
+_NUMBERS = ("number", "integer", "numbers")
+
+
+def _typed(value: Plain, description: Hyperparameter) -> Plain:
+    """Convert numbers to the hyperparameter's type."""
+    # Otherwise `3` and `3.0` would be two configurations with two hashes.
+    if description.kind not in _NUMBERS:
+        return value
+    number: type[int] | type[float] = int if description.kind == "integer" else float
+    if isinstance(value, list):
+        return [number(v) for v in value if isinstance(v, (int, float))]
+    return number(value) if isinstance(value, (int, float)) else value
 
 
 def _joint_faults(component: Component, nodes: Mapping[str, Node], path: str) -> list[Fault]:
@@ -137,41 +166,23 @@ def _joint_faults(component: Component, nodes: Mapping[str, Node], path: str) ->
     if component.check is None:
         return []
     names = [name for name in nodes if name != "name"]
-    values: list[list[tuple[str, Plain]]] = [extremes(nodes[name]) for name in names]
+    values: list[list[tuple[str, Plain]]] = [nodes[name].extremes() for name in names]
     # If there are too many combinations, only first and last members are checked: most joint rules are inequalities,
     # which these break first.
     if math.prod(map(len, values)) > _MAXIMUM_COMBINATIONS:
         values = [[v[0], v[-1]] for v in values]
     for combination in itertools.islice(itertools.product(*values), _MAXIMUM_COMBINATIONS):
-        rule = component.check({name: value for name, (_, value) in zip(names, combination, strict=True)})
-        if rule is not None:
-            subject = rule.split()[0]  # a rule that begins with a hyperparameter is reported at its path
-            places = {name: join_path(path, name) + place for name, (place, _) in zip(names, combination, strict=True)}
-            return [Fault(places.get(subject, path), rule)]
+        broken = component.check({name: value for name, (_, value) in zip(names, combination, strict=True)})
+        if broken is not None:
+            name, rule = broken
+            places = {name: place for name, (place, _) in zip(names, combination, strict=True)}
+            return [Fault(join_path(path, name) + places.get(name, ""), rule)]
     return []
 
 
-def _typed(node: Node, description: Hyperparameter) -> Node:
-    """Convert the node's numbers to the hyperparameter's type."""
-    # Otherwise `3` and `3.0` would be two configurations with two hashes.
-    if description.kind not in ("number", "integer", "numbers"):
-        return node
-    number: type[int] | type[float] = int if description.kind == "integer" else float
-    if isinstance(node, Members):
-        return type(node)(tuple(_typed(member, description) for member in node.nodes))
-    if isinstance(node, Interval):
-        return node.typed(number)
-    value = node.value if isinstance(node, Constant) else None
-    if isinstance(value, list):
-        return Constant([number(v) for v in value if isinstance(v, (int, float))])
-    return Constant(number(value)) if isinstance(value, (int, float)) else node
-
-
-def _misspelled_domain(node: Fields) -> str:
+def _misspelled_domain(value: Mapping[str, Plain]) -> str:
     """Return `did you mean 'uniform'?` if a mapping looks like a misspelled domain, otherwise an empty text."""
-    if len(node.nodes) != 1:
-        return ""
-    return nearest(next(iter(node.nodes)), DOMAINS).removeprefix("; ")
+    return nearest(next(iter(value)), DOMAINS).removeprefix("; ") if len(value) == 1 else ""
 
 
 def resolve_plain_component(value: Plain, registry: Registry, path: str, faults: list[Fault]) -> dict[str, Plain]:
@@ -191,8 +202,7 @@ def resolve_plain_component(value: Plain, registry: Registry, path: str, faults:
     if varied:
         faults += [Fault(join_path(path, key), f"{key} takes a plain value; {same}") for key in varied]
         return {}
-    constants: dict[str, Node] = {key: Constant(option) for key, option in given.items()}
-    resolved = plain(_resolve_named(Fields(constants), registry, path, faults))
+    resolved = _resolve_named(given, registry, path, faults).plain()
     return resolved if isinstance(resolved, dict) else {}
 
 
@@ -240,8 +250,6 @@ def _n(noun: str) -> str:
     return "n" if noun[:1] in "aeiou" else ""
 
 
-#: The part of a space that holds varying options of the data set.
-PART = "dataset"
 #: Domains that an option of a data set can have.
 LISTED = [kind for kind, domain in DOMAINS.items() if issubclass(domain, Members) and domain.member_fault(0) is None]
 
@@ -263,7 +271,7 @@ def split_axes(dataset: Plain, space: Mapping[str, Plain], faults: list[Fault]) 
         return dataset, space
     first = dict(dataset)
     for key, (kind, members) in axes.items():
-        place = join_path(PART, key)
+        place = join_path(DATASET, key)
         if key == "name":
             faults.append(Fault(place, "the name of the data set is the same for the whole sweep", "vary its options"))
         elif kind not in LISTED:
@@ -272,7 +280,7 @@ def split_axes(dataset: Plain, space: Mapping[str, Plain], faults: list[Fault]) 
         if not isinstance(members, list) or not members:
             members = [None]  # the domain's own check reports it
         first[key] = members[0]
-    return first, {**space, PART: dataset}
+    return first, {**space, DATASET: dataset}
 
 
 def domains_of(dataset: Plain) -> dict[str, tuple[str, Plain]]:
@@ -282,12 +290,3 @@ def domains_of(dataset: Plain) -> dict[str, tuple[str, Plain]]:
         for key, value in (dataset.items() if isinstance(dataset, dict) else ())
         if isinstance(value, dict) and len(value) == 1 and (kind := next(iter(value))) in DOMAINS
     }
-
-
-def variants(space: Fields) -> list[Configuration]:
-    """Return every data set that configurations name, with its options; empty if no option varies."""
-    part = space.nodes.get(PART)
-    if not isinstance(part, Fields):
-        return []
-    values = [[(key, value) for _, value in extremes(node) or [("", plain(node))]] for key, node in part.nodes.items()]
-    return [Configuration(dict(combination)) for combination in itertools.product(*values)]

@@ -2,48 +2,31 @@
 
 Every domain draws from its own generator, seeded by (seed, *i*, the domain's path in the file). So adding a key to a
 space changes no other draw, and any machine can draw any configuration without drawing the earlier ones. The components
-of each part are balanced (`sweeper.space.balance`). Only a finite space is drawn in order, because repeats of earlier
-configurations are redrawn (`DistinctDraws`). Grid points are taken
-in turn: configuration *i* has grid point *i* mod (number of grid points). The driver writes the configurations of a
-sweep to the journal, and every reader takes them from there (`Configurations`).
-
-This module also checks the paths of strata (`scheduler.within`, `keep.per`) against the space, and counts their sizes.
+of each part are balanced (`BalancedMembers`). Only a finite space is drawn in order, because repeats of earlier
+configurations are redrawn (`DistinctDraws`). Grid points are taken in turn: configuration *i* has grid point *i* mod
+(number of grid points). The driver writes the configurations of a sweep to the journal, and every reader takes them
+from there (`Configurations`).
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, cast, overload
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 
-from sweeper.core.domains.base import Fields, Interval, Members, Node
-from sweeper.core.domains.tree import (
-    Uniforms,
-    at_grid_point,
-    draw_configuration,
-    every_value,
-    extremes,
-    grid_size,
-    plain,
-    random_sizes,
-    walk,
-)
-from sweeper.core.domains.values import Plain, join_path, repeats
-from sweeper.core.errors import Fault, SweeperError
+from sweeper.core.domains.nodes import Fields, Members, Uniforms
+from sweeper.core.domains.space import Space
+from sweeper.core.errors import SweeperError
 from sweeper.core.ids import configuration_seed, is_added, seed_from
 from sweeper.core.labels import PARTS, plural
 from sweeper.journal.journal import read_kind
 from sweeper.journal.records import Added, Body, Drawn, Suggested
-from sweeper.scheduling.base import WITHIN
-from sweeper.scheduling.strata import Stratified, stratum_name
-from sweeper.space.balance import Balanced, BalancedMembers
-from trainables.registry.configuration import NAME, Configuration, columns_of
-from trainables.registry.names import hint
+from trainables.registry import Configuration
 
 if TYPE_CHECKING:
     from sweeper.space.spec import SweepSpec
@@ -170,21 +153,20 @@ def configurations(spec: SweepSpec, samples: int | None = None) -> Configuration
         >>> sorted(drawn[0])
         ['architecture', 'loss', 'optimizer']
     """
-    points, repeating = grid_size(spec.space), samples is not None
+    points, repeating = spec.space.points, samples is not None
     distinct: dict[int, DistinctDraws | None] = {}
-
     balanced = BalancedMembers(spec.space, spec.seed, PARTS)
 
     def random(index: int, seed: int) -> Configuration:
-        uniforms = Uniforms(lambda path: _uniform(seed, path))
-        return draw_configuration(spec.space, index % points, Balanced(balanced.at(index), uniforms))
+        choose = Balanced(lambda path: _uniform(seed, path), balanced.at(index))
+        return spec.space.configuration(index % points, choose)
 
     def draw(index: int) -> Configuration:
         point = index % points
         if index >= points and not repeating and point not in distinct:
-            space = at_grid_point(spec.space, point)
+            space = spec.space.at_point(point)
             # A space with one configuration has nothing else to draw; an infinite one practically never repeats.
-            finite = 1 < random_sizes(space)[1] < math.inf
+            finite = 1 < space.sizes[1] < math.inf
             distinct[point] = DistinctDraws(random, space, spec.seed) if finite else None
         draws = distinct.get(point)
         if index < points or draws is None:
@@ -198,11 +180,9 @@ def configurations(spec: SweepSpec, samples: int | None = None) -> Configuration
 def configurations_of(spec: SweepSpec, journal: Path | None) -> Configurations:
     """Return a sweep's own configurations from its journal; missing ones are drawn, unless the searcher learns."""
     drawn = configurations(spec)
-    types: dict[str, type] = {}
 
     def misfit(values: Configuration) -> str | None:
-        if not types:  # walking a large space takes a while, and most readers need no configuration
-            types.update(column_types(spec.space))
+        types = spec.space.column_types  # walking a large space takes a while, and most readers need no configuration
         for column, value in values.columns.items():
             if column not in types:
                 return f"it has no {column}"
@@ -224,198 +204,10 @@ def first_examples(spec: SweepSpec) -> list[Configuration]:
     return examples(spec)[:EXAMPLES]
 
 
-def column_types(space: Fields) -> dict[str, type]:
-    """Return the type of every hyperparameter column over all branches: `{"config_loss_gamma": float, …}`.
-
-    Types are bool, int, float and str. If branches have different types, the column is float for numbers and str
-    otherwise. Lists are JSON text, as `Configuration.columns` has them.
-
-    Example:
-        >>> from sweeper.space.loading import load_spec
-        >>> column_types(load_spec("quickstart").space)["config_optimizer_lr"]
-        <class 'float'>
-    """
-    types: dict[str, type] = {}
-    for _, column, value in _column_values(space):
-        kind = type(value) if isinstance(value, (bool, int, float)) else str
-        before = types.setdefault(column, kind)
-        if before is not kind:
-            types[column] = float if {before, kind} <= {int, float} else str
-    return types
-
-
-def varying_columns(space: Fields) -> tuple[str, ...]:
-    """Return the columns that vary: component names, and hyperparameters with several values for one component.
-
-    A hyperparameter that two components share only by name (the width of two architectures) does not count as varying.
-    """
-    values: dict[str, dict[str, set[object]]] = {}
-    for component, column, value in _column_values(space):
-        values.setdefault(column, {}).setdefault(component, set()).add(value)
-    return tuple(column for column, seen in values.items() if any(len(s) > 1 for s in seen.values()))
-
-
-def named_components(part: Node) -> list[str]:
-    """Return the distinct names of the components that a part of a space, such as `space.nodes["loss"]`, can draw.
-
-    Example:
-        >>> from sweeper.space.loading import load_spec
-        >>> named_components(load_spec("quickstart").space.nodes["architecture"])
-        ['mlp', 'resnet8']
-    """
-    return [*dict.fromkeys(str(plain(component.nodes["name"])) for component in components_of(part))]
-
-
-def line_domains(space: Fields) -> dict[str, dict[str, Node]]:
-    """Return path → component → domain, for hyperparameters that the space draws from several values.
-
-    The path of a part with several components is `loss.name`, and its domains are the components. A hyperparameter of a
-    user's training loop belongs to no component, so its component is empty.
-
-    Example:
-        >>> from sweeper.space.loading import load_spec
-        >>> [*line_domains(load_spec("quickstart").space)]
-        ['loss.name', 'loss.gamma', 'loss.coverage', 'loss.nu', 'loss.score', 'architecture.name', 'optimizer.lr']
-    """
-    lines: dict[str, dict[str, Node]] = {}
-    for part, node in space.nodes.items():
-        components = [*components_of(node)]
-        if not components and _draws_values(node):
-            lines[part] = {"": node}
-        if len(components) > 1 and len(named_components(node)) > 1:
-            lines[f"{part}.{NAME}"] = {str(plain(component.nodes[NAME])): component for component in components}
-        for component in components:
-            own = {key: domain for key, domain in component.nodes.items() if key != NAME and _draws_values(domain)}
-            for key, domain in own.items():
-                lines.setdefault(f"{part}.{key}", {})[str(plain(component.nodes[NAME]))] = domain
-    return lines
-
-
-def _draws_values(node: Node) -> bool:
-    values = [value for _, value in extremes(node)]
-    return len({*map(repr, values)}) > 1 and not any(isinstance(value, list | dict) for value in values)
-
-
 def _uniform(seed: int, path: str) -> float:
     """Return one number in [0, 1) from the generator of the domain at `path`."""
     # PCG64 by name: numpy may change what `default_rng` uses, and configurations must stay the same.
     return float(np.random.Generator(np.random.PCG64(seed_from(seed, path))).random())
-
-
-def _column_values(node: Node, column: str = "config", component: str = "") -> Iterator[tuple[str, str, object]]:
-    """Yield (component, column, value) for every value of a column. An interval yields its two ends.
-
-    The component is the name to which the hyperparameter belongs; it is empty for the names themselves.
-    """
-    if isinstance(node, Fields):
-        name = str(plain(node.nodes["name"])) if "name" in node.nodes else component
-        for key, member in node.nodes.items():
-            yield from _column_values(member, f"{column}_{key}", "" if key == "name" else name)
-    elif isinstance(node, Members):
-        for member in node.nodes:
-            yield from _column_values(member, column, component)
-    else:
-        for _, value in extremes(node):
-            yield from ((component, name, leaf) for name, leaf in columns_of(column, value))
-
-
-def components_of(node: Node) -> Iterator[Fields]:
-    """Yield the components that a part of a space can draw."""
-    if isinstance(node, Fields):
-        yield node
-    elif isinstance(node, Members):
-        for member in node.nodes:
-            yield from components_of(member)
-
-
-PLACE = f"scheduler.{WITHIN.name}"
-
-
-def within_faults(paths: Plain, space: Fields, place: str = PLACE) -> list[Fault]:
-    """Return the faults of the paths that divide trials into strata; other checks report wrong types.
-
-    Args:
-        paths: the paths as the file has them.
-        space: the resolved space.
-        place: path of the setting in the file.
-    """
-    if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
-        return []
-    if not paths:
-        key = place.rpartition(".")[2]
-        return [Fault(place, f"{key} names no path", "name e.g. [architecture, loss], or leave it out for one pool")]
-    named = [str(path) for path in paths]
-    faults = repeats(named, place, "{!r} is named twice", "name each path once")
-    return faults + [f for index, path in enumerate(named) for f in _path_faults(path, join_path(place, index), space)]
-
-
-def _path_faults(path: str, place: str, space: Fields) -> list[Fault]:
-    part, _, key = path.partition(".")
-    if part not in space.nodes:
-        return [Fault(place, f"{path!r} is not a path of the space", hint(part, space.nodes))]
-    components = list(components_of(space.nodes[part]))
-    keys = [*dict.fromkeys(name for component in components for name in component.nodes)]
-    if key and key not in keys:
-        return [Fault(place, f"no {part} of the space has {key!r}", hint(key, keys))]
-    drawn = [node for c in components if key in c.nodes for _, node in walk(c.nodes[key])]
-    if any(isinstance(node, Interval) and node.size == math.inf for node in drawn):
-        rule = f"{path} is drawn from a range, so every trial would be its own stratum"
-        return [Fault(place, rule, "divide trials by names, choices or grids")]
-    return []
-
-
-def stratum_sizes(spec: SweepSpec) -> dict[str, float]:
-    """Return stratum → number of trials, in the order of the strata's first trials.
-
-    The sweep must have strata. The numbers are exact if configurations are drawn from the space. If a searcher chooses,
-    they are counted over random configurations.
-
-    Example:
-        >>> from sweeper.space.loading import load_spec
-        >>> sizes = stratum_sizes(load_spec("quickstart", ["scheduler.within=[architecture]", "samples=20"]))
-        >>> sorted(sizes), sum(sizes.values()) % 20
-        (['mlp', 'resnet8'], 0.0)
-    """
-    schedule, examined = spec.schedule, examples(spec)
-    assert isinstance(schedule, Stratified)
-    counts = Counter(stratum_name(configuration, schedule.within) for configuration in examined)
-    trials = spec.samples if spec.searcher.learns else len(examined)
-    return {name: count * trials / len(examined) for name, count in counts.items()}
-
-
-def size_faults(spec: SweepSpec) -> list[Fault]:
-    """Return a fault if a stratum has too few trials for its scheduler."""
-    schedule = spec.schedule
-    if not isinstance(schedule, Stratified):
-        return []
-    sizes = stratum_sizes(spec)
-    small = {name: size for name, size in sizes.items() if size < schedule.smallest_pool}
-    if not small:
-        return []
-    name = min(small, key=small.__getitem__)
-    more = f" (and {len(small) - 1} more of {len(sizes)} strata)" if len(small) > 1 else ""
-    trials = f"{small[name]:.3g} trial{'' if small[name] == 1 else 's'}"
-    rule = (
-        f"the stratum {name} has {trials}{more}, but {spec.scheduler.name} with these settings needs "
-        f"{schedule.smallest_pool} to compare"
-    )
-    needed = samples_needed(spec)
-    more = "" if needed is None else f"raise samples to {needed:,}, "
-    return [Fault(PLACE, rule, f"{more}write grid instead of choice or one_of, or remove a path")]
-
-
-def samples_needed(spec: SweepSpec) -> int | None:
-    """Return the fewest samples at which each stratum is large enough; None if 128 times as many do not suffice."""
-
-    def suffice(samples: int) -> bool:
-        schedule, sizes = spec.schedule, stratum_sizes(spec.model_copy(update={"samples": samples}))
-        assert isinstance(schedule, Stratified)
-        return min(sizes.values()) >= schedule.smallest_pool
-
-    enough = next(filter(suffice, (spec.samples * 2**power for power in range(1, 8))), None)
-    if enough is None:
-        return None
-    return next(filter(suffice, range(enough // 2 + 1, enough + 1)))
 
 
 def repeat_notes(spec: SweepSpec) -> list[str]:
@@ -448,16 +240,15 @@ class DistinctDraws:
     is chosen.
 
     Example:
-        >>> from sweeper.core.domains.base import Constant, Fields
-        >>> from sweeper.core.domains.choice import OneMember
-        >>> space = Fields({"loss": OneMember((Constant("focal"), Constant("mmce")))})
+        >>> from sweeper.core.domains.base import parse
+        >>> space = Space({"loss": parse({"choice": ["focal", "mmce"]}, "loss", [])})
         >>> repeating = Configuration({"loss": "focal"})
         >>> draws = DistinctDraws(lambda index, seed: repeating, space, seed=0)
         >>> draws.upto([0]).plain(), draws.upto([0, 1]).plain()
         ({'loss': 'focal'}, {'loss': 'mmce'})
     """
 
-    def __init__(self, draw: Callable[[int, int], Configuration], space: Node, seed: int) -> None:
+    def __init__(self, draw: Callable[[int, int], Configuration], space: Space, seed: int) -> None:
         """Begin without draws.
 
         Args:
@@ -486,9 +277,66 @@ class DistinctDraws:
             configuration = self._draw(index, seed_from(seed, attempt)) if attempt else first
             if configuration not in self._seen:
                 return configuration
-        every = (Configuration(cast(dict[str, Plain], value)) for value in every_value(self._space))
+        every = self._space.every_configuration()
         unseen = [*itertools.islice((value for value in every if value not in self._seen), LISTED)]
         if unseen:
             return unseen[seed % len(unseen)]
         self._seen.clear()  # every configuration has been drawn: a new round begins
         return first
+
+
+class BalancedMembers:
+    """The losses and networks that configurations get, a function of (space, seed, index) alone.
+
+    Losses are compared as tuned, so one with more draws has an advantage. The members of the parts' `choice` and
+    `one_of` are therefore drawn in turn, in an order that depends on the seed. Everything else is drawn at random.
+
+    Draw t takes member t mod n₁ of the first part, member (t + ⌊t / lcm(n₁, n₂)⌋) mod n₂ of the second, and so on. So
+    after every draw, the numbers of each part's members differ by at most 1, and so do those of pairs of members of the
+    first two parts. Grid points are a part before the others. A member that stands twice is drawn twice as often. A
+    further part changes no draw of the parts before it.
+
+    Example:
+        >>> from sweeper.core.domains.base import parse
+        >>> space = parse({"loss": {"choice": ["a", "b"]}, "architecture": {"choice": ["x", "y"]}}, "", [])
+        >>> members = BalancedMembers(space, 0, parts=["loss", "architecture"])
+        >>> sorted((of["loss"], of["architecture"]) for of in map(members.at, range(4)))
+        [(0, 0), (0, 1), (1, 0), (1, 1)]
+    """
+
+    def __init__(self, space: Fields, seed: int, parts: Sequence[str]) -> None:
+        """Prepare the draws of a space.
+
+        Args:
+            space: the parsed space.
+            seed: seed of the sweep.
+            parts: keys of the parts that are balanced; those without a `choice` or `one_of` are left out.
+        """
+        nodes = {part: node for part in parts if isinstance(node := space.nodes.get(part), Members)}
+        self._orders = {
+            part: np.random.Generator(np.random.PCG64(seed_from(seed, part))).permutation(len(node.nodes)).tolist()
+            for part, node in nodes.items()
+            if not node.in_turn
+        }
+        self._points = space.points
+
+    def at(self, index: int) -> dict[str, int]:
+        """Return part → member of configuration `index`."""
+        members, before = dict[str, int](), self._points
+        for part, order in self._orders.items():
+            # Combinations of the parts so far repeat after this many draws.
+            t = index % (before * len(order))
+            members[part] = order[(t + t // math.lcm(before, len(order))) % len(order)]
+            before *= len(order)
+        return members
+
+
+@dataclass(frozen=True)
+class Balanced(Uniforms):
+    """Chooses given members for some parts, and everything else at random."""
+
+    members: Mapping[str, int]
+
+    def member(self, path: str, members: Members) -> int:
+        """Return a member's index."""
+        return self.members[path] if path in self.members else super().member(path, members)

@@ -10,38 +10,27 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from search_spaces import locate
-from sweeper.core.domains.base import Constant, Fields, Members, Node
-from sweeper.core.domains.tree import grid_size, is_random, parse, random_sizes, resolved_faults
-from sweeper.core.domains.values import Plain, Values, join_path, mappings, part_of, repeats
+from sweeper.core.domains.base import parse
+from sweeper.core.domains.nodes import Constant, Fields, Node
+from sweeper.core.domains.space import DATASET, Space
+from sweeper.core.domains.values import Plain, Values, join_path, mappings, part_of
 from sweeper.core.errors import Fault, InvalidSearchSpace
-from sweeper.core.labels import plural
 from sweeper.scheduling.base import DEFAULT, IGNORES_SETTINGS, WITHIN
 from sweeper.search.base import Searcher, written_method
 from sweeper.space.catalogue import Registries, installed_registries
-from sweeper.space.components import PART, WORD, resolve_component, resolve_plain_component, split_axes
-from sweeper.space.configurations import line_domains, named_components, size_faults, within_faults
+from sweeper.space.checks import count_faults, cross_entropy_at_zero, line_faults, size_faults, within_faults
+from sweeper.space.components import WORD, resolve_component, resolve_plain_component, split_axes
 from sweeper.space.evaluation import check_evaluation, objective_faults, write_out_objective
 from sweeper.space.file import Document, apply_overrides, apply_rehearsal, read_document
-from sweeper.space.spec import (
-    ARRIVAL,
-    MAXIMUM_CONFIGURATIONS,
-    ORDER,
-    SearcherSettings,
-    SweepSpec,
-    gpu_faults,
-    structural_faults,
-    written_out,
-)
+from sweeper.space.spec import ARRIVAL, ORDER, SearcherSettings, SweepSpec, gpu_faults, structural_faults, written_out
 from sweeper.space.user_code import set_code_root
-from trainables.registry import IMPORTED, OWN, Registry, importing_nothing
-from trainables.registry.configuration import NAME
+from trainables.registry import OWN, Registry, importing_nothing
 from trainables.registry.names import hint, nearest
 
 
@@ -177,7 +166,7 @@ def _checked(document: Document, source: str, registries: Registries | None) -> 
     return spec
 
 
-def _check_names(values: dict[str, Plain], space: Plain, registries: Registries) -> tuple[Fields | Plain, list[Fault]]:
+def _check_names(values: dict[str, Plain], space: Plain, registries: Registries) -> tuple[Space | Plain, list[Fault]]:
     """Check data set, space and evaluation against the registries, and resolve them in `values`.
 
     Returns:
@@ -189,10 +178,10 @@ def _check_names(values: dict[str, Plain], space: Plain, registries: Registries)
     if "dataset" in values and isinstance(space, dict):
         values["dataset"], parts = split_axes(values["dataset"], space, faults)
         space = dict(parts)
-    checked: Fields | Plain = space
+    checked: Space | Plain = space
     if "dataset" in values and not own_data:
         # If options of the data set vary, the space contains the same faults, so they are dropped here.
-        known = [] if isinstance(space, dict) and PART in space else faults
+        known = [] if isinstance(space, dict) and DATASET in space else faults
         values["dataset"] = resolve_plain_component(values["dataset"], registries.datasets, "dataset", known)
     scheduler = values.get("scheduler")
     if isinstance(scheduler, dict):
@@ -200,12 +189,10 @@ def _check_names(values: dict[str, Plain], space: Plain, registries: Registries)
     if isinstance(space, dict):
         nodes = _check_space(space, loop, registries, faults)
         nodes = check_searcher(values, nodes, registries.searchers, faults)
-        checked = tree = Fields(nodes)
-        if not faults:  # these rules need a valid tree
-            faults += resolved_faults(tree, "space")
-        faults += _count_faults(values, tree)
-        faults += _line_faults(values, tree)
-        values["cross_entropy_at_zero"] = _at_zero(tree, registries.space["loss"])
+        checked = tree = Space(nodes)
+        faults += count_faults(values, tree)
+        faults += line_faults(values, tree)
+        values["cross_entropy_at_zero"] = cross_entropy_at_zero(tree, registries.space["loss"])
         faults += within_faults(part_of(scheduler, WITHIN.name), tree)
         if (per := part_of(values, "keep", "per")) != []:
             faults += within_faults(per, tree, "keep.per")
@@ -239,7 +226,7 @@ def _check_space(
 ) -> dict[str, Node]:
     parts = registries.space
     nodes = loop_nodes(space, loop, registries, faults) if isinstance(loop, str) else {}
-    unknown = [key for key in space if key not in (*parts, PART)] if loop is None else []
+    unknown = [key for key in space if key not in (*parts, DATASET)] if loop is None else []
     faults += [Fault(join_path("space", key), f"unknown key {key!r}", hint(key, parts)) for key in unknown]
     for key, registry in parts.items() if loop is None else ():
         if key in space:
@@ -247,88 +234,9 @@ def _check_space(
         else:
             known = ", ".join(registry)
             faults.append(Fault(join_path("space", key), f"the space has no {key}", f"name one of: {known}"))
-    if PART in space:
-        nodes[PART] = resolve_component(space[PART], registries.datasets, PART, faults)
+    if DATASET in space:
+        nodes[DATASET] = resolve_component(space[DATASET], registries.datasets, DATASET, faults)
     return nodes
-
-
-def _count_faults(values: dict[str, Plain], space: Fields) -> list[Fault]:
-    """Fill in `samples` if it can be omitted, and check the number of configurations."""
-    # The size of an invalid space is unknown.
-    if any(_invalid(node) for node in space.nodes.values()):
-        values.setdefault("samples", 1)
-        return []
-    points = grid_size(space)
-    if values.get("samples") is None:
-        if points == 1 and is_random(space):
-            values["samples"] = 1
-            return [Fault("samples", "missing: how many configurations to draw", "write e.g. samples: 48")]
-        values["samples"] = 1
-    samples, replicates = values["samples"], values.get("replicates")
-    common = isinstance(replicates, dict) and replicates.get("seeds", "own") != "own"
-    fewest, most = random_sizes(space)
-    distinct = fewest if common else most
-    # Imported sweeps were drawn elsewhere.
-    drawn = values.get("loop") != IMPORTED and (common or is_random(space))
-    # With common seeds, a repeated configuration gives exactly the same numbers, so training it again is wasted time.
-    if isinstance(samples, int) and distinct < samples and most < math.inf and drawn:
-        holder = "a grid point" if points > 1 else "the space"
-        rule = f"samples = {samples}, but {holder} has only {plural(int(distinct), 'configuration')}"
-        remedy = f"write samples: {int(distinct)}, and raise replicates.count to train each on more seeds"
-        return [Fault("samples", rule, remedy)]
-    if isinstance(samples, int) and 0 < samples <= MAXIMUM_CONFIGURATIONS < points * samples:
-        rule = f"{points} grid points × {samples} samples are more than {MAXIMUM_CONFIGURATIONS} configurations"
-        return [Fault("samples", rule, "shorten the grids, or use choice instead of grid")]
-    return []
-
-
-def _invalid(node: Node) -> bool:
-    return any(map(_invalid, node.nodes)) if isinstance(node, Members) else isinstance(node, Constant)
-
-
-def _line_faults(values: dict[str, Plain], space: Fields) -> list[Fault]:
-    """Replace the names of `which` by their paths; return the faults of those that do not name one hyperparameter."""
-    names = [values["which"]] if isinstance(values.get("which"), str) else values.get("which")
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        return []  # the structure's check reports wrong types
-    if names and part_of(values, "replicates", "at_most") is None:
-        rule = "which trains a line of values in the final stage, and the sweep has none"
-        return [Fault("which", rule, "write e.g. replicates: {count: 1, at_most: 8, seeds: common}")]
-    paths, faults = list[Plain](), list[Fault]()
-    for at, name in enumerate(map(str, names)):
-        path = _line_path(name, [*line_domains(space)])
-        if isinstance(path, tuple):
-            faults.append(Fault(join_path("which", at), *path))
-        paths.append(name if isinstance(path, tuple) else path)
-    values["which"] = paths
-    return faults or repeats(paths, "which", "{!r} is named twice", "name each once")
-
-
-def _at_zero(space: Fields, losses: Registry) -> dict[str, Plain]:
-    """Return loss → hyperparameters that, all at 0, make it cross-entropy, for the project's losses of a space."""
-    # Written into the resolved file, because commands that read a sweep do not import losses.
-    named = named_components(space.nodes["loss"]) if "loss" in space.nodes else []
-    known = {name: getattr(losses[name], "cross_entropy_at_zero", ()) for name in named if not losses.is_own(name)}
-    return {name: [*zeros] for name, zeros in known.items() if zeros}
-
-
-def _line_path(name: str, paths: Sequence[str]) -> str | tuple[str, str]:
-    """Return the only path that a name fits, else the rule it breaks and its remedy.
-
-    Example:
-        >>> _line_path("gamma", ["loss.name", "loss.gamma"]), _line_path("loss", ["loss.name", "loss.gamma"])
-        ('loss.gamma', 'loss.name')
-    """
-    # A part's name stands for its components, any other name for a hyperparameter.
-    names = {path: path.removesuffix(f".{NAME}").rpartition(".")[2] for path in paths}
-    fitting = [path for path in paths if name in (path, names[path])]
-    if len(fitting) == 1:
-        return fitting[0]
-    if fitting:
-        return f"{name!r} fits {' and '.join(fitting)}", f"write {fitting[0]}"
-    short = [*dict.fromkeys(names.values())]
-    near = (nearest(name, short) or nearest(name, paths)).removeprefix("; ")
-    return f"the space draws no {name!r} from several values", near or hint(name, short) or "the space draws none"
 
 
 #: Packings that work with any training loop, because they do not look inside a network.
@@ -354,7 +262,7 @@ def loop_nodes(space: Mapping[str, Plain], loop: str, registries: Registries, fa
         nodes[part] = Fields({"name": Constant(OWN)})
         if part in space and space[part] != {"name": OWN}:
             nodes[part] = resolve_component(space[part], registry, join_path("space", part), faults)
-    free = {key: value for key, value in space.items() if key not in nodes and key != PART}
+    free = {key: value for key, value in space.items() if key not in nodes and key != DATASET}
     for key in (key for key in free if not WORD.fullmatch(str(key))):
         rule = f"{key!r} cannot be part of a column's name"  # each key becomes the column config_<key>
         faults.append(Fault(join_path("space", key), rule, "use lower-case letters, digits and _, a letter first"))

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from sweeper.core.domains.base import DOMAINS, Interval, Members
+from sweeper.core.domains.base import DOMAINS, Interval
+from sweeper.core.domains.nodes import Members
+from sweeper.core.domains.space import DATASET
 from sweeper.scheduling import DEFAULT
 from sweeper.space.catalogue import Registries
-from sweeper.space.components import LISTED, PART
+from sweeper.space.components import LISTED
 from sweeper.space.file import SHORT_FORMS
 from sweeper.space.spec import MAY_BE_EMPTY, ORDER, SweepSpec
 from trainables.registry import FITTED_ON, LABEL, OWN, Component, Hyperparameter, Registry
@@ -60,11 +62,11 @@ def json_schema(registries: Registries) -> JsonSchema:
     for part, registry in registries.space.items():
         models[part] = _varied(_component(registry, [*DOMAINS]), {"$ref": f"#/$defs/{part}"})
     parts = {part: {"$ref": f"#/$defs/{part}"} for part in registries.space}
-    keys["space"] = _OBJECT | {"properties": {**parts, PART: _OBJECT}}
+    keys["space"] = _OBJECT | {"properties": {**parts, DATASET: _OBJECT}}
     models["Keep"]["properties"]["per"] = _listed(_TEXT)
     _describe_evaluation(models["Evaluation"]["properties"], registries)
     # A user's training loop can have any parts in its space, and can leave out all others.
-    kept = {"properties": dict.fromkeys([*parts, PART], True), "additionalProperties": False, "required": [*parts]}
+    kept = {"properties": dict.fromkeys([*parts, DATASET], True), "additionalProperties": False, "required": [*parts]}
     ours = {"properties": {"space": kept}, "required": ["dataset"]}
     schema["required"] = ["scheduler", "space"]
     return {"$schema": DRAFT, **schema, "if": {"required": ["loop"]}, "else": ours}

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetPydanticSchema, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticKnownError, core_schema
 
-from sweeper.core.domains.base import Fields
-from sweeper.core.domains.tree import parse, plain
+from sweeper.core.domains.base import parse
+from sweeper.core.domains.space import Space
 from sweeper.core.domains.values import Plain, Values, join_path, part_of
 from sweeper.core.errors import Fault, InvalidSearchSpace
 from sweeper.core.ids import ReplicateSeeds, is_added
@@ -27,7 +27,7 @@ from sweeper.scheduling.lines import Line
 from sweeper.scheduling.order import VirtualOrder
 from sweeper.scheduling.strata import stratified
 from sweeper.search.base import SEARCHERS, SearchMethod
-from sweeper.space.configurations import configurations, line_domains, named_components
+from sweeper.space.configurations import configurations
 from sweeper.space.file import SHORT_FORMS
 from trainables.registry import FITTED_ON, entry_label
 from trainables.registry.hyperparameters import argument_texts
@@ -410,23 +410,23 @@ class Tracking(Part):
     experiment: str | None = Field(default=None, pattern=r"^[^\x00-\x1f\x7f]{1,250}$")
 
 
-def _tree(space: object) -> Fields:
-    """Return the tree of a space; the values of a resolved file are parsed, a tree is returned unchanged."""
-    if isinstance(space, Fields):
+def _space(space: object) -> Space:
+    """Return a space; the values of a resolved file are parsed, a parsed space is returned unchanged."""
+    if isinstance(space, Space):
         return space
     if not isinstance(space, dict):
         raise PydanticKnownError("dict_type")
     faults: list[Fault] = []
-    tree = Fields({key: parse(part, key, faults) for key, part in space.items()})
+    parsed = Space({key: parse(part, key, faults) for key, part in space.items()})
     if faults:
         raise InvalidSearchSpace(faults)
-    return tree
+    return parsed
 
 
 # pydantic has no type for trees of domains. So a plain validator keeps the parsed object, and dumping writes it as YAML
 # values.
 _TREE = core_schema.no_info_plain_validator_function(
-    _tree, serialization=core_schema.plain_serializer_function_ser_schema(plain)
+    _space, serialization=core_schema.plain_serializer_function_ser_schema(Space.plain)
 )
 
 
@@ -473,7 +473,7 @@ class SweepSpec(Part):
     searcher: SearcherSettings = SearcherSettings()
     replicates: Replicates = Replicates()
     seed: int = Field(default=0, ge=0)
-    space: Annotated[Fields, GetPydanticSchema(lambda *_: _TREE, lambda *_: {"type": "object"})]
+    space: Annotated[Space, GetPydanticSchema(lambda *_: _TREE, lambda *_: {"type": "object"})]
     resources: Resources = Resources()
     training: Training = Training()
     evaluation: Evaluation = Evaluation()
@@ -624,13 +624,13 @@ def final_stage(spec: SweepSpec) -> FinalStage | None:
         return in_play(judge(question, Data(outliers(values, mode).kept(values))), questions)
 
     # A part with a single component has nothing to compare.
-    parts = [part for part in PARTS if part in spec.space.nodes and len(named_components(spec.space.nodes[part])) > 1]
+    parts = [part for part in PARTS if len(spec.space.names(part)) > 1]
     return FinalStage(mode, spec.replicate_seeds, spec.replicates.at_most, racing, parts, lines_of(spec))
 
 
 def lines_of(spec: SweepSpec) -> list[Line]:
     """Return the lines that `which` asks for."""
-    domains = line_domains(spec.space)
+    domains = spec.space.lines
     return [Line(path, domains[path], spec.cross_entropy_at_zero) for path in spec.which]
 
 

@@ -22,7 +22,7 @@ from typing import Any
 from sweeper.core.display import redact_arguments
 from sweeper.core.domains.values import Values, part_of
 from sweeper.core.errors import SweeperError
-from sweeper.space.catalogue import renamed_quantities
+from sweeper.space.catalogue import installed_registries
 from sweeper.space.file import parse_written
 from sweeper.space.spec import SweepSpec
 from trainables.files.atomic import read_bytes
@@ -42,7 +42,7 @@ FORMAT = 7
 #: Key of the manifest that says which tracker the sweep was started with, see `sweeper.tracking.choice`.
 TRACKER = "tracker"
 
-#: Key of the manifest with the hyperparameters that are quantities under other names, see `renamed_quantities`.
+#: Key of the manifest with the hyperparameters that are quantities under other names, see `Space.renamed_quantities`.
 QUANTITIES_KEY = "quantities"
 
 
@@ -62,7 +62,7 @@ def build_manifest(spec: SweepSpec, dataset_facts: dict[str, Any]) -> dict[str, 
         "submitter": os.environ.get("SWEEPER_SUBMITTER", user_and_host()),
         "seed": spec.seed,
         "dataset": {**spec.dataset, **dataset_facts},
-        QUANTITIES_KEY: renamed_quantities(spec.space),
+        QUANTITIES_KEY: spec.space.renamed_quantities(installed_registries().space),
         "versions": {name: _version(name) for name in PACKAGES} | {"python": platform.python_version()},
         "git": _git_commit(),
         "hardware": hardware(),

@@ -23,7 +23,7 @@ from sweeper.core.ids import SweepPaths, configuration_index, require_sweep_name
 from sweeper.core.labels import Symbols, describe, in_order, symbols_of
 from sweeper.journal.journal import read_kind
 from sweeper.journal.records import Attempt
-from sweeper.space.configurations import Configurations, configurations_of, varying_columns
+from sweeper.space.configurations import Configurations, configurations_of
 from sweeper.space.file import Document, apply_overrides
 from sweeper.space.loading import reopened_spec
 from sweeper.space.spec import SweepSpec, gpu_faults, spec_of
@@ -55,7 +55,7 @@ class Sweep:
 
     def describe(self, index: int) -> str:
         """Return the varying hyperparameters of a configuration, e.g. `focal (γ 1.9) · resnet8 · lr 0.12`."""
-        columns = in_order(varying_columns(self.spec.space))
+        columns = in_order(self.spec.space.varying_columns)
         return describe(self.configurations[index].columns, columns, self._symbols)
 
     @cached_property

@@ -35,7 +35,7 @@ from sweeper.reporting.standings import NO_FINALIST, standings
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
 from sweeper.results.listing import headline, overview
-from sweeper.space.configurations import configurations, varying_columns
+from sweeper.space.configurations import configurations
 from sweeper.space.spec import spec_of
 from sweeper.storage.lease import holder
 from sweeper.storage.lookup import refuse_odd_files
@@ -246,7 +246,7 @@ def tracked(paths: SweepPaths) -> TrackedSweep:
     """Return the facts about a sweep for trackers. Raises SweeperError if its folder cannot be read."""
     spec = spec_of(read_specification(paths.sweep_file, required=True), str(paths.sweep_file))
     manifest = read_manifest(paths.manifest, unknown_if_damaged=True)
-    return TrackedSweep(paths, spec, manifest, configurations(spec), in_order(varying_columns(spec.space)))
+    return TrackedSweep(paths, spec, manifest, configurations(spec), in_order(spec.space.varying_columns))
 
 
 @dataclass(frozen=True)

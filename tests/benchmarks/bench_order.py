@@ -21,7 +21,7 @@ import duckdb
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeper.core.domains.base import Fields
+from sweeper.core.domains.space import Space
 from sweeper.core.domains.uniform import Uniform
 from sweeper.execution.driver.judging import STATUS_OF_DECISION
 from sweeper.journal.records import Attempt, Body, Judged, Record, Reported
@@ -106,7 +106,7 @@ def searched(
     scheduler: Scheduler, curves: Curves, trials: int, seed: int, slots: int, width: int | None
 ) -> dict[int, int]:
     """Return curve → last rung that it reached, if Optuna's TPE chooses the configurations."""
-    space = Fields({f"x{column}": Uniform(0.0, 1.0) for column in range(curves.places.shape[1])})
+    space = Space({f"x{column}": Uniform(0.0, 1.0) for column in range(curves.places.shape[1])})
     searcher, rungs = TpeSearch().begin(space, mode="min", seed=seed), scheduler.begin()
     order = VirtualOrder(rungs, slots, paces(trials).__getitem__, learns=True)
     if width is not None:

@@ -26,7 +26,6 @@ from sweeper.core.columns import evaluation_columns
 from sweeper.core.schemas import table_schemas
 from sweeper.exporting.folder import DESCRIPTION
 from sweeper.space.catalogue import KINDS, installed_registries
-from sweeper.space.configurations import column_types
 from sweeper.space.loading import load_spec
 from sweeper.space.spec import SweepSpec
 from tests.release.distribution import ROOT
@@ -105,7 +104,7 @@ def tables() -> dict[str, dict[str, str]]:
     spec = load_spec(FOLDER / "quickstart.yaml")
     measured = spec.evaluation
     columns = evaluation_columns(measured.posthoc, (), spec.cross_fitted, measured.own_splits, measured.curvature)
-    schemas = table_schemas(column_types(spec.space), 10, columns)
+    schemas = table_schemas(spec.space.column_types, 10, columns)
     return {name: {field.name: str(field.type) for field in schema} for name, schema in schemas.items()}
 
 

@@ -16,7 +16,6 @@ from sweeper.execution.driver.driver import Driver
 from sweeper.journal.journal import Journal
 from sweeper.journal.state import SweepState
 from sweeper.planning.preparation import dataset_facts
-from sweeper.space.configurations import column_types
 from sweeper.space.loading import load_spec
 from sweeper.storage.metadata import build_manifest
 from sweeper.storage.mirror import SharedFolder
@@ -58,7 +57,7 @@ class Inline:
             from sweeper.space.loading import searcher_for
 
             searcher = searcher_for(spec)
-        schemas = table_schemas(column_types(spec.space), self.dataset.classes, evaluation_columns(["temperature"]))
+        schemas = table_schemas(spec.space.column_types, self.dataset.classes, evaluation_columns(["temperature"]))
         replicates = spec.replicates.count
         known = [None] * len(sweep.configurations) if searcher is not None else sweep.configurations
         tables = ParquetSink(sweep.paths, schemas, known, ReplicateSeeds(spec.seed, replicates))
@@ -68,7 +67,7 @@ class Inline:
             keeper=SharedFolder(sweep.paths), state=state, rungs=rungs, sinks=[tables],
             searcher=searcher,
         )  # fmt: skip
-        driver.begin()
+        driver.begin(spec.resolved())
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         try:

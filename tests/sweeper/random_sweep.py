@@ -16,7 +16,7 @@ from sweeper.core.ids import ReplicateSeeds, SweepPaths, trial_name
 from sweeper.core.schemas import table_schemas
 from sweeper.journal.journal import Journal
 from sweeper.journal.records import Record
-from sweeper.space.configurations import column_types, configurations
+from sweeper.space.configurations import configurations
 from sweeper.space.spec import SweepSpec
 from sweeper.tables.writer import ParquetSink
 from tests.sweeper.records import fields
@@ -93,7 +93,7 @@ class RandomSweep:
         }  # fmt: skip
         self.paths.manifest.write_text(json.dumps(manifest))
         self.configurations = list(configurations(spec))
-        self.schemas = table_schemas(column_types(spec.space), CLASSES, METRICS)
+        self.schemas = table_schemas(spec.space.column_types, CLASSES, METRICS)
 
     def events(self, incoming: Path | None, steps: int = 10_000) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield (kind, body) until all have ended or `steps` are made; trials write their files into `incoming`."""

@@ -19,9 +19,9 @@ def _component(name: str, *hyperparameters: Hyperparameter, check: Any = None) -
     return Component(name, build=dict, hyperparameters=hyperparameters, check=check)
 
 
-def _step_needs_milestones(values: Mapping[str, Any]) -> str | None:
+def _step_needs_milestones(values: Mapping[str, Any]) -> tuple[str, str] | None:
     if values.get("schedule") == "step" and not values.get("milestones"):
-        return "schedule = step needs milestones"
+        return "schedule", "schedule = step needs milestones"
     return None
 
 

@@ -21,7 +21,7 @@ from trainables.datasets.cache import DataSetUnavailableError, Download, Folder,
 from trainables.datasets.raw_inputs import WordIds
 from trainables.datasets.text import UNKNOWN, WordVectors, frequent_words, read_word_vectors
 from trainables.datasets.transforms import Transform, Undeclared
-from trainables.registry import DataSetSize, Options
+from trainables.registry import BrokenRule, DataSetSize, Options
 
 SOURCE = Source(
     "https://nlp.stanford.edu/sentiment/trainDevTestTrees_PTB.zip",
@@ -145,10 +145,10 @@ def _on_paper(options: Options) -> DataSetSize:
     return DataSetSize((52,) if options["form"] == "words" else (103, columns), 2, 6_920, 872, 1_821, text=True)
 
 
-def _nodes_fault(options: Options) -> str | None:
+def _nodes_fault(options: Options) -> BrokenRule | None:
     """Return the error for `nodes` without whole trees, or `None`."""
     if options.get("nodes") and (options.get("form", "trees") != "trees" or options.get("phrases")):
-        return "nodes = true is for form: trees without phrases, whose nodes it trains on"
+        return "nodes", "nodes = true is for form: trees without phrases, whose nodes it trains on"
     return None
 
 

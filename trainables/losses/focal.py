@@ -27,7 +27,7 @@ from trainables.losses.base import (
     true_class_logs,
     widened,
 )
-from trainables.registry import Hyperparameter, Options, number_in
+from trainables.registry import BrokenRule, Hyperparameter, Options, number_in
 
 Smoothing = Annotated[
     Number,
@@ -110,12 +110,12 @@ class Focal(FocalTypeLoss):
 SCHEDULES = {"flsc_532": (5.0, 3.0, 2.0), "flsc_531": (5.0, 3.0, 1.0)}
 
 
-def check_switches(values: Mapping[str, object]) -> str | None:
+def check_switches(values: Mapping[str, object]) -> BrokenRule | None:
     """Return the error for switches in the wrong order, or `None`."""
     first, second = number_in(values, "first_switch", 100 / 350), number_in(values, "second_switch", 250 / 350)
     if first <= second:
         return None
-    return f"first_switch = {first:g} must not come after second_switch = {second:g}"
+    return "first_switch", f"first_switch = {first:g} must not come after second_switch = {second:g}"
 
 
 class FocalByEpoch(FocalTypeLoss):
@@ -333,12 +333,12 @@ REVERSES = (
 )
 
 
-def check_gradient(values: Mapping[str, object]) -> str | None:
+def check_gradient(values: Mapping[str, object]) -> BrokenRule | None:
     """Return the error for γ above 3.5911 without `allow_reversed_gradient`, or `None`."""
     gamma = number_in(values, "gamma", None)
     if gamma is None or gamma <= LARGEST_GAMMA or values.get("allow_reversed_gradient", False):
         return None
-    return f"gamma = {gamma:g} is outside [0, 3.5911]: {REVERSES}"
+    return "gamma", f"gamma = {gamma:g} is outside [0, 3.5911]: {REVERSES}"
 
 
 @LOSSES.add("inverse_focal", check=check_gradient, cross_entropy_at_zero=("gamma", "smoothing"))

@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from trainables.curvature.hessian import hessian_vector_product
 from trainables.curvature.trace import generator_on, random_signs
 from trainables.losses.base import LOSSES, Loss, Number, State, as_type, build_loss, is_zero
-from trainables.registry import Hyperparameter, HyperparameterValue
+from trainables.registry import BrokenRule, Hyperparameter, HyperparameterValue
 
 
 class ComposedNormalisation(TorchFunctionMode):
@@ -224,7 +224,7 @@ def refusal(name: str) -> str:
     )
 
 
-def check_base(values: Mapping[str, object]) -> str | None:
+def check_base(values: Mapping[str, object]) -> BrokenRule | None:
     """Return the error for an invalid base loss or hyperparameter of it, or `None`."""
     name = str(values.get("base", "cross_entropy"))
     # a user's loss that is trusted is not imported here: `HessianTrace` checks it when it is built
@@ -232,10 +232,11 @@ def check_base(values: Mapping[str, object]) -> str | None:
         return None
     unknown = LOSSES.fault(name)
     if unknown:
-        return f"base: {unknown}"
+        return "base", f"base: {unknown}"
     if LOSSES[name].tags & {"batch_coupled", "needs_model"}:
-        return refusal(name)
-    return "; ".join(LOSSES[name].faults(base_hyperparameters(values))) or None
+        return "base", refusal(name)
+    faults = LOSSES[name].faults(base_hyperparameters(values))
+    return ("base", "; ".join(faults)) if faults else None
 
 
 def base_hyperparameters(values: Mapping[str, Value]) -> dict[str, Value]:

@@ -29,7 +29,7 @@ from trainables.models.base import (
     require_image,
     staged,
 )
-from trainables.registry import number_in
+from trainables.registry import BrokenRule, number_in
 
 EXPANSION = 4  # ratio of a bottleneck's output channels to its inner ones (He et al. 2016, Table 1)
 
@@ -168,11 +168,11 @@ def three_stages(width: float, blocks: int) -> list[tuple[int, int]]:
 
 def depth_fault(
     values: Mapping[str, object], default: int = 20, beyond: int = 2, valid: str = "8, 14, 20, 26, 32"
-) -> str | None:
+) -> BrokenRule | None:
     """Return the error for a depth that is not 6n + `beyond`, with the examples `valid`, or `None`."""
     depth = number_in(values, "depth", default)
     if depth < 6 + beyond or (depth - beyond) % 6:
-        return f"depth = {depth} must be 6n+{beyond} with n of at least 1: {valid}, ..."
+        return "depth", f"depth = {depth} must be 6n+{beyond} with n of at least 1: {valid}, ..."
     return None
 
 

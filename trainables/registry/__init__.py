@@ -16,6 +16,7 @@ from trainables.registry.registry import (
     LABEL,
     OWN,
     SPLITS,
+    BrokenRule,
     Component,
     DataSetSize,
     Options,
@@ -29,8 +30,8 @@ from trainables.registry.registry import (
 )
 
 __all__ = [
-    "FITTED_ON", "IMPORTED", "LABEL", "OWN", "SPLITS", "Component", "Configuration", "DataSetSize", "ExtensionError",
-    "Hyperparameter", "HyperparameterValue", "Kind", "Options", "Registry", "column_label", "entry_label",
-    "hyperparameter_values", "hyperparameters_of", "importing_nothing", "is_import_path", "number_in", "permit_only",
-    "set_within",
+    "FITTED_ON", "IMPORTED", "LABEL", "OWN", "SPLITS", "BrokenRule", "Component", "Configuration", "DataSetSize",
+    "ExtensionError", "Hyperparameter", "HyperparameterValue", "Kind", "Options", "Registry", "column_label",
+    "entry_label", "hyperparameter_values", "hyperparameters_of", "importing_nothing", "is_import_path", "number_in",
+    "permit_only", "set_within",
 ]  # fmt: skip

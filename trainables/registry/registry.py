@@ -68,6 +68,9 @@ class DataSetSize:
 #: A component's hyperparameters by name.
 Options = Mapping[str, Any]
 
+#: The hyperparameter that breaks a rule over several of them, and the rule in one sentence.
+BrokenRule = tuple[str, str]
+
 
 @dataclass(frozen=True)
 class Component:
@@ -95,7 +98,7 @@ class Component:
     hyperparameters: tuple[Hyperparameter, ...] = ()
     summary: str = ""
     source: str = ""
-    check: Callable[[Options], str | None] | None = None
+    check: Callable[[Options], BrokenRule | None] | None = None
     tags: frozenset[str] = field(default_factory=frozenset)
 
     def __post_init__(self) -> None:
@@ -127,8 +130,8 @@ class Component:
             elif description.required:
                 faults.append(f"{self.name} needs {description.name} ({description.range_text})")
         if not faults and self.check is not None:  # a check over several values may assume that each is valid
-            fault = self.check(values)
-            faults += [fault] if fault else []
+            broken = self.check(values)
+            faults += [broken[1]] if broken else []
         return faults
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from trainables.extensions.libraries import without_compiler
-from trainables.registry import Hyperparameter, Options, Registry, hyperparameters_of
+from trainables.registry import BrokenRule, Hyperparameter, Options, Registry, hyperparameters_of
 
 OPTIMIZERS = Registry("optimizer", leading=["model"])
 
@@ -267,25 +267,25 @@ def alone_fault(settings: Options) -> str | None:
     return f"{requested[0]} is not computed for lanes" if requested else None
 
 
-def check_recipe(values: Options) -> str | None:
+def check_recipe(values: Options) -> BrokenRule | None:
     """Return the rule that a combination of hyperparameters breaks, or `None`.
 
     Example:
         >>> check_recipe({"milestones": [250, 150]})
-        'milestones = [250, 150] must be in ascending order'
+        ('milestones', 'milestones = [250, 150] must be in ascending order')
     """
     if values.get("rho") is not None and values.get("sharpness") is None:
-        return "rho is the radius of a sharpness-aware step; set sharpness: sam or asam, or leave rho out"
+        return "rho", "rho is the radius of a sharpness-aware step; set sharpness: sam or asam, or leave rho out"
     if values.get("nesterov") and not values.get("momentum", 0.9):
-        return "nesterov needs momentum above 0; set momentum, or leave nesterov out"
+        return "nesterov", "nesterov needs momentum above 0; set momentum, or leave nesterov out"
     if values.get("schedule") == "inverse_sqrt" and not values.get("warmup_epochs"):
-        return "schedule = inverse_sqrt starts to fall at the end of the warm-up; set warmup_epochs above 0"
+        return "schedule", "schedule = inverse_sqrt starts to fall at the end of the warm-up; set warmup_epochs above 0"
     points = list(values.get("milestones", ()))
     if points != sorted(points):
-        return f"milestones = {points} must be in ascending order"
+        return "milestones", f"milestones = {points} must be in ascending order"
     after, length = values.get("checkpoint_after", 0), values.get("recipe_epochs")
     if length is not None and max([after, *points]) > length:
-        return f"milestones and checkpoint_after must lie within recipe_epochs = {length:g}"
+        return "milestones", f"milestones and checkpoint_after must lie within recipe_epochs = {length:g}"
     return None
 
 

@@ -30,12 +30,8 @@ NEEDED = 3
 SIGNIFICANT = 0.05
 
 #: Units that count once each. A search is a part of the configurations; validation data choose one to represent it.
-CONFIGURATIONS, SETTINGS, REPLICATES, SEARCHES = (
-    "configurations",
-    "settings",
-    "replicates of one configuration",
-    "searches",
-)
+CONFIGURATIONS, SETTINGS = "configurations", "settings"
+REPLICATES, SEARCHES = "replicates of one configuration", "searches"
 
 #: Most searches that the configurations of a loss are divided into: with more, each has less to choose from.
 SEARCH_PARTS = 8
@@ -188,7 +184,7 @@ def clusters(rows: Rows, value: Reading, besides: Sequence[str] = ANY_LOSS) -> d
     return by_setting
 
 
-def difference(first: Clusters, second: Clusters, unit: str | None = None) -> Estimate:
+def difference(first: Clusters, second: Clusters, unit: str = SETTINGS) -> Estimate:
     """Return mean(first) − mean(second) over configurations.
 
     If at least `NEEDED` settings occur on both sides, the estimate is the mean of their differences. If settings
@@ -200,10 +196,9 @@ def difference(first: Clusters, second: Clusters, unit: str | None = None) -> Es
     settings = [setting for setting in first if setting in second]
     if len(settings) >= NEEDED:
         pairs = [_setting_mean(first[setting]) - _setting_mean(second[setting]) for setting in settings]
-        return _estimate(pairs, None, unit or SETTINGS)
+        return _estimate(pairs, None, unit)
     if len({*first, *second}) > 1:
         sides = [[_setting_mean(side[setting]) for setting in side] for side in (first, second)]
-        unit = unit or SETTINGS
     else:
         configurations = [next(iter(side.values())) for side in (first, second)]
         # Replicates are units only if each side has one configuration: else they would be counted as independent.

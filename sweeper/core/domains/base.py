@@ -1,26 +1,24 @@
-"""What a parsed search space consists of, and the bases of the domains, each of which is a file of this folder.
+"""The bases of the domains, each of which is a file of this folder, and how values and domains are parsed.
 
-A parsed space is a tree of `Constant`, `Fields` (a mapping), `Members` (a list to choose from) and `Interval`
-(numbers). A domain declares here all that other parts of the program ask of one. None of them names a kind.
+A domain declares here all that other parts of the program ask of one. None of them names a kind.
 """
 
 from __future__ import annotations
 
 import math
 import sys
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from functools import partial
 from typing import ClassVar, Protocol, Self, TypeAlias, TypeGuard, TypeVar
 
-from sweeper.core.domains.values import Plain
+from sweeper.core.domains.nodes import Choice, Chooser, Constant, Fields, Members, Node, refused
+from sweeper.core.domains.values import Plain, join_path
 from sweeper.core.errors import Fault
 
 Number: TypeAlias = int | float
-
-#: A plain value from which a domain's value follows: a member's index, or what an interval's `number` takes.
-Choice: TypeAlias = int | float
 
 #: Every kind of domain by its key in the file.
 DOMAINS: dict[str, type[Members] | type[Interval]] = {}
@@ -58,44 +56,7 @@ class Suggesting(Protocol):
 
 
 @dataclass(frozen=True)
-class Constant:
-    """One value, the same in every configuration: a scalar or a list of scalars."""
-
-    value: Plain
-
-
-@dataclass(frozen=True)
-class Fields:
-    """A mapping; its keys exist together."""
-
-    nodes: dict[str, Node]
-
-
-@dataclass(frozen=True)
-class Members:
-    """A list of parsed members, of which a configuration has one.
-
-    Attributes:
-        kind: its key in the file.
-        in_turn: whether every member gets a configuration, instead of being drawn.
-    """
-
-    nodes: tuple[Node, ...]
-    kind: ClassVar[str]
-    in_turn: ClassVar[bool] = False
-
-    @classmethod
-    def member_fault(cls, member: Plain) -> tuple[str, str] | None:
-        """Return the rule that a member breaks, and its remedy, before the member is parsed; `None` if it is sound."""
-
-    @classmethod
-    def list_faults(cls, members: Sequence[Plain], path: str) -> list[Fault]:
-        """Return the faults of the whole list at `path`."""
-        return []
-
-
-@dataclass(frozen=True)
-class Interval(ABC):
+class Interval(Node):
     """Numbers between two ends, both included.
 
     Its numbers and every draw have one type: int for whole numbers, else float, or the hyperparameter's own type.
@@ -114,6 +75,11 @@ class Interval(ABC):
     form: ClassVar[str] = "[low, high]"
     logarithmic: ClassVar[bool]
     written_as: ClassVar[type[int] | type[float]] = float
+
+    @classmethod
+    def refused(cls, path: str, rule: str, faults: list[Fault]) -> Constant:
+        """Record the rule that the interval at `path` breaks; return the placeholder."""
+        return refused(faults, join_path(path, cls.kind), rule, f"write {cls.kind}: {cls.form} with low < high")
 
     @classmethod
     def parsed(cls, value: Plain) -> Self | str:
@@ -157,7 +123,29 @@ class Interval(ABC):
         """Whether it draws whole numbers only."""
         return False
 
-    def every(self) -> Iterator[Number]:
+    @property
+    def sizes(self) -> tuple[float, float]:
+        """How many values it has."""
+        return self.size, self.size
+
+    @property
+    def is_random(self) -> bool:
+        """True: its number is drawn."""
+        return True
+
+    def plain(self) -> Plain:
+        """Return the numbers below the kind."""
+        return {self.kind: [*self.numbers]}
+
+    def draw(self, path: str, point: int, choose: Chooser) -> Plain:
+        """Return one number."""
+        return self.number(choose.number(path, self))
+
+    def extremes(self) -> list[tuple[str, Plain]]:
+        """Return the two ends."""
+        return [(f".{self.kind}", self.low), (f".{self.kind}", self.high)]
+
+    def every_value(self) -> Iterator[Plain]:
         """Yield every value of a finite interval, in order."""
         raise ValueError(f"{self.kind} has no list of values")
 
@@ -202,15 +190,81 @@ class Stepped(Interval):
         """Return `low + k · step` without binary rounding: 0.1 + 2 · 0.1 is 0.3."""
         return type(self.low)(Decimal(repr(self.low)) + k * self._step)
 
-    def every(self) -> Iterator[Number]:
+    def every_value(self) -> Iterator[Plain]:
         """Yield every value, in order."""
         return map(self.on_step, range(self.steps + 1))
 
 
-Node: TypeAlias = Constant | Fields | Members | Interval
+#: Turns a value that is no domain into a node; appends each broken rule to the faults.
+Reader: TypeAlias = Callable[[Plain, str, list[Fault]], Node]
 
-#: Placeholder for a part of a space whose faults have been recorded.
-INVALID = Constant(None)
+#: Checks an interval and returns it with numbers of their type.
+Typed: TypeAlias = Callable[[Interval, str, list[Fault]], Node]
+
+
+def parse(value: Plain, path: str, faults: list[Fault], read: Reader | None = None, typed: Typed | None = None) -> Node:
+    """Parse one value of a search space; add broken rules to `faults`, and replace invalid parts by `INVALID`.
+
+    Args:
+        value: the value as the file has it.
+        path: its path in the file.
+        faults: list to which each broken rule is appended.
+        read: reads the value if it is no domain, and every member of a list; by default as plain values.
+        typed: checks an interval, and gives its numbers their type.
+
+    Example:
+        >>> faults = []
+        >>> parse({"uniform": [0, 1]}, "space.loss.gamma", faults)
+        Uniform(low=0.0, high=1.0)
+        >>> invalid = parse({"uniform": [1, 0]}, "space.loss.gamma", faults)
+        >>> str(faults[0]).splitlines()[0]
+        'space.loss.gamma.uniform: low = 1 must be below high = 0'
+    """
+    kinds = [key for key in value if key in DOMAINS] if isinstance(value, dict) else []
+    if not isinstance(value, dict) or not kinds:
+        return (read or plain_node)(value, path, faults)
+    if len(value) > 1:
+        others = ", ".join(key for key in value if key != kinds[0])
+        rule = f"{kinds[0]} stands next to {others}: a domain must be the only key of its mapping"
+        return refused(faults, path, rule, f"write {{{kinds[0]}: […]}} alone")
+    domain = DOMAINS[kinds[0]]
+    if issubclass(domain, Members):
+        read_member = partial(parse, read=read, typed=typed)
+        return _members(domain, value[domain.kind], join_path(path, domain.kind), faults, read_member)
+    interval = domain.parsed(value[domain.kind])
+    if isinstance(interval, str):
+        return domain.refused(path, interval, faults)
+    return interval if typed is None else typed(interval, path, faults)
+
+
+def plain_node(value: Plain, path: str, faults: list[Fault]) -> Node:
+    """Parse a value that is no domain: a mapping, a scalar, or a list of scalars."""
+    if isinstance(value, dict):
+        return Fields({key: parse(member, join_path(path, key), faults) for key, member in value.items()})
+    if isinstance(value, list) and any(isinstance(member, (dict, list)) for member in value):
+        return refused(faults, path, "a list inside a space holds plain values only", "use choice, grid or one_of")
+    return Constant(list(value) if isinstance(value, list) else value)
+
+
+def _members(domain: type[Members], value: Plain, path: str, faults: list[Fault], read: Reader) -> Node:
+    kind = domain.kind
+    if not isinstance(value, list) or not value:
+        return refused(faults, path, f"{kind} needs a list of at least one member", f"write {kind}: [a, b]")
+    nodes: list[Node] = []
+    before = len(faults)
+    for index, member in enumerate(value):
+        place = join_path(path, index)
+        if (fault := domain.member_fault(member)) is not None:
+            nodes.append(refused(faults, place, *fault))
+            continue
+        nodes.append(read(member, place, faults))
+        if not domain.in_turn and nodes[-1].points != 1:
+            # Every grid point must get a configuration, but a branch is not certain to be drawn.
+            faults.append(Fault(place, f"a grid inside {kind}", "use grid here instead: it tries every member"))
+    faults += domain.list_faults(value, path)
+    if len(faults) == before:  # members that were written differently can be equal with defaults and types
+        faults += domain.list_faults([node.plain() for node in nodes], path)
+    return domain(tuple(nodes))
 
 
 def _is_finite(value: Plain) -> TypeGuard[int | float]:

@@ -1,6 +1,7 @@
 """The domain `choice`."""
 
-from sweeper.core.domains.base import Members, domain
+from sweeper.core.domains.base import domain
+from sweeper.core.domains.nodes import Members
 
 
 @domain("choice")

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-from sweeper.core.domains.base import Members, domain
+from sweeper.core.domains.base import domain
+from sweeper.core.domains.nodes import Members
 from sweeper.core.domains.values import Plain, repeats
 from sweeper.core.errors import Fault
 

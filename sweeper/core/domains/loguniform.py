@@ -4,7 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sweeper.core.domains.base import Choice, Interval, Suggesting, domain
+from sweeper.core.domains.base import Interval, Suggesting, domain
+from sweeper.core.domains.nodes import Choice
 
 
 @domain("loguniform")

@@ -1,6 +1,7 @@
 """The domain `one_of`."""
 
-from sweeper.core.domains.base import Members, domain
+from sweeper.core.domains.base import domain
+from sweeper.core.domains.nodes import Members
 from sweeper.core.domains.values import Plain
 
 

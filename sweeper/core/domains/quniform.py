@@ -4,7 +4,8 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import ClassVar, Self
 
-from sweeper.core.domains.base import Choice, Number, Stepped, Suggesting, domain
+from sweeper.core.domains.base import Number, Stepped, Suggesting, domain
+from sweeper.core.domains.nodes import Choice
 
 #: More values than this are an interval of real numbers in all but name (our choice).
 MOST_STEPS = 1_000_000

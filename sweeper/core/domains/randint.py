@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sweeper.core.domains.base import Choice, Number, Stepped, Suggesting, domain
+from sweeper.core.domains.base import Number, Stepped, Suggesting, domain
+from sweeper.core.domains.nodes import Choice
 
 
 @domain("randint")

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sweeper.core.domains.base import Choice, Interval, Suggesting, domain
+from sweeper.core.domains.base import Interval, Suggesting, domain
+from sweeper.core.domains.nodes import Choice
 
 
 @domain("uniform")

@@ -213,7 +213,6 @@ class DriverSettings:
         max_concurrent: Most assignments in flight; `None` for no limit.
         keeping: Which checkpoints are kept; by default the best trial's.
         training: Settings of training steps, which decide which trials can share a cohort.
-        space: Resolved search space, for the journal.
         apart: Whether each replicate trains in a separate process.
         together: Whether trials train as lanes of cohorts.
     """
@@ -224,7 +223,6 @@ class DriverSettings:
     max_concurrent: int | None = None
     keeping: Keeping = THE_BEST
     training: TrainingSettings = PLAIN
-    space: Mapping[str, object] | None = None
     apart: bool = False
     together: bool = False
 
@@ -239,7 +237,6 @@ class DriverSettings:
             max_concurrent=spec.max_concurrent,
             keeping=Keeping(keep.best, lambda index: stratum_name(configurations[index], keep.per)),
             training=spec.training.settings,
-            space=spec.resolved(),
             apart=spec.replicates.packing == TRIALS,
             together=spec.replicates.together,
         )

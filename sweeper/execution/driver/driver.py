@@ -21,9 +21,9 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from sweeper.core.ids import SweepPaths, code_version
 from sweeper.execution.driver import judging
@@ -142,10 +142,14 @@ class Driver:
         self._record(body)
         self.journal.settle()
 
-    def begin(self) -> None:
-        """Journal the start of this driver, and finish the steps that its predecessor left open."""
+    def begin(self, space: Mapping[str, Any] | None = None) -> None:
+        """Journal the start of this driver, and finish the steps that its predecessor left open.
+
+        Args:
+            space: resolved search space, so that a resume notices edits of `sweep.yaml`.
+        """
         here, count = (socket.gethostname(), os.getpid(), code_version()), len(self.configurations)
-        self._commit(Attempt(self.state.attempt + 1, *here, self.settings.space, count))
+        self._commit(Attempt(self.state.attempt + 1, *here, space, count))
         # The predecessor may have died between journaling a trial's end and removing its checkpoints.
         self._checkpoints.remove_leftovers(unknown=self.work.unsuggested)
         self._take_turns()

@@ -17,7 +17,6 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweeper.space.configurations import named_components
 from sweeper.tracking.base import DIAGRAM, DIAGRAM_TAG, SWEEP_RUN, Known, RunUpdate, TrackedSweep, Tracker
 from sweeper.tracking.mlflow.experiment import ACTIVE, make_experiment
 from sweeper.tracking.mlflow.pages import as_markdown, questions, read_data
@@ -203,7 +202,7 @@ class MlflowTracker(Tracker):
     def _questions(self) -> str:
         """Return the questions in the experiment's description."""
         spec = self._sweep.spec
-        losses = named_components(spec.space.nodes["loss"])
+        losses = spec.space.names("loss")
         return as_markdown(questions(losses, spec.objective.metric, spec.schedule.rungs[0]))
 
     def _artifact_location(self) -> str | None:

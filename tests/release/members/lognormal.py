@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import ClassVar
 
-from sweeper.core.domains.base import Choice, Interval, Number, Suggesting, domain
+from sweeper.core.domains.base import Interval, Number, Suggesting, domain
+from sweeper.core.domains.nodes import Choice
 
 #: Standard deviations between the middle and an end; beyond the ends, nothing is drawn.
 REACH = 2

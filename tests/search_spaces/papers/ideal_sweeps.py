@@ -21,7 +21,7 @@ from sweeper.core.columns import epoch_columns, evaluation_columns
 from sweeper.core.ids import trial_name
 from sweeper.core.schemas import record_batch, table_schemas
 from sweeper.results import Results
-from sweeper.space.configurations import column_types, configurations
+from sweeper.space.configurations import configurations
 from sweeper.space.spec import SweepSpec
 from sweeper.storage.sweeps import create_sweep
 from trainables.registry import entry_label
@@ -48,7 +48,7 @@ def ideal_sweep(
     columns = evaluation_columns(methods, [m["name"] for m in spec.evaluation.metrics], spec.cross_fitted)
     own = measured_columns([entry_label(entry) for entry in methods]) if spec.loop is not None else ()
     schemas = table_schemas(
-        column_types(spec.space),
+        spec.space.column_types,
         2,
         [*dict.fromkeys((*columns, *own))],
         epoch_columns=epoch_columns(None if trajectory is None else trajectory.model_dump()),

@@ -16,7 +16,6 @@ from sweeper.planning.user_code_checks import (
     loop_entry,
     measured_columns,
 )
-from sweeper.space.configurations import column_types
 from sweeper.space.loading import load_spec
 from sweeper.space.user_code import set_code_root
 from tests.trainables.training.test_own_loop import LOOPED
@@ -110,7 +109,7 @@ def test_a_sound_loop_is_known_by_what_it_predicts(space):
     again = prepare_dataset(spec, manifest)
     assert (again.classes, len(again.val), again.split_hash) == (3, 60, found.split_hash)
     assert dataset_facts(data_stand_in(manifest)) == manifest["dataset"]
-    assert column_types(spec.space)["config_lr"] is float
+    assert spec.space.column_types["config_lr"] is float
     planned = measured_plan(spec)
     assert planned.seconds is not None and planned.costs["own"].epoch_seconds > 0
 

@@ -19,9 +19,10 @@ from sweeper.reporting.summary import compared
 from sweeper.results import Results
 from sweeper.results.estimators import ESTIMATORS, SHOWN
 from sweeper.results.leaderboard import leaderboard
-from sweeper.results.verdicts import BEFORE, TEMPERATURE, calibration, estimates, methods_of
+from sweeper.results.verdicts import BEFORE, TEMPERATURE, TrainedNetworks, calibration, estimates, methods_of
 from tests.sweeper.inline_sweep import Inline
 from tests.sweeper.synthetic_sweep import write_sweep
+from trainables.losses.focal import lambert_gamma
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +49,16 @@ def test_losses_stand_for_their_best_finished_configuration(results: Results) ->
     console.print(compared([one]))
     text = console.export_text()
     assert text.count("Brier") == 2 and text.count("refinement NLL") == 1, "refinement does not change"
+
+
+def test_the_focal_map_takes_the_gamma_that_the_loss_declares_whatever_its_hyperparameters(results: Results) -> None:
+    trial = leaderboard(results).finished[0]
+    row = {**trial, "loss": "focal_lambert", "config_loss_gamma": None, "config_loss_p0": 0.2}
+    trained = TrainedNetworks(results, [str(trial["trial"])])
+    mapped = trained.after(row, ("focal_map", {}))
+    given = trained.after(row, ("focal_map", {"gamma": lambert_gamma(0.2).item()}))
+    assert mapped.keys() == given.keys() and mapped
+    assert all(scored.nll.tolist() == given[seed].nll.tolist() for seed, scored in mapped.items())
 
 
 def test_a_change_is_after_minus_before_of_the_same_networks(tmp_path: Path) -> None:

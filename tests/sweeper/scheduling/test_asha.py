@@ -10,7 +10,7 @@ from ray.tune.schedulers import TrialScheduler
 from ray.tune.schedulers.async_hyperband import _Bracket
 
 from sweeper.journal.records import Decision
-from sweeper.scheduling.asha import Halving, Promotion, Rung
+from sweeper.scheduling.asha import Halving, Promotion
 from sweeper.scheduling.base import decide, settled_but_for
 from sweeper.scheduling.run_to_end import RunToEnd
 from sweeper.scheduling.simulation import simulate_sweep
@@ -37,11 +37,10 @@ def test_random_sequences_decide_as_rays_scheduler():
     st.sampled_from([2, 2.5, 3, 4, 5, 6, 7, 10]),
 )
 def test_quantile_equals_numpys_percentile_to_the_last_bit(values, factor):
-    rung = Rung()
+    rungs = Halving("val_accuracy", "max", 27, 1, factor).begin()
     for index, value in enumerate(values):
-        rung.add(index, value)
-    share = Halving("val_nll", "min", 27, 1, factor).quantile
-    assert rung.quantile(share) == np.percentile(values, (1 - 1 / factor) * 100)
+        rungs.add(1, index, value)
+    assert rungs.compare(1, len(values), 0.0).cutoff == np.percentile(values, (1 - 1 / factor) * 100)
 
 
 @pytest.mark.parametrize(

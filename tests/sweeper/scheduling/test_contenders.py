@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from sweeper.core.domains.base import Constant
 from sweeper.core.domains.choice import OneMember
 from sweeper.core.domains.loguniform import LogUniform
+from sweeper.core.domains.nodes import Constant
 from sweeper.core.domains.randint import RandInt
 from sweeper.core.domains.uniform import Uniform
 from sweeper.core.errors import SweeperError

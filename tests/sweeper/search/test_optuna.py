@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from sweeper.core.domains.base import Choice
+from sweeper.core.domains.nodes import Choice
 from sweeper.search.base import Searcher, audit_suggestions
 from sweeper.space.configurations import configurations
 from sweeper.space.loading import searcher_for

@@ -5,9 +5,8 @@ from collections import Counter
 
 import pytest
 
-from sweeper.core.domains.tree import parse
-from sweeper.space.balance import BalancedMembers
-from sweeper.space.configurations import configurations
+from sweeper.core.domains.base import parse
+from sweeper.space.configurations import BalancedMembers, configurations
 from sweeper.space.loading import load_spec
 
 

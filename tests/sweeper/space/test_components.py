@@ -11,10 +11,11 @@ from sweeper.execution.runner import resume_sweep, run_sweep
 from sweeper.planning.preparation import data_keys, prepare_dataset
 from sweeper.results import load
 from sweeper.results.leaderboard import varying_columns
-from sweeper.space.components import variants
-from sweeper.space.configurations import column_types, configurations
+from sweeper.space.components import resolve_component
+from sweeper.space.configurations import configurations
 from sweeper.space.loading import build_spec, load_spec
 from tests.running import write_space
+from tests.sweeper.small_registries import REGISTRIES
 from trainables.datasets import load_dataset
 from trainables.datasets.sharing import content_key
 from trainables.training import Replicate
@@ -38,14 +39,14 @@ def test_the_axis_is_a_hyperparameter_and_the_first_value_the_sweeps_own(tmp_pat
     drawn = configurations(spec)
     found = {(c["loss"]["name"], c["dataset"]["label_noise"]) for c in drawn}
     assert found == {(loss, noise) for loss in ("cross_entropy", "focal") for noise in (0.0, 0.2)}
-    assert column_types(spec.space)["config_dataset_label_noise"] is float
+    assert spec.space.column_types["config_dataset_label_noise"] is float
     again = build_spec(spec.resolved())
     assert again == spec and again.resolved() == spec.resolved()
 
 
 def test_every_data_set_is_loaded_once_a_node_and_known_by_its_contents(tmp_path: Path) -> None:
     spec = load_spec(write_space(tmp_path, SPACE))
-    named = variants(spec.space)
+    named = spec.space.data_sets
     assert sorted(each["label_noise"] for each in named) == [0.0, 0.2]
     keys = data_keys(spec)
     assert keys is not None and len(set(keys.values())) == 2
@@ -94,3 +95,18 @@ def test_what_cannot_be_an_axis_is_refused_with_a_sentence(tmp_path: Path, setti
     with pytest.raises(InvalidSearchSpace, match="dataset") as raised:
         load_spec(write_space(tmp_path, SPACE), [setting])
     assert rule in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("loss", "paths"),
+    [
+        ({"name": "focal", "gamma": {"choice": [{"uniform": [2, 1]}, 1]}}, ["loss.gamma.choice[0].uniform"]),
+        ({"name": "focal", "gamma": {"choice": [{"unifrom": [0, 1]}, 1]}}, ["loss.gamma.choice[0]"]),
+        ({"name": "focal", "gamma": {"uniform": [-2, -1]}}, ["loss.gamma.uniform", "loss.gamma.uniform"]),
+        ({"grid": ["focal", {"name": "focal", "gamma": 3.0}]}, ["loss.grid[1]"]),
+        ({"uniform": [0, 1]}, ["loss"]),
+    ],
+)
+def test_a_broken_value_is_one_fault_at_its_own_path(loss: object, paths: list[str]) -> None:
+    resolve_component(loss, REGISTRIES.losses, "loss", faults := [])
+    assert [fault.path for fault in faults] == paths

@@ -12,11 +12,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from sweeper.core.domains.tree import Uniforms, at_grid_point, draw, every_value, grid_size, parse, plain, random_sizes
+from sweeper.core.domains.base import parse
+from sweeper.core.domains.nodes import Uniforms
+from sweeper.core.domains.space import Space
 from sweeper.core.errors import InvalidSearchSpace
 from sweeper.core.schemas import record_batch
 from sweeper.space.components import resolve_component
-from sweeper.space.configurations import column_types, configurations, examples, repeat_notes, varying_columns
+from sweeper.space.configurations import configurations, examples, repeat_notes
 from sweeper.space.loading import build_spec
 from tests.sweeper.small_registries import MINIMAL, REGISTRIES
 from trainables.registry import Component, Hyperparameter, Registry
@@ -132,8 +134,8 @@ def test_grids_are_enumerated_completely(value):
     faults = []
     node = parse(value, "", faults)
     assert faults == []
-    assert plain(node) == value
-    drawn = [draw(node, "", point, Uniforms(lambda path: math.nan)) for point in range(grid_size(node))]
+    assert node.plain() == value
+    drawn = [node.draw("", point, Uniforms(lambda path: math.nan)) for point in range(node.points)]
     assert Counter(map(repr, drawn)) == Counter(map(repr, _every_point(value)))
 
 
@@ -141,7 +143,7 @@ def _draws(domain, n=400):
     node = parse(domain, "x", faults := [])
     assert faults == []
     random = np.random.default_rng(1)
-    return [draw(node, "x", 0, Uniforms(lambda path: random.random())) for _ in range(n)]
+    return [node.draw("x", 0, Uniforms(lambda path: random.random())) for _ in range(n)]
 
 
 _ENDS = st.tuples(st.floats(-1e6, 1e6), st.floats(-1e6, 1e6)).map(sorted).filter(lambda ends: ends[0] < ends[1])
@@ -151,7 +153,7 @@ _ENDS = st.tuples(st.floats(-1e6, 1e6), st.floats(-1e6, 1e6)).map(sorted).filter
 @settings(max_examples=60, deadline=None)
 def test_real_draws_stay_inside(ends, u):
     def at(domain):
-        return draw(parse(domain, "x", []), "x", 0, Uniforms(lambda path: u))
+        return parse(domain, "x", []).draw("x", 0, Uniforms(lambda path: u))
 
     assert ends[0] <= at({"uniform": ends}) <= ends[1]
     low, high = abs(ends[0]) + 1e-9, abs(ends[0]) + 1e-9 + ends[1] - ends[0]
@@ -170,7 +172,7 @@ def test_quniform_has_no_rounding_dust(start, count, step, share):
     domain = {"quniform": [values[0], values[-1], float(step)]}
     node = parse(domain, "x", faults := [])
     assert faults == []
-    assert draw(node, "x", 0, Uniforms(lambda path: share / 100)) in values
+    assert node.draw("x", 0, Uniforms(lambda path: share / 100)) in values
 
 
 def test_distributions():
@@ -196,7 +198,7 @@ def test_drawn_values_are_plain_python_of_their_columns_types():
         architecture={"choice": [{"name": "mlp", "width": {"randint": [8, 64]}}, "resnet8"]},
         optimizer={"name": "sgd", "lr": {"quniform": [1, 3, 1]}, "milestones": {"choice": [[1, 2], [3]]}},
     )
-    types = column_types(spec.space)
+    types = spec.space.column_types
     assert (types["config_loss_gamma"], types["config_loss_normalise"], types["config_loss_score"]) == (
         float,
         bool,
@@ -226,10 +228,12 @@ def test_a_value_is_one_in_draw_journal_and_table_whatever_its_ends(ends, kind, 
     assert bool(faults) == (refused or (kind == "loguniform" and ends[0] <= 0))
     if faults:
         return
-    assert parse(json.loads(json.dumps(plain(node))), "space", []) == node
-    drawn = [draw(node, "", i % grid_size(node), Uniforms(lambda _, i=i: (i * 0.37 + 0.29) % 1)) for i in range(9)]
+    assert parse(json.loads(json.dumps(node.plain())), "space", []) == node
+    drawn = [node.draw("", i % node.points, Uniforms(lambda _, i=i: (i * 0.37 + 0.29) % 1)) for i in range(9)]
     kept = json.loads(json.dumps(drawn))
-    schema = pa.schema([("config_x", pa.int64() if column_types(node)["config_x"] is int else pa.float64())])
+    schema = pa.schema(
+        [("config_x", pa.int64() if Space(node.nodes).column_types["config_x"] is int else pa.float64())]
+    )
     table = record_batch("trials", schema, [{"config_x": each["x"]} for each in kept]).to_pylist()
     assert [row["config_x"] for row in table] == [each["x"] for each in kept] == [each["x"] for each in drawn]
     if kind in REAL:
@@ -246,14 +250,14 @@ def test_ends_that_no_float_holds_are_refused(ends):
 
 def test_types_that_differ_between_branches():
     first, second = {"name": "a", "width": 3, "form": "x"}, {"name": "b", "width": 0.5, "form": 1}
-    types = column_types(parse({"architecture": {"choice": [first, second]}}, "", []))
+    types = Space(parse({"architecture": {"choice": [first, second]}}, "", []).nodes).column_types
     assert types["config_architecture_width"] is float
     assert types["config_architecture_form"] is str
 
 
 def test_varying_columns():
     spec = _spec(4, loss=CONDITIONAL, architecture={"grid": ["mlp", {"name": "mlp", "width": 8}]})
-    assert set(varying_columns(spec.space)) == {
+    assert set(spec.space.varying_columns) == {
         "config_loss_name",
         "config_loss_gamma",
         "config_loss_coverage",
@@ -264,7 +268,9 @@ def test_varying_columns():
 
 def test_a_name_shared_by_two_components_does_not_vary_by_itself():
     members = [{"name": "a", "width": 1}, {"name": "b", "width": 2}]
-    assert varying_columns(parse({"architecture": {"choice": members}}, "", [])) == ("config_architecture_name",)
+    assert Space(parse({"architecture": {"choice": members}}, "", []).nodes).varying_columns == (
+        "config_architecture_name",
+    )
 
 
 SIX = {"loss": {"name": "focal", "gamma": {"choice": [1, 2, 3]}}, "architecture": {"choice": ["mlp", "resnet8"]}}
@@ -335,5 +341,5 @@ _LISTED = st.recursive(
 def test_sizes_count_what_is_listed(members):
     node = parse({"x": {"grid": members}}, "", faults := [])
     assert not faults
-    counts = [sum(1 for _ in every_value(at_grid_point(node, point))) for point in range(grid_size(node))]
-    assert random_sizes(node) == (min(counts), max(counts))
+    counts = [sum(1 for _ in node.at_point(point).every_value()) for point in range(node.points)]
+    assert node.sizes == (min(counts), max(counts))

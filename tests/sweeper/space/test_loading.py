@@ -11,8 +11,9 @@ from search_spaces import locate, packaged_files
 from sweeper.core.errors import InvalidSearchSpace
 from sweeper.scheduling.asha import Halving
 from sweeper.scheduling.median_stopping import MedianStopping
+from sweeper.space.checks import _line_path
 from sweeper.space.configurations import configurations_of
-from sweeper.space.loading import _line_path, build_spec, load_spec
+from sweeper.space.loading import build_spec, load_spec
 from tests.sweeper.searches import SPACE, searched_spec
 from tests.sweeper.small_registries import MINIMAL, REGISTRIES
 

@@ -9,7 +9,7 @@ from sweeper.core.errors import InvalidSearchSpace
 from sweeper.core.labels import describe, in_order, short
 from sweeper.planning.preparation import prepare_dataset
 from sweeper.planning.user_code_checks import LoopData
-from sweeper.space.configurations import column_types, configurations, varying_columns
+from sweeper.space.configurations import configurations
 from sweeper.space.loading import load_spec, reopened_spec
 from sweeper.space.spec import spec_of
 from sweeper.space.user_code import code_of, own_names, set_code_root
@@ -50,9 +50,9 @@ def test_any_names_are_hyperparameters_with_columns_of_their_own():
     values = configurations(spec)[1]
     assert values["optimizer"] == values["architecture"] == spec.dataset == {"name": "own"}
     assert isinstance(values["lr"], float) and values["sizes"] == (32, 64) and values["loss"]["name"]
-    types = column_types(spec.space)
+    types = spec.space.column_types
     assert types["config_lora_rank"] is int and types["config_warmup_epochs"] is int and types["config_sizes"] is str
-    columns = in_order(varying_columns(spec.space))
+    columns = in_order(spec.space.varying_columns)
     assert set(columns) >= {"config_lr", "config_lora_rank", "config_warmup_name", "config_loss_gamma"}
     assert short("config_lora_rank") == "lora rank" and short("config_optimizer_weight_decay") == "weight decay"
     row = {"config_loss_name": "focal", "config_loss_gamma": 2.0, "config_lr": 0.1, "config_lora_rank": 4}

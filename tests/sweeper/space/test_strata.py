@@ -4,7 +4,7 @@ import pytest
 
 from sweeper.core.errors import InvalidSearchSpace
 from sweeper.planning.plan import plan
-from sweeper.space.configurations import samples_needed, size_faults, stratum_sizes
+from sweeper.space.checks import samples_needed, size_faults, stratum_sizes
 from sweeper.space.loading import load_spec
 
 SPACE = {

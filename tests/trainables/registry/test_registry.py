@@ -27,7 +27,9 @@ def _registry():
             "focal",
             lambda gamma=2.0, rate=None: ("focal", gamma, rate),
             (GAMMA, Hyperparameter("rate", required=True, minimum=0)),
-            check=lambda values: "rate must be below gamma" if values["rate"] >= values.get("gamma", 2) else None,
+            check=lambda values: (
+                ("rate", "rate must be below gamma") if values["rate"] >= values.get("gamma", 2) else None
+            ),
         )
     )
     return registry

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
-from trainables.registry import Component, Options, Registry, entry_label
+from trainables.registry import BrokenRule, Component, Options, Registry, entry_label
 
 if TYPE_CHECKING:
     from trainables.curvature.further import GaussNewton
@@ -214,13 +214,15 @@ class CurvatureSettings:
         return replace(settings, losses=tuple(settings.losses), statistics=tuple(settings.statistics))
 
 
-def _list_fault(values: Options) -> str | None:
+def _list_fault(values: Options) -> BrokenRule | None:
     """Return the rule that `losses` or `statistics` breaks, or `None`."""
     if not values.get("losses", LOSS_LABELS):
-        return "losses = [] must name a loss"
+        return "losses", "losses = [] must name a loss"
     groups = dict.fromkeys(statistic.group for statistic in STATISTICS.values() if statistic.group)
     requested = [*values.get("statistics", ())]
-    return None if {*requested} <= {*groups} else f"statistics = {requested!r} must be a list of {' and '.join(groups)}"
+    if {*requested} <= {*groups}:
+        return None
+    return "statistics", f"statistics = {requested!r} must be a list of {' and '.join(groups)}"
 
 
 #: `evaluation.curvature` as a registry with one component, so that it is checked like every part of a search space.

@@ -19,7 +19,7 @@ from trainables.datasets.cache import DataSetUnavailableError, kept, refused
 from trainables.datasets.corruptions import Corruption, Images, blur, digital, weather
 from trainables.datasets.corruptions.weather import FROST_KIND, photographs_folder
 from trainables.datasets.splits.base import EVALUATION_SPLITS, beside, subset
-from trainables.registry import Options
+from trainables.registry import BrokenRule, Options
 from trainables.registry.names import corrupted_name, corruption_of
 
 SEVERITIES = (1, 2, 3, 4, 5)
@@ -50,14 +50,14 @@ LABELS = "labels.npy"
 REMEDY = "unpack CIFAR-10-C.tar of https://zenodo.org/records/2535967 and name its folder, or leave out folder"
 
 
-def check_corrupted(values: Options) -> str | None:
+def check_corrupted(values: Options) -> BrokenRule | None:
     """Return the error for invalid kinds or severities, or `None`."""
     kinds, severities = values.get("kinds", KINDS), values.get("severities", SEVERITIES)
     unknown = [kind for kind in kinds if kind not in KINDS]
     if unknown or not kinds or len(set(kinds)) < len(kinds):
-        return f"kinds = {list(kinds)} must be different ones of {', '.join(KINDS)}"
+        return "kinds", f"kinds = {list(kinds)} must be different ones of {', '.join(KINDS)}"
     if not severities or not set(severities) <= set(SEVERITIES) or len(set(severities)) < len(severities):
-        return f"severities = {list(severities)} must be different ones of 1, 2, 3, 4, 5"
+        return "severities", f"severities = {list(severities)} must be different ones of 1, 2, 3, 4, 5"
     return None
 
 

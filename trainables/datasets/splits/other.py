@@ -16,7 +16,7 @@ from trainables.datasets import load_dataset
 from trainables.datasets.base import DataSet, Split
 from trainables.datasets.cache import DataSetUnavailableError
 from trainables.datasets.splits.base import EVALUATION_SPLITS, beside, subset
-from trainables.registry import LABEL, SPLITS, Hyperparameter, Options, column_label
+from trainables.registry import LABEL, SPLITS, BrokenRule, Hyperparameter, Options, column_label
 from trainables.registry.names import other_name
 
 
@@ -122,10 +122,10 @@ def _luma(pixels: Tensor) -> Tensor:
     return (pixels * torch.tensor([0.299, 0.587, 0.114]).view(1, 3, 1, 1)).sum(dim=1, keepdim=True)
 
 
-def _check(values: Mapping[str, object]) -> str | None:
+def _check(values: Mapping[str, object]) -> BrokenRule | None:
     label = values.get(LABEL)
     if label is not None and not (str(label).isidentifier() and str(label) == str(label).lower()):
-        return f"label = {label!r} must be a word of lower-case letters, digits and _"
+        return "label", f"label = {label!r} must be a word of lower-case letters, digits and _"
     return None
 
 

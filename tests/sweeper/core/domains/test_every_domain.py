@@ -6,8 +6,9 @@ import math
 import pytest
 from hypothesis import assume, given, strategies as st
 
-from sweeper.core.domains.base import DOMAINS, Choice, Fields, Interval, Members
-from sweeper.core.domains.tree import Uniforms, draw, every_value, parse, plain, random_sizes
+from sweeper.core.domains.base import DOMAINS, Interval, parse
+from sweeper.core.domains.nodes import Choice, Members, Uniforms
+from sweeper.core.domains.space import Space
 from sweeper.scheduling.lines import spread
 from sweeper.search.optuna import OptunaSearcher
 from sweeper.space.components import resolve_component
@@ -39,13 +40,13 @@ def test_a_draw_is_inside_and_follows_from_a_choice_that_json_keeps(kind: str, u
     choice = node.choice(u)
     value = node.number(choice)
     assert node.low <= value <= node.high and type(value) is type(node.low)
-    assert value == draw(node, "x", 0, Uniforms(lambda path: u)) == node.number(json.loads(json.dumps(choice)))
+    assert value == node.draw("x", 0, Uniforms(lambda path: u)) == node.number(json.loads(json.dumps(choice)))
     if node.size < math.inf:
-        every = [*every_value(node)]
-        assert value in every and len(set(every)) == node.size == random_sizes(node)[0]
+        every = [*node.every_value()]
+        assert value in every and len(set(every)) == node.size == node.sizes[0]
         assert every[0] == node.low and every[-1] == node.high
     # a writer's number is the same number, and so is the space that is read again
-    assert parse(json.loads(json.dumps(plain(node))), "x", []) == node
+    assert parse(json.loads(json.dumps(node.plain())), "x", []) == node
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -74,7 +75,7 @@ def test_a_hyperparameter_gives_its_type_to_the_numbers(kind: str, data) -> None
     for number in (int, float):
         registry, faults = Registry("thing"), []
         registry.register(Component("it", dict, (Hyperparameter("x", kind="integer" if number is int else "number"),)))
-        resolved = resolve_component({"name": "it", "x": plain(node)}, registry, "space.thing", faults)
+        resolved = resolve_component({"name": "it", "x": node.plain()}, registry, "space.thing", faults)
         assert bool(faults) == (number is int and not node.whole)
         if not faults:
             assert {type(end) for end in resolved.nodes["x"].numbers} == {number}
@@ -84,7 +85,7 @@ def test_a_hyperparameter_gives_its_type_to_the_numbers(kind: str, data) -> None
 def test_optuna_suggests_choices_from_which_the_same_value_follows(kind: str) -> None:
     numbers = [1, 31, 5][: DOMAINS[kind].form.count(",") + 1]
     node = parse({kind: numbers}, "x", [])
-    searcher = OptunaSearcher(Fields({"x": node}), mode="min", seed=3, startup=2)
+    searcher = OptunaSearcher(Space({"x": node}), mode="min", seed=3, startup=2)
     seen = set[object]()
     for index in range(6):
         suggestion = searcher.suggest(index)
@@ -108,7 +109,7 @@ def test_a_list_is_written_as_it_was_read(kind: str) -> None:
     members = [{"name": "a"}, {"name": "b"}]
     faults: list = []
     node = parse({kind: members}, "x", faults)
-    assert not faults and plain(node) == {kind: members}
+    assert not faults and node.plain() == {kind: members}
     places = [(0, 0.1), (1, 0.1)] if node.in_turn else [(0, 0.1), (0, 0.9)]
-    drawn = [draw(node, "x", point, Uniforms({"x": u}.__getitem__)) for point, u in places]
+    drawn = [node.draw("x", point, Uniforms({"x": u}.__getitem__)) for point, u in places]
     assert drawn == members

@@ -81,9 +81,8 @@ def _check_invariants(sweep):
 
 def test_the_first_report_of_each_trial_holds_its_configurations_digest(tmp_path):
     sweep = _sweep(tmp_path)
-    driver = sweep.run(np.random.default_rng(1), changes={"space": {"seed": 1}})
+    driver = sweep.run(np.random.default_rng(1))
     records = list(sweep.records())
-    assert [fields(r)["space"] for r in records if r.kind == "attempt"] == [{"seed": 1}]
     digests = collections.defaultdict(list)
     for record in records:
         if record.kind == "report":
