@@ -167,7 +167,7 @@ check-wheel: dist
 check-pythons: $(DEVELOPMENT)
 	$(BIN)/python -m tests.release.check_pythons $(PYTHONS)
 
-# Every command of the README, from a fresh clone in an empty home: eight minutes on two quiet cores.
+# Every command of README, docs and guides that needs nothing of the reader, from a fresh clone in an empty home.
 check-readme: $(DEVELOPMENT)
 	$(BIN)/python -m pytest tests/release -m slow -k readme -s --timeout 5400
 
