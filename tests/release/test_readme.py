@@ -1,4 +1,4 @@
-"""README, docs and guides: commands and options that they name exist; commands run, in a fresh clone with an empty home."""
+"""README, docs and guides: commands and options that they name exist; commands run, in a fresh clone."""
 
 import os
 import re
