@@ -21,7 +21,7 @@ installed = $(BIN)/uv pip install --python $(BIN)/python $(PINNED) $(1) || $(PIP
 # Hundreds of processes of the tests import the same modules: their bytecode is kept, whatever the caller's setting.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: sweep test test-integration test-both test-slow test-faults test-kills test-canonical test-slurm check check-style check-repeats docs check-docs check-gpu check-wheel check-readme check-pythons fuzz rehearse format graph contracts \
+.PHONY: sweep test test-integration test-both test-slow test-faults test-kills test-canonical test-slurm check check-style check-repeats docs check-docs check-gpu check-wheel check-readme check-pythons evening fuzz rehearse format graph contracts \
 	gallery install dist audit sbom notices release-check $(BENCHES:%=bench-%) bench-oracles clean
 
 sweep: $(RUNTIME)
@@ -162,6 +162,10 @@ dist: $(RELEASE)
 # The wheel in an environment of its own, away from this checkout: every command that needs no network, and quickstart.
 check-wheel: dist
 	$(BIN)/python -m tests.release.clean_environment dist
+
+# One evening of a stranger with the wheel: twenty steps and their seconds. EVENING: the folder that keeps what each said.
+evening: dist
+	tests/release/evening.sh dist/*.whl $(EVENING)
 
 # Every Python of this machine beside the usual one: install, quickstart of six trials, numerical tests. Gigabytes each.
 check-pythons: $(DEVELOPMENT)
