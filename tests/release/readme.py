@@ -62,7 +62,7 @@ def options_of(command: str) -> set[str]:
 
 
 def subcommand(words: list[str]) -> str:
-    if not words or words[0].startswith("-"):
+    if not words or words[0].startswith("-") or PLACEHOLDER.fullmatch(words[0]):
         return ""
     assert words[0] in COMMANDS, f"there is no command `sweeper {words[0]}`"
     return COMMANDS[words[0]]
@@ -84,7 +84,7 @@ def check(words: list[str]) -> None:
     if words[0] != "sweeper":
         return
     words = plain(words)
-    known = options_of(subcommand(words[1:]))
+    known = options_of(command) if (command := subcommand(words[1:])) else UNNAMED
     given = {word.partition("=")[0] for word in words[2:] if re.match(r"--?[a-z]", word)}
     assert given <= known, (words, given - known)
 
