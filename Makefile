@@ -21,7 +21,7 @@ installed = $(BIN)/uv pip install --python $(BIN)/python $(PINNED) $(1) || $(PIP
 # Hundreds of processes of the tests import the same modules: their bytecode is kept, whatever the caller's setting.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: sweep test test-integration test-slow test-faults test-kills test-canonical test-slurm check check-style check-repeats docs check-docs check-gpu check-wheel check-readme check-pythons fuzz rehearse format graph contracts \
+.PHONY: sweep test test-integration test-both test-slow test-faults test-kills test-canonical test-slurm check check-style check-repeats docs check-docs check-gpu check-wheel check-readme check-pythons evening fuzz rehearse format graph contracts \
 	gallery install dist audit sbom notices release-check $(BENCHES:%=bench-%) bench-oracles clean
 
 sweep: $(RUNTIME)
@@ -30,9 +30,13 @@ sweep: $(RUNTIME)
 test: $(DEVELOPMENT)
 	$(BIN)/python -m pytest -n 3 --dist loadfile
 
-# Whole sweeps and clusters, killed, interrupted, exported: what continuous integration runs after `make test`.
+# Whole sweeps and clusters, killed, interrupted, exported.
 test-integration: $(DEVELOPMENT)
 	$(BIN)/python -m pytest -n 3 --dist loadfile -m "integration and not slow"
+
+# Both in one run: the suite is collected once, files share their sweeps, and no core waits between the two.
+test-both: $(DEVELOPMENT)
+	$(BIN)/python -m pytest -n 3 --dist loadfile -m "not slow and not benchmark and not gpu"
 
 test-slow: $(DEVELOPMENT)
 	$(BIN)/python -m pytest -m slow --timeout 3600
@@ -160,11 +164,15 @@ dist: $(RELEASE)
 check-wheel: dist
 	$(BIN)/python -m tests.release.clean_environment dist
 
+# One evening of a stranger with the wheel: twenty steps and their seconds. EVENING: the folder that keeps what each said.
+evening: dist
+	tests/release/evening.sh dist/*.whl $(EVENING)
+
 # Every Python of this machine beside the usual one: install, quickstart of six trials, numerical tests. Gigabytes each.
 check-pythons: $(DEVELOPMENT)
 	$(BIN)/python -m tests.release.check_pythons $(PYTHONS)
 
-# Every command of the README, from a fresh clone in an empty home: eight minutes on two quiet cores.
+# Every command of README, docs and guides that needs nothing of the reader, from a fresh clone in an empty home.
 check-readme: $(DEVELOPMENT)
 	$(BIN)/python -m pytest tests/release -m slow -k readme -s --timeout 5400
 

@@ -18,7 +18,9 @@ from tests.patience import patient
 from tests.seeds import DEFAULT, VARIABLE
 
 LONGEST = (
-    "matrix/test_matrix", "remote/test_end_to_end", "faults/test_kills", "faults/test_interruptions",
+    "matrix/test_matrix", "sweeper/tracking/test_through_commands", "faults/test_same_everywhere",
+    "slurm/test_slurm", "remote/test_end_to_end", "faults/test_kills", "faults/test_interruptions",
+    "release/test_contributing", "release/test_wheel", "faults/test_read_only",
     "sweeper/tracking/test_sync", "faults/test_autoscaling", "faults/test_damage", "sweeper/test_end_to_end",
     "sweeper/execution/ray/test_card_probe", "sweeper/test_planted_secrets", "test_rehearsals", "remote/test_store",
     "deploy/test_drain_on_warning", "sweeper/execution/ray/test_session", "test_docstring_examples",

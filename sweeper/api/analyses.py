@@ -131,7 +131,7 @@ def recalibrate(
 
     Args:
         method: Post-hoc method to fit (see `sweeper spaces --posthoc`); repeatable. (default: none)
-        options: Option of the methods that have it: key=value; repeatable.
+        options: Option of the methods that have it, e.g. strength=1e-3; repeatable.
         bins: Number of bins for calibration errors; repeatable. (default: the sweep's)
         metric: Additional metric (see `sweeper spaces --metrics`); repeatable. (default: none)
         progress: Context manager factory: sweep name → callback that receives the progress.

@@ -16,6 +16,7 @@ import glob
 import inspect
 import json
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -193,7 +194,11 @@ def readable(function: Callable[..., object]) -> Callable[..., object]:
     def command(*given: object, **named: object) -> object:
         return function(*given, **named)
 
-    command.__annotations__ = {name: _parsed_as(hint) for name, hint in hints_of(function).items()}
+    hints = {name: _parsed_as(hint) for name, hint in hints_of(function).items()}
+    # What a command's own docstring says of an argument comes before the help of a type that many commands share.
+    said = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", inspect.getdoc(function) or "", re.MULTILINE)
+    own = {name: Parameter(help=" ".join(text.split())) for name, text in said if name in hints}
+    command.__annotations__ = hints | {name: Annotated[hints[name], parameter] for name, parameter in own.items()}
     return command
 
 

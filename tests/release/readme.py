@@ -1,4 +1,4 @@
-"""The commands of README and guides: taken out of their `sh` blocks, and what each needs to be run."""
+"""The commands of README, docs and guides: taken out of their `sh` blocks, and what each needs to be run."""
 
 import re
 import shlex
@@ -9,7 +9,16 @@ from sweeper.api.main import app
 from tests.release.distribution import ROOT
 from tests.running import arguments_of
 
-PAGES = (ROOT / "README.md", ROOT / "docs" / "quickstart.md", *sorted((ROOT / "docs" / "guides").glob("*.md")))
+DOCS = ROOT / "docs"
+#: Every page with commands, in the order in which a reader would run them.
+PAGES = tuple(
+    dict.fromkeys(
+        [
+            *(ROOT / "README.md", DOCS / "quickstart.md"),
+            *(page for folder in (DOCS / "guides", DOCS, DOCS / "tutorials") for page in sorted(folder.glob("*.md"))),
+        ]
+    )
+)
 TEXT = "\n".join(page.read_text("utf-8") for page in PAGES)
 BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`([^`\n]+)`")
@@ -21,11 +30,22 @@ ELSEWHERE = {
     "sweeper paper mukhoti": "data of gigabytes and hundreds of GPU-hours; its rehearsal is run",
     "sweeper run examples/fine_tuning": "images and weights; tests/search_spaces/test_shipped_files.py makes some",
     ".venv/bin/sweeper import preds.npz": "predictions of the reader's; test_prediction_tables.py makes some",
+    "sweeper import ": "as above",
+    "sweeper compare cifar newsgroups digits": "sweeps of the reader's; tests/sweeper/results has some",
+    "pip install 'calibration-sweeper[": "the index, once the release is there; `make check-wheel` installs the wheel",
+    "claude mcp add": "another program; tests/sweeper/api/test_agent.py talks to the server",
+    "sweeper status --watch --output /shared": "a folder that machines of the reader's share; tests/slurm shares one",
+    "sweeper serve --output s3:": "a store of the reader's; tests/sweeper/serving reads one",
+    "ray start": "machines of the reader's; tests/remote/test_end_to_end.py starts two nodes",
+    "sweeper run gamma_tau_nu --ray": "as above",
     "export SWEEPER_ADDRESS": "a cluster of the reader's; tests/remote/test_end_to_end.py submits to a real one",
     "sweeper cluster submit": "as above",
     "sweeper status && sweeper cluster logs": "as above",
     "sweeper results gamma_tau_nu": "as above",
 }
+
+#: Commands that serve until Ctrl-C.
+SERVERS = ("sweeper ui", "sweeper serve")
 
 
 COMMANDS = {name: name for name in app if not name.startswith("-")}
@@ -42,7 +62,7 @@ def options_of(command: str) -> set[str]:
 
 
 def subcommand(words: list[str]) -> str:
-    if not words or words[0].startswith("-"):
+    if not words or words[0].startswith("-") or PLACEHOLDER.fullmatch(words[0]):
         return ""
     assert words[0] in COMMANDS, f"there is no command `sweeper {words[0]}`"
     return COMMANDS[words[0]]
@@ -64,7 +84,7 @@ def check(words: list[str]) -> None:
     if words[0] != "sweeper":
         return
     words = plain(words)
-    known = options_of(subcommand(words[1:]))
+    known = options_of(command) if (command := subcommand(words[1:])) else UNNAMED
     given = {word.partition("=")[0] for word in words[2:] if re.match(r"--?[a-z]", word)}
     assert given <= known, (words, given - known)
 
@@ -95,9 +115,9 @@ class Command:
 
 
 def commands() -> list[Command]:
-    """Return every line of the README's `sh` blocks."""
-    lines = [line for block in BLOCK.findall(TEXT) for line in block.splitlines()]
-    return [Command(_without_comment(line)) for line in lines if _without_comment(line)]
+    """Return every line of the pages' `sh` blocks, in order; a line that is there twice, once."""
+    lines = [_without_comment(line) for block in BLOCK.findall(TEXT) for line in block.splitlines()]
+    return [Command(line) for line in dict.fromkeys(lines) if line]
 
 
 def mentioned() -> list[list[str]]:

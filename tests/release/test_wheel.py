@@ -89,7 +89,7 @@ def test_completion_knows_commands_and_shells(run: Run) -> None:
 
 @pytest.mark.slow
 def test_a_sweep_runs_where_there_is_no_checkout(run: Run) -> None:
-    tiny = {"samples": 2, "replicates": 1, "which": "[]", "scheduler.max_epochs": 2, "scheduler.grace_epochs": 1}
+    tiny = {"samples": 2, "replicates": 1, "which": "[]", "scheduler": "{name: none, max_epochs: 2}"}
     overrides = [part for key, value in tiny.items() for part in ("--set", f"{key}={value}")]
     done = run("sweeper", "run", "quickstart", *overrides, "--set", "space.architecture=mlp")
     assert "report.html" in done.stdout

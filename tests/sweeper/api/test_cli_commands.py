@@ -4,6 +4,7 @@ import inspect
 from typing import Any
 
 import pytest
+from docstring_parser import parse
 
 from sweeper.api import COMMANDS, GROUPS, SUBCOMMANDS, function_of
 from sweeper.api.main import app, plugins
@@ -39,6 +40,16 @@ def test_a_function_gets_what_is_typed() -> None:
     assert parsed("results", "a", "--columns", "ece,nll", "--columns", "lr") == {
         "name": "a", "columns": ["ece,nll", "lr"]
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_an_argument_is_what_the_command_says_of_it(name: str) -> None:
+    said = {
+        each.arg_name: " ".join((each.description or "").split())
+        for each in parse(function_of(name).__doc__ or "").params
+    }
+    shown = {each.field_info.name: " ".join((each.parameter.help or "").split()) for each in arguments_of(PATHS[name])}
+    assert shown.items() >= {argument: text for argument, text in said.items() if argument in shown}.items()
 
 
 @pytest.mark.parametrize(
