@@ -103,6 +103,7 @@ def answer_of(results: Results, board: Leaderboard, grid: Matrix, place: str, *,
         seeds, fresh, trainings, command, seconds_of(results, finalists), measured.deployed,
         grid.draws.get(place, {}), tuned(grid, shown, leader.network),
         ece_by_trace([row for row in board.finished if grid.decides.places.get(text_of(row, "trial")) == place]),
+        measured.selective,
     )  # fmt: skip
 
 
