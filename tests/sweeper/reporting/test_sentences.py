@@ -50,8 +50,8 @@ from sweeper.reporting.sentences import (
 from sweeper.reporting.summary import terminal
 from sweeper.results.deployed import Deployed
 from sweeper.results.estimators import Judgement
-from sweeper.results.selection import Ranked, Selection
 from sweeper.results.leaderboard import Goal
+from sweeper.results.selection import Ranked, Selection
 from tests.sweeper.reporting.test_first_screen import shared_screen
 from tests.sweeper.reporting.test_page import Page, squeezed
 
@@ -182,11 +182,12 @@ def test_a_line_tells_its_price_and_how_curvature_changes() -> None:
 
 def test_a_selective_finalist_has_accuracy_at_the_coverage_and_aurc() -> None:
     def ranked(code: str, *means: float) -> Ranked:
-        verdict = Verdict(code, "m", "", 0, 0.95, RIVAL.trial)
+        verdict = Verdict(code, "m", "", 0, 0.95, "b")
         return Ranked((means[0], means[-1]), (verdict, verdict))
 
-    one = Selection(LEADER.trial, RIVAL.trial, 0.8, ranked(OPEN, 0.99), ranked(OPEN, 0.001, 0.002))
-    answer = replace(ANSWER, questions=(), selective=(one,))
+    one = Selection("a", "b", 0.8, ranked(OPEN, 0.99), ranked(OPEN, 0.001, 0.002))
+    finalists = (replace(LEADER, trial="a"), replace(RIVAL, trial="b"))
+    answer = replace(ANSWER, questions=(), selective=(one,), finalists=finalists)
     assert settings(answer, brief=True) == []
     (said,) = settings(answer)
     assert "99.0 % (open)" in said and "0.001 → 0.002 (open)" in said and RIVAL.words in said
