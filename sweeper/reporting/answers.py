@@ -127,6 +127,11 @@ class Question:
     along: Along | None = None
 
     @property
+    def values(self) -> frozenset[str]:
+        """All candidates."""
+        return frozenset((*self.best, *self.worse, *self.unknown))
+
+    @property
     def decided(self) -> bool:
         """Whether exactly one candidate can be the best."""
         return len(self.best) == 1 and not self.unknown

@@ -42,6 +42,7 @@ from sweeper.reporting.answers import (
     Question,
     Use,
 )  # fmt: skip
+from sweeper.reporting.questions import Shared, shared_values
 from sweeper.results.deployed import Deployed
 from sweeper.results.estimators import Judgement
 from sweeper.results.selection import Ranked, Selection
@@ -439,7 +440,20 @@ def settings(answer: Answer, *, brief: bool = False) -> list[str]:
     said = [text for question in asked for text in (line_in_words(question), curvature_in_words(question)) if text]
     if any(question.along and question.along.curvature for question in asked):
         said[-1] = " ".join(filter(None, [said[-1], trace_in_words(answer, brief=brief)]))
+    said += [shared_in_words(shared) for shared in shared_values(answer.questions)]
     return [*said, *(selective_in_words(answer, one) for one in answer.selective if not brief or not one.is_open)]
+
+
+def shared_in_words(shared: Shared) -> str:
+    """Return whether one value suits all networks, e.g. `The same γ of focal, 0, is the best on mlp and resnet8.`"""
+    what, networks = f"{shared.name} of {shared.loss}" if shared.loss else shared.name, listed([*shared.best])
+    if shared.code == SAME:
+        return f"The same {what}, {shared.common[0]}, is the best on {networks}."
+    if shared.code == WORSE:
+        each = ", ".join(f"{' or '.join(sorted(values))} on {network}" for network, values in shared.best.items())
+        return f"No one {what} suits {networks}: {each}."
+    may = f"; {listed(shared.common)} may" if shared.common else ""
+    return f"Whether one {what} suits {networks} is open{may}."
 
 
 def trace_in_words(answer: Answer, *, brief: bool) -> str:
