@@ -35,7 +35,8 @@ def draw(results: Results) -> Figure | None:
     present = {*results.columns("evaluations")}
     columns = [name for name in ("ece", *headline_columns()) if name in present]
     values = {board.objective.label: grid.decides.values} | {
-        f"validation {label(name)}": of for name, of in evaluated(results, "val", columns).items()
+        f"validation {label(name)}" if name == "ece" else label(name): of
+        for name, of in evaluated(results, "val", columns).items()
     }
     panels = [panel for place in grid.slices for panel in panels_of(grid, place, values)]
     if not panels:
