@@ -18,8 +18,8 @@ from sweeper.judging.question import Floats
 GROUPS = 20
 
 
-def left_out(measure: Callable[[NDArray[np.int64]], float], samples: int) -> Floats:
-    """Return the values without each group of samples, [groups].
+def left_out(measure: Callable[[NDArray[np.int64]], float | Floats], samples: int) -> Floats:
+    """Return the values without each group of samples, [groups] or [groups, M] for M values at once.
 
     The groups depend on the number of samples alone: all networks have the same ones, because they share the samples'
     difficulty, and a report made twice has the same intervals.

@@ -5,13 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from sweeper.core.cells import Row, float_or_none, measured_values, text_of
+import numpy as np
+
+from sweeper.core.cells import Row, float_or_none, int_of, measured_values, text_of
 from sweeper.reporting.answers import ALIKE, EQUAL, UNKNOWN, WORSE, Answer
 from sweeper.reporting.matrix import Matrix
 from sweeper.reporting.questions import place_of_trial
 from sweeper.results import Results
 from sweeper.results.leaderboard import Leaderboard
+from sweeper.results.queries import literal
+from sweeper.results.verdicts import MOST_VALUES
+from trainables.metrics.base import Floats, softmax64
 from trainables.registry import IMPORTED
+
+#: If NLL is below the base rate's by this share, the network has learned more than how frequent classes are.
+LEAST_BELOW_BASE = 0.02
+
+#: Smallest difference of a class's mean probability from its share that is warned of.
+LEAST_SHIFT = 0.02
 
 #: If the best configuration's accuracy exceeds the largest class's share by less than this, the screen shows a warning.
 LEAST_ABOVE_MAJORITY = 0.02
@@ -103,19 +114,79 @@ def against_largest(accuracy: float, share: float, balanced: float | None, class
     return BELOW_CHANCE if balanced is None or balanced <= chance + LEAST_ABOVE_MAJORITY else BELOW_LARGEST
 
 
-def majority_warning(results: Results, board: Leaderboard) -> list[str]:
-    """Return a warning if the best configuration is not clearly better than always predicting the largest class."""
-    best, training = board.best, results.specification.get("training") or {}
-    # A training that weights classes, or draws them equally often, gives accuracy up for the rare classes.
-    if best is None or training.get("class_weights") or training.get("sampler") == "balanced":
-        return []
+def class_shares(results: Results, best: Row | None) -> Floats | None:
+    """Return the share of each class [K] among a configuration's validation samples; None if they are not stored."""
+    if best is None:
+        return None
+    trial = text_of(best, "trial")
+    counts = results.sql(_COUNTS.format(trial=literal(trial)), trials=[trial]).to_pylist()
+    held = np.zeros(1 + max((int(row["target"]) for row in counts), default=-1))
+    for row in counts:
+        held[int(row["target"])] = row["n"]
+    return held / held.sum() if held.size else None
 
+
+_COUNTS = "SELECT target, count(*) AS n FROM predictions WHERE trial = {trial} AND split = 'val' GROUP BY target"
+
+
+def beats_base_rate(best: Row, shares: Floats | None) -> bool:
+    """Return whether a configuration's validation NLL is clearly below that of predicting the shares of classes [K]."""
+    names = ("val_nll", "val_posthoc_temperature_nll")
+    known = [value for name in names if (value := float_or_none(best, name)) is not None]
+    if shares is None or not known:
+        return False
+    present = shares[shares > 0]
+    return min(known) < (1 - LEAST_BELOW_BASE) * -float(present @ np.log(present))
+
+
+def is_weighted(results: Results) -> bool:
+    """Return whether a sweep's training weights classes, or draws them equally often."""
+    training = results.specification.get("training") or {}
+    return bool(training.get("class_weights")) or training.get("sampler") == "balanced"
+
+
+def shifted_warning(results: Results, best: Row | None, shares: Floats | None) -> list[str]:
+    """Return a warning if weighted classes moved the best configuration's mean probabilities from the classes' shares.
+
+    Temperature scaling moves no class against another one, so it cannot repair this.
+    """
+    if best is None or shares is None or not is_weighted(results):
+        return []
+    trial = text_of(best, "trial")
+    asked = _LOGITS.format(trial=literal(trial), epoch=int_of(best, "epochs"), most=MOST_VALUES // len(shares))
+    logits = results.sql(asked, trials=[trial])["logits"].to_numpy()
+    if not len(logits):
+        return []
+    means = softmax64(np.stack(logits).astype(np.float64)).mean(axis=0)[: len(shares)]
+    worst = int(np.abs(means - shares).argmax())
+    if abs(means[worst] - shares[worst]) < LEAST_SHIFT:
+        return []
+    return [
+        f"class weights shift the probabilities: class {worst} has a mean of {means[worst]:.3f} and is "
+        f"{shares[worst]:.3f} of the validation samples. No temperature repairs this; a method with an intercept does: "
+        "platt, beta or vector."
+    ]
+
+
+_LOGITS = "SELECT logits FROM predictions WHERE trial = {trial} AND split = 'val' AND epoch = {epoch} LIMIT {most}"
+
+
+def majority_warning(results: Results, board: Leaderboard, shares: Floats | None = None) -> list[str]:
+    """Return a warning if the best configuration is not clearly better than always predicting the largest class.
+
+    With rare classes, a good network's accuracy is near the largest class's share. If the shares of the classes [K] are
+    known, NLL is compared with the base rate's, and accuracy only if NLL is not below it.
+    """
+    best = board.best
+    # Weighted classes give accuracy up for the rare ones.
+    if best is None or is_weighted(results):
+        return []
     accuracy, share = float_or_none(best, "val_accuracy"), float_or_none(best, "val_majority_share")
     balanced = float_or_none(best, "val_balanced_accuracy")
     if accuracy is None or share is None:
         return []
     code = against_largest(accuracy, share, balanced, (results.manifest.get("dataset") or {}).get("classes"))
-    if code == ABOVE_LARGEST:
+    if code == ABOVE_LARGEST or (code != ONE_CLASS and beats_base_rate(best, shares)):
         return []
     if code == ONE_CLASS:
         return [

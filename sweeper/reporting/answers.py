@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sweeper.core.statistics.basics import Correlation, Spread
@@ -13,6 +13,7 @@ from sweeper.judging.trends import Trend
 from sweeper.results.deployed import Deployed
 from sweeper.results.estimators import Judgement
 from sweeper.results.leaderboard import Goal
+from sweeper.results.selection import Selection
 
 #: Largest cost of using the leader that is stated, as a share of the best finalist's value. A larger one only says that
 #: nothing is known.
@@ -126,6 +127,11 @@ class Question:
     along: Along | None = None
 
     @property
+    def values(self) -> frozenset[str]:
+        """All candidates."""
+        return frozenset((*self.best, *self.worse, *self.unknown))
+
+    @property
     def decided(self) -> bool:
         """Whether exactly one candidate can be the best."""
         return len(self.best) == 1 and not self.unknown
@@ -160,6 +166,7 @@ class Answer:
         ece_by_trace: Spearman's correlation of validation ECE with the trace of cross-entropy's Hessian over finished
             configurations, within networks, and their number. None if curvature was not measured; the correlation is
             None for too few configurations.
+        selective: AURC, and accuracy at a coverage, of the finalists with a selective loss.
     """
 
     place: str
@@ -181,6 +188,7 @@ class Answer:
     draws: Mapping[str, int] = field(default_factory=dict)
     tuned: tuple[str, ...] = ()
     ece_by_trace: tuple[Correlation | None, int] | None = None
+    selective: Sequence[Selection] = ()
 
     @property
     def is_bounded(self) -> bool:

@@ -13,7 +13,15 @@ from dataclasses import replace
 from sweeper.core.cells import Row, int_of, text_of
 from sweeper.core.labels import describe, group, number, short
 from sweeper.judging import question as codes
-from sweeper.reporting.advice import compare_command, majority_warning, more_seeds, outlier_warning, seconds_of
+from sweeper.reporting.advice import (
+    class_shares,
+    compare_command,
+    majority_warning,
+    more_seeds,
+    outlier_warning,
+    seconds_of,
+    shifted_warning,
+)
 from sweeper.reporting.along import along_lines, ece_by_trace
 from sweeper.reporting.answers import (
     ALIKE,
@@ -52,7 +60,9 @@ def first_screen(results: Results, board: Leaderboard, counts: Overview) -> Firs
         return FirstScreen(
             (), "Every evaluated trial has failed." if board.rows else "No trial has been evaluated yet.", ()
         )
-    warnings = [*majority_warning(results, board), *outlier_warning(cells)]
+    shares = class_shares(results, board.best)
+    warnings = [*majority_warning(results, board, shares), *shifted_warning(results, board.best, shares)]
+    warnings += outlier_warning(cells)
     bins = int(results.specification.get("evaluation", {}).get("bins", 15))
     measured = [effect for effect in posthoc_effects(results)[1] if effect.request.bins == bins]
     warnings += [f"{effect.warning}." for effect in measured if effect.warning]
@@ -103,6 +113,7 @@ def answer_of(results: Results, board: Leaderboard, grid: Matrix, place: str, *,
         seeds, fresh, trainings, command, seconds_of(results, finalists), measured.deployed,
         grid.draws.get(place, {}), tuned(grid, shown, leader.network),
         ece_by_trace([row for row in board.finished if grid.decides.places.get(text_of(row, "trial")) == place]),
+        measured.selective,
     )  # fmt: skip
 
 

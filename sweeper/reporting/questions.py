@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from sweeper.core.cells import Row, text_of
+from sweeper.core.cells import Row, grouped, text_of
 from sweeper.core.labels import short
 from sweeper.judging import question as codes
 from sweeper.judging.levels import Levels, levels, weakest
@@ -80,6 +80,59 @@ def line_questions(grid: Matrix, lines: Sequence[Series], told: Mapping[str, Seq
         at, edge = _told_apart(grid, line, told), _edge(line, question)
         asked.append(replace(question, cell=line.key[1:], at=at, edge=edge))
     return asked
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Whether one value of a hyperparameter suits all networks, derived from the verdicts on a line on each of them.
+
+    Attributes:
+        name: the hyperparameter.
+        loss: the loss that has it; empty for a line of losses.
+        code: SAME if one value is the best on each network, WORSE if no value can be the best on all, else OPEN.
+        best: network → values, of those tried on all networks, that may be the best on it.
+    """
+
+    name: str
+    loss: str
+    code: str
+    best: Mapping[str, frozenset[str]]
+
+    @property
+    def common(self) -> list[str]:
+        """Values that may be the best on every network."""
+        return sorted(frozenset.intersection(*self.best.values()))
+
+
+def shared_values(questions: Sequence[Question]) -> list[Shared]:
+    """Return for each hyperparameter with a line on several networks whether one value suits them all.
+
+    Example:
+        >>> one, other = ((("0",), ("5",), "mlp"), (("5",), ("0",), "resnet8"))
+        >>> lines = [Question("γ", best, worse, (), ("focal", net)) for best, worse, net in (one, other)]
+        >>> shared_values(lines)[0].code
+        'worse'
+    """
+    lines = [question for question in questions if question.cell is not None and question.cell[1]]
+    found = []
+    for (name, loss), same in grouped(lines, lambda line: (line.name, line.cell[0])).items():  # type: ignore[index]
+        on = {line.cell[1]: line for line in same if line.cell is not None}
+        if len(on) < 2:
+            continue
+        tried = frozenset.intersection(*(line.values for line in on.values()))
+        best = {network: tried & frozenset((*line.best, *line.unknown)) for network, line in on.items()}
+        found.append(Shared(name, loss, _shared_code(best, [*on.values()]), best))
+    return found
+
+
+def _shared_code(best: Mapping[str, frozenset[str]], lines: Sequence[Question]) -> str:
+    # Where all values tried on every network are worse than another one, nothing is known of the best among them.
+    if not all(best.values()):
+        return codes.OPEN
+    if all(line.decided for line in lines) and len({*best.values()}) == 1:
+        return codes.SAME
+    apart = any(one.isdisjoint(other) for one in best.values() for other in best.values())
+    return codes.WORSE if apart else codes.OPEN
 
 
 def _told_apart(grid: Matrix, line: Series, told: Mapping[str, Sequence[str]]) -> str:

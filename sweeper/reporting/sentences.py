@@ -42,8 +42,10 @@ from sweeper.reporting.answers import (
     Question,
     Use,
 )  # fmt: skip
+from sweeper.reporting.questions import Shared, shared_values
 from sweeper.results.deployed import Deployed
 from sweeper.results.estimators import Judgement
+from sweeper.results.selection import Ranked, Selection
 from trainables.registry import OWN
 
 #: How sure a mark is.
@@ -241,7 +243,9 @@ def remedy(answer: Answer) -> str:
     """Return the command that would decide the open questions, and its cost; empty if there are none."""
     if not answer.command:
         hopeless = answer.state in (NEARLY_DECIDED, NOT_DECIDED) and not answer.running
-        return f"Even {TRIED[-1]} more seeds would probably not decide the “{STANDINGS[ALIKE]}” rows." if hopeless else ""
+        return (
+            f"Even {TRIED[-1]} more seeds would probably not decide the “{STANDINGS[ALIKE]}” rows." if hopeless else ""
+        )
     if not answer.trainings:
         return f"More seeds may decide: `{answer.command}`."
     takes = f" ({duration(answer.trainings * answer.seconds)})" if answer.seconds else ""
@@ -425,17 +429,60 @@ def share(mean: Mean) -> str:
     return f"{100 * mean.value:.1f} % ({100 * max(0.0, mean.low):.1f}–{100 * min(1.0, mean.high):.1f})"
 
 
-def settings(answer: Answer) -> list[str]:
-    """Return the sentences on each line of values: those that may be the best, accuracy's price, curvature."""
+def settings(answer: Answer, *, brief: bool = False) -> list[str]:
+    """Return the sentences on each line of values (best ones, accuracy's price, curvature), and on selective losses.
+
+    Args:
+        answer: the answer.
+        brief: leave out sentences that have nothing but open comparisons besides the objective.
+    """
     asked = [question for question in answer.questions if question.cell is not None]
     said = [text for question in asked for text in (line_in_words(question), curvature_in_words(question)) if text]
-    curved = [question.along.curvature for question in asked if question.along and question.along.curvature]
-    if not curved or answer.ece_by_trace is None:
-        return said
+    if any(question.along and question.along.curvature for question in asked):
+        said[-1] = " ".join(filter(None, [said[-1], trace_in_words(answer, brief=brief)]))
+    said += [shared_in_words(shared) for shared in shared_values(answer.questions)]
+    return [*said, *(selective_in_words(answer, one) for one in answer.selective if not brief or not one.is_open)]
+
+
+def shared_in_words(shared: Shared) -> str:
+    """Return whether one value suits all networks, e.g. `The same γ of focal, 0, is the best on mlp and resnet8.`"""
+    what, networks = f"{shared.name} of {shared.loss}" if shared.loss else shared.name, listed([*shared.best])
+    if shared.code == SAME:
+        return f"The same {what}, {shared.common[0]}, is the best on {networks}."
+    if shared.code == WORSE:
+        each = ", ".join(f"{' or '.join(sorted(values))} on {network}" for network, values in shared.best.items())
+        return f"No one {what} suits {networks}: {each}."
+    may = f"; {listed(shared.common)} may" if shared.common else ""
+    return f"Whether one {what} suits {networks} is open{may}."
+
+
+def trace_in_words(answer: Answer, *, brief: bool) -> str:
+    """Return a sentence on ECE against curvature over configurations; empty if unknown, or if open in a brief text."""
+    if answer.ece_by_trace is None:
+        return ""
     found, count = answer.ece_by_trace
+    if brief and (found is None or found.interval is None or found.interval[0] <= 0 <= found.interval[1]):
+        return ""
     words = f"too few configurations ({count})" if found is None else found.text()
-    trace = "its trace" if CURVED[1] in curved[-1] else "cross-entropy's trace"
-    return [*said[:-1], f"{said[-1]} ECE and {trace}: {words}."]
+    return f"ECE against cross-entropy's trace: {words}."
+
+
+def selective_in_words(answer: Answer, one: Selection) -> str:
+    """Return a sentence on a finalist with a selective loss: accuracy at the coverage, and AURC, each → after T."""
+    lines = {line.trial: line for line in answer.finalists}
+    rival = f" against {lines[one.rival].words}" if one.rival else ""
+    accuracy = " → ".join(dict.fromkeys(f"{100 * mean:.1f}" for mean in one.accuracy.means))
+    aurc = " → ".join(dict.fromkeys(f"{mean:.2g}" for mean in one.aurc.means))
+    return (
+        f"{name(lines[one.trial])}{rival} at coverage {one.coverage:g}: "
+        f"accuracy {accuracy} %{ranks_in_words(one.accuracy)}, AURC {aurc}{ranks_in_words(one.aurc)}."
+    )
+
+
+def ranks_in_words(of: Ranked) -> str:
+    """Return the verdicts on a quantity before → after temperature scaling, e.g. ` (open)`; empty without a rival."""
+    words = [{BETTER: "better", WORSE: "worse", SAME: "the same"}.get(one.code, "open") for one in of.verdicts]
+    return f" ({' → '.join(dict.fromkeys(words))})" if words else ""
 
 
 def line_in_words(question: Question) -> str:
@@ -507,19 +554,18 @@ def curvature_in_words(question: Question) -> str:
     """Return how both losses' largest eigenvalues change along a line; empty if curvature was not measured."""
     known = question.along.curvature if question.along is not None else {}
     training, plain = (trend_in_words(known[name], question.name) if name in known else "" for name in CURVED)
-    if training and plain:
-        return f"λ_max of the training loss{training}; that of cross-entropy{plain}."
-    return "".join(f"λ_max of {name}{said}." for name, said in
-                   (("the training loss", training), ("cross-entropy", plain)) if said)  # fmt: skip
+    losses = (("the training loss", training), ("cross-entropy", plain))
+    said = "; ".join(f"λ_max of {name}{end}" for name, end in losses if end)
+    return f"{said}." if said else ""
 
 
 def trend_in_words(found: Trend, hyperparameter: str) -> str:
-    """Return the end of a sentence on a trend, e.g. ` falls with γ (14 → 9 → 5; each step 95 %)` or `: open`."""
+    """Return the end of a sentence on a trend, e.g. ` falls with γ (14 → 9 → 5; each step 95 % sure)` or `: open`."""
     means = " → ".join(f"{mean:.2g}" for mean in found.means)
     if found.code == OPEN:
         return ": open"
-    sure = "steps" if found.code == TURNS else "each step" if found.by_steps else "ends"
-    return f" {TRENDS[found.code]} with {hyperparameter} ({means}; {sure} {100 * STEP_LEVEL:.0f} %)"
+    compared = "steps" if found.code == TURNS else "each step" if found.by_steps else "first to last"
+    return f" {TRENDS[found.code]} with {hyperparameter} ({means}; {compared} {100 * STEP_LEVEL:.0f} % sure)"
 
 
 def place_in_words(question: Question) -> str:

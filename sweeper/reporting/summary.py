@@ -181,7 +181,8 @@ class FinalistsTable:
         yield table
         if len(self.answer.finalists) > MOST_LINES:
             yield Text(f"{len(self.answer.finalists) - MOST_LINES} more: see the report", style="dim")
-        yield from map(Text, settings(self.answer))
+        # Where the table has lost its verdicts, sentences without any are left out, too; the report has all.
+        yield from map(Text, settings(self.answer, brief=VERDICT in DROPPED[:dropped]))
         if (
             self.answer is self.screen.answers[-1]
             and VERDICT not in DROPPED[:dropped]

@@ -23,6 +23,7 @@ from sweeper.results.estimators import ESTIMATORS, MARGIN, SHOWN, Judgement, Net
 from sweeper.results.leaderboard import Leaderboard, fresh_replicates, leaderboard, objective, replicate_values
 from sweeper.results.predictions import FITTED_ON, MEASURED_ON, StoredPredictions, members_of, require_same_samples
 from sweeper.results.recalibration import UNCALIBRATED, method_label, options_that_differ
+from sweeper.results.selection import Selection, selections, stated_coverage
 from trainables.metrics.base import UnusablePredictions, softmax64
 from trainables.posthoc import POSTHOC, fit
 from trainables.posthoc.focal_map import with_training_gamma
@@ -114,11 +115,13 @@ class Calibration:
         changes: trial → judgement of after minus before.
         between: judgements of the first minus the second configuration, before and after.
         deployed: verdicts on their test NLL after it, or before it if the objective is measured after it.
+        selective: AURC, and accuracy at a coverage, of those with a selective loss.
     """
 
     changes: Mapping[str, Judgement]
     between: tuple[Judgement, Judgement] | None = None
     deployed: Deployed | None = None
+    selective: Sequence[Selection] = ()
 
 
 def calibration(results: Results, rows: Sequence[Row], *, between: bool = False, first: int = 0) -> Calibration:
@@ -157,7 +160,9 @@ def calibration(results: Results, rows: Sequence[Row], *, between: bool = False,
     of_nll = objective_margin(results) if objective(results).column.endswith("nll") else 0.0
     # The objective may be the NLL after temperature scaling already.
     scaled = not objective(results).column.startswith(f"{CROSS_FITTED}temperature")
-    return Calibration(changes, both, deployed(stages, scaled=scaled, margin=of_nll, alone=alone, first=first))
+    judged_nll = deployed(stages, scaled=scaled, margin=of_nll, alone=alone, first=first)
+    coverage = stated_coverage(results.specification.get("evaluation", {}).get("metrics") or ())
+    return Calibration(changes, both, judged_nll, selections(stages, rows, coverage, alone=alone))
 
 
 @dataclass(frozen=True)

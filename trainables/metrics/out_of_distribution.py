@@ -136,8 +136,14 @@ def optimal_area_under_risk_coverage(errors: int, samples: int) -> float:
     return float(((coverage - (samples - errors)) / coverage).sum() / samples)
 
 
+#: Share of samples that are predicted unless a search space says otherwise.
+COVERAGE = 0.8
+
+
 @METRICS.add("risk_at_coverage", mode="min", range=(0, 1))
-def risk_at_coverage(probabilities: Floats, targets: Integers, coverage: Annotated[float, "(0, 1]"] = 0.8) -> float:
+def risk_at_coverage(
+    probabilities: Floats, targets: Integers, coverage: Annotated[float, "(0, 1]"] = COVERAGE
+) -> float:
     """Error rate among the most confident share of samples.
 
     Return the error rate among the ⌈coverage·N⌉ samples with the highest top confidence: the selective risk. Samples
@@ -155,9 +161,12 @@ def risk_at_coverage(probabilities: Floats, targets: Integers, coverage: Annotat
         >>> risk_at_coverage(probabilities, np.array([0, 1, 0, 1]), coverage=0.5)
         0.5
     """
-    confidence = probabilities.max(axis=1)
-    wrong = probabilities.argmax(axis=1) != targets
-    accepted = int(np.ceil(coverage * len(targets)))
+    return risk_among(probabilities.max(axis=1), probabilities.argmax(axis=1) != targets, coverage)
+
+
+def risk_among(confidence: Floats, wrong: Booleans, coverage: float) -> float:
+    """Return the error rate among the share `coverage` of samples with the highest confidence [N], as above."""
+    accepted = int(np.ceil(coverage * len(wrong)))
     last = np.sort(confidence)[-accepted]
     above, tied = confidence > last, confidence == last
     return float((wrong[above].sum() + wrong[tied].mean() * (accepted - above.sum())) / accepted)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import yaml
 
@@ -21,8 +22,10 @@ from sweeper.reporting.advice import (
     NEAR_LARGEST,
     ONE_CLASS,
     against_largest,
+    class_shares,
     majority_warning,
     more_seeds,
+    shifted_warning,
 )  # fmt: skip
 from sweeper.reporting.answers import (
     ALONE,
@@ -55,6 +58,7 @@ from tests.sweeper.changed_tables import change
 from tests.sweeper.held import held
 from tests.sweeper.synthetic_sweep import write_sweep
 from tests.sweeper.tables_by_pandas import means
+from trainables.posthoc import POSTHOC
 
 
 def screen(results: Results) -> FirstScreen:
@@ -248,7 +252,29 @@ def test_a_majority_class_predictor_is_warned_of(quickstart_folder: Path) -> Non
     assert "train longer" not in warned(row, of=sweep(loop="imported"))[0]
     for training in ({"class_weights": "balanced"}, {"sampler": "balanced"}):  # they give accuracy up
         assert warned(row, of=sweep(training=training)) == []
+    # With rare positives, accuracy is near the largest class's share though NLL is half of the base rate's.
+    rare, of = np.array([0.95, 0.05]), results
+    low = {**row, "val_accuracy": 0.951, "val_majority_share": 0.95, "val_nll": 0.1}
+    held_to = Leaderboard([low], (), "", Goal("val_ece", "min"))  # type: ignore[arg-type,list-item]
+    assert len(majority_warning(of, held_to)) == 1 and majority_warning(of, held_to, rare) == []
+    high = Leaderboard([{**low, "val_nll": 0.2}], (), "", Goal("val_ece", "min"))  # type: ignore[arg-type,list-item]
+    assert len(majority_warning(of, high, rare)) == 1, "entropy of the shares is 0.199"
     assert warned({**row, "val_accuracy": 0.9}) == warned({**row, "val_majority_share": None}) == warned() == []
+
+
+def test_weighted_classes_that_shift_the_mean_probability_are_warned_of(
+    small: Results, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    best = leaderboard(small).best
+    shares = class_shares(small, best)
+    assert shares is not None and shares.sum() == pytest.approx(1.0)
+    far = np.roll(np.eye(len(shares))[0], 1)
+    assert shifted_warning(small, best, far) == [], "classes are not weighted"
+    monkeypatch.setattr("sweeper.reporting.advice.is_weighted", lambda results: True)
+    (warning,) = shifted_warning(small, best, far)
+    assert all(name in POSTHOC for name in ("platt", "beta", "vector")) and "platt, beta or vector" in warning
+    monkeypatch.setattr("sweeper.reporting.advice.LEAST_SHIFT", 1.0)
+    assert shifted_warning(small, best, shares) == [] == shifted_warning(small, None, None)
 
 
 def test_the_settings_of_a_data_set_are_kept_apart(small: Results) -> None:

@@ -51,6 +51,7 @@ from sweeper.reporting.summary import terminal
 from sweeper.results.deployed import Deployed
 from sweeper.results.estimators import Judgement
 from sweeper.results.leaderboard import Goal
+from sweeper.results.selection import Ranked, Selection
 from tests.sweeper.reporting.test_first_screen import shared_screen
 from tests.sweeper.reporting.test_page import Page, squeezed
 
@@ -170,11 +171,29 @@ def test_a_line_tells_its_price_and_how_curvature_changes() -> None:
     )
     (_, said) = settings(replace(ANSWER, questions=(LOSS, gamma), ece_by_trace=(None, 3)))
     assert said.startswith(curvature_in_words(gamma)) and said.endswith("(3).")
+    (_, short) = settings(replace(ANSWER, questions=(LOSS, gamma), ece_by_trace=(None, 3)), brief=True)
+    assert short == curvature_in_words(gamma)
     heads, rows = along_table(gamma)
     assert len(heads) == 4 and [row[0] for row in rows] == [*along.values]
     assert rows[0][1:] == ["", "14", "14"] and rows[2][1:] == ["−2.6 (−3.6 … −1.6)", "5 ↓", "14 ?"]
     only = replace(gamma, along=replace(along, curvature={"hessian_cross_entropy_lambda_max": still}))
     assert curvature_in_words(only) == "λ_max of cross-entropy: open." and not curvature_in_words(LOSS)
+
+
+def test_a_selective_finalist_has_accuracy_at_the_coverage_and_aurc() -> None:
+    def ranked(code: str, *means: float) -> Ranked:
+        verdict = Verdict(code, "m", "", 0, 0.95, "b")
+        return Ranked((means[0], means[-1]), (verdict, verdict))
+
+    one = Selection("a", "b", 0.8, ranked(OPEN, 0.99), ranked(OPEN, 0.001, 0.002))
+    finalists = (replace(LEADER, trial="a"), replace(RIVAL, trial="b"))
+    answer = replace(ANSWER, questions=(), selective=(one,), finalists=finalists)
+    assert settings(answer, brief=True) == []
+    (said,) = settings(answer)
+    assert "99.0 % (open)" in said and "0.001 → 0.002 (open)" in said and RIVAL.words in said
+    clear = replace(one, aurc=ranked(WORSE, 0.001, 0.002))
+    (said,) = settings(replace(answer, selective=(clear,)), brief=True)
+    assert "0.001 → 0.002 (worse)" in said
 
 
 def test_every_standing_and_verdict_has_a_tooltip() -> None:
