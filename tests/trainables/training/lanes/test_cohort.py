@@ -75,12 +75,7 @@ def test_every_optimizer_in_float64(double, optimizer):
     check_close(alone(values, data, 3), together(values, data, 3, width=2, seed=0))
 
 
-TRACES = [
-    pytest.param(*case, marks=[pytest.mark.slow] if case[1] != "mlp" else [], id=str(case)) for case in HESSIAN_TRACES
-]
-
-
-@pytest.mark.parametrize(("loss", "architecture"), TRACES)
+@pytest.mark.parametrize(("loss", "architecture"), HESSIAN_TRACES, ids=str)
 def test_losses_with_a_trace_in_float64(double, loss, architecture):
     values = [configuration({**loss, "weight": loss["weight"] * (1 + n)}, architecture) for n in range(3)]
     data = digits(torch.float64)
