@@ -4,7 +4,6 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from tests.running import same
 from tests.trainables.training.lanes.comparison import configuration
 from trainables.training.evaluation import EvaluationSettings
 from trainables.worker.trial import Trial
@@ -55,12 +54,3 @@ def untimed(value: object) -> object:
     if isinstance(value, dict):
         return {key: untimed(each) for key, each in value.items() if key not in TIMES}
     return [untimed(each) for each in value] if isinstance(value, list) else value
-
-
-def equal(one: object, other: object) -> bool:
-    """Whether two reports' plain values are the same; two NaN are."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(equal, one, other))
-    return same(one, other)

@@ -413,16 +413,16 @@ def spectral_density(
     return of_each_loss(rows, model, inputs, targets, losses, settings, "the spectral density", basis_rows=steps)
 
 
-def density_rows(quadrature: Quadrature, points: int = _POINTS) -> list[dict[str, float]]:
+def density_rows(quadrature: Quadrature) -> list[dict[str, float]]:
     """Return `quadrature` as table rows on an even grid that extends four widths beyond the outermost nodes."""
     low, high = float(quadrature.nodes.min()), float(quadrature.nodes.max())
     # All eigenvalues of a zero Hessian are equal; the Gaussian still needs a width.
     width = _WIDTH * max(high - low, 1e-12)
-    grid = torch.linspace(low - 4 * width, high + 4 * width, points, dtype=torch.float64)
+    grid = torch.linspace(low - 4 * width, high + 4 * width, _POINTS, dtype=torch.float64)
     spacing = float(grid[1] - grid[0])
     density = quadrature.density(grid, width)
-    interval = ((quadrature.nodes - grid[0]) / spacing).round().long().clamp(0, points - 1)
-    weight = torch.zeros(points, dtype=torch.float64).index_add_(0, interval, quadrature.weights)
+    interval = ((quadrature.nodes - grid[0]) / spacing).round().long().clamp(0, _POINTS - 1)
+    weight = torch.zeros(_POINTS, dtype=torch.float64).index_add_(0, interval, quadrature.weights)
     rows = zip(grid.tolist(), density.tolist(), weight.tolist(), strict=True)
     common = {"probes": quadrature.probes, "mean": quadrature.mean, "mean_se": quadrature.mean_se}
     return [{"eigenvalue": x, "density": y, "weight": w, **common} for x, y, w in rows]

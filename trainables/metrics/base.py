@@ -365,7 +365,7 @@ def further_metric_columns(
     return row
 
 
-def further_metric_names(names: Iterable[str], prefix: str = "") -> tuple[str, ...]:
+def further_metric_names(names: Iterable[str]) -> tuple[str, ...]:
     """Return the names of the columns that these metrics fill; none without metrics."""
-    labels = [f"{prefix}{column_label(name)}" for name in names]
-    return (*labels, f"{prefix}{UNAVAILABLE}") if labels else ()
+    labels = [column_label(name) for name in names]
+    return (*labels, UNAVAILABLE) if labels else ()

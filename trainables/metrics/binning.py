@@ -1,4 +1,4 @@
-"""Calibration errors over bins, with the binning convention as a parameter.
+"""Calibration errors over bins.
 
 Conventions differ between packages, and so do the numbers. Here, unless a caller chooses others:
 
@@ -26,7 +26,6 @@ from trainables.registry import Hyperparameter
 
 Bins = Annotated[int, Hyperparameter(range="[1, inf)", source="Guo et al. 2017, section 5")]
 Scheme = Annotated[Literal["equal_width", "equal_mass"], Hyperparameter(source="Guo et al. 2017, section 5")]
-Closed = Literal["right", "left"]
 Norm = Annotated[
     Literal["mean", "maximum", "root_mean_square"], Hyperparameter(source="Hendrycks et al. 2019, arXiv:1812.04606")
 ]
@@ -41,18 +40,17 @@ def bin_edges(bins: int) -> Floats:
     return edges
 
 
-def equal_width_bin(confidence: Floats, bins: int, closed: Closed = "right") -> Integers:
-    """Return the equal-width bin of each confidence (any shape): (l, u] or, `closed="left"`, [l, u).
+def equal_width_bin(confidence: Floats, bins: int) -> Integers:
+    """Return the equal-width bin (l, u] of each confidence (any shape).
 
-    Confidence 0 is in the first bin and 1 (or 1 plus rounding) in the last, whichever end is closed.
+    Confidence 0 is in the first bin and 1 (or 1 plus rounding) in the last.
 
     Example:
         >>> equal_width_bin(np.array([0.0, 0.5, 0.7, 1.0]), bins=2).tolist()
         [0, 0, 1, 1]
     """
     # a search in the edges themselves: ⌈c·bins⌉ would round some confidences on an edge into the wrong bin
-    side: Literal["left", "right"] = "left" if closed == "right" else "right"
-    index = np.searchsorted(bin_edges(bins), confidence, side=side) - 1
+    index = np.searchsorted(bin_edges(bins), confidence, side="left") - 1
     return np.clip(index, 0, bins - 1, out=index).astype(np.int64, copy=False)
 
 
@@ -117,15 +115,15 @@ class Binning:
         return once[..., 0, :], squared[..., 0, :]
 
 
-def binning_of(confidence: Floats, bins: int, scheme: Scheme = "equal_width", closed: Closed = "right") -> Binning:
-    """Return the bins of confidences [..., N]; `closed` applies to equal width only.
+def binning_of(confidence: Floats, bins: int, scheme: Scheme = "equal_width") -> Binning:
+    """Return the bins of confidences [..., N].
 
     Example:
         >>> binning_of(np.full(4, 0.7), bins=2, scheme="equal_mass").sums(np.array([0.0, 0.0, 1.0, 1.0])).tolist()
         [1.0, 1.0]
     """
     if scheme == "equal_width":
-        return Binning(bins, equal_width_bin(confidence, bins, closed))
+        return Binning(bins, equal_width_bin(confidence, bins))
     samples = confidence.shape[-1]
     starts = equal_mass_starts(samples, bins)
     of_place = np.repeat(np.arange(bins), np.diff(starts, append=samples))
@@ -157,12 +155,7 @@ def _shared_out(ascending: Floats, starts: Integers, cells: Integers) -> Floats:
 
 
 def calibration_error(
-    confidence: Floats,
-    outcome: Floats,
-    bins: int = 15,
-    scheme: Scheme = "equal_width",
-    closed: Closed = "right",
-    norm: Norm = "mean",
+    confidence: Floats, outcome: Floats, bins: int = 15, scheme: Scheme = "equal_width", norm: Norm = "mean"
 ) -> float:
     """Return the binned calibration error of a confidence [N] against outcomes [N], a number in [0, 1].
 
@@ -171,7 +164,6 @@ def calibration_error(
         outcome: [N], 1 or 0, or probabilities.
         bins: number of bins, at least 1 and, for equal mass, at most N.
         scheme: `equal_width`, or `equal_mass` for AdaECE (Nguyen & O'Connor 2015; mukhoti Eq. 3).
-        closed: end of an equal-width bin that belongs to it.
         norm: `mean` for ECE, Σ_b n_b/n |acc_b − conf_b| (Naeini et al. 2015; mukhoti §3); `maximum` for MCE,
             max_b |acc_b − conf_b| (Naeini et al. 2015); `root_mean_square` for √(Σ_b n_b/n (acc_b − conf_b)²)
             (Hendrycks et al. 2019, arXiv:1812.04606).
@@ -181,7 +173,7 @@ def calibration_error(
         >>> round(calibration_error(confidence, outcome, bins=5), 4)  # (0.6 − 0.5)/2 + (1 − 0.9)/2
         0.1
     """
-    binning = binning_of(confidence, bins, scheme, closed)
+    binning = binning_of(confidence, bins, scheme)
     return float(norm_of_gaps(binning.sums(confidence - outcome), binning.counts()[0], norm))
 
 
@@ -201,7 +193,7 @@ def norm_of_gaps(gap_sums: Floats, counts: Floats | Integers, norm: Norm) -> Flo
 
 
 def classwise_calibration_error(
-    probabilities: Floats, targets: Integers, bins: int = 15, scheme: Scheme = "equal_width", closed: Closed = "right"
+    probabilities: Floats, targets: Integers, bins: int = 15, scheme: Scheme = "equal_width"
 ) -> Floats:
     """Return the class-wise ECE, (1/K) Σ_k Σ_b n_bk/n |freq_bk − conf_bk|: the ECE of p_k against 1[y = k], averaged.
 
@@ -217,7 +209,7 @@ def classwise_calibration_error(
     classes, samples = of_class.shape[-2:]
     happened = targets == np.arange(classes)[:, None]
     if scheme == "equal_width":
-        sums = sums_by_bin(equal_width_bin(of_class, bins, closed), of_class - happened, bins)
+        sums = sums_by_bin(equal_width_bin(of_class, bins), of_class - happened, bins)
     else:
         order = np.argsort(of_class, axis=-1)
         ascending = np.take_along_axis(of_class, order, axis=-1)

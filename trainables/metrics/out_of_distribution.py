@@ -91,10 +91,10 @@ def detection_auroc(inside: Floats, outside: Floats) -> float:
     return area_under_roc(-np.concatenate([inside, outside]), np.repeat([False, True], [len(inside), len(outside)]))
 
 
-def false_positive_rate(inside: Floats, outside: Floats, recall: float = RECALL) -> float:
-    """Return the share of own samples [N] flagged by a threshold that flags at least `recall` of other samples [M]."""
+def false_positive_rate(inside: Floats, outside: Floats) -> float:
+    """Return the share of own samples [N] flagged by a threshold that flags at least `RECALL` of other samples [M]."""
     # 0.95 times a count can exceed a whole number by rounding, and the ceiling would then take one sample more
-    threshold = np.sort(outside)[int(np.ceil(recall * len(outside) - 1e-9)) - 1]
+    threshold = np.sort(outside)[int(np.ceil(RECALL * len(outside) - 1e-9)) - 1]
     return float((inside <= threshold).mean())
 
 

@@ -193,9 +193,7 @@ class GridValues:
     nll: Floats
 
 
-def focal_grid(
-    logits: Floats, targets: Integers, gammas: Floats, temperatures: Floats, bins: int = 15, threads: int | None = None
-) -> GridValues:
+def focal_grid(logits: Floats, targets: Integers, gammas: Floats, temperatures: Floats, bins: int = 15) -> GridValues:
     """Return equal-mass ECE and NLL of Ψ^γ(softmax(z/T)) for every γ and T.
 
     Args:
@@ -204,7 +202,6 @@ def focal_grid(
         gammas: γ > −1, either [G] for all temperatures or [G, T] per temperature.
         temperatures: temperatures [T] > 0.
         bins: number of equal-mass bins, at most N.
-        threads: number of worker threads; default torch's.
 
     Example:
         >>> logits, targets = np.array([[2.0, 0.0], [0.0, 1.0], [1.0, 0.0]]), np.array([0, 1, 1])
@@ -230,7 +227,7 @@ def focal_grid(
         grid.ada_ece[:, columns] = equal_mass_errors(1.0 / (1.0 + mass), data.correct, bins).T
 
     # Threads, not processes: numpy releases the GIL in these loops, and the arrays are shared.
-    with ThreadPoolExecutor(threads or torch.get_num_threads()) as pool:
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
         list(pool.map(fill, slices(len(temperatures), _COLUMNS_A_JOB)))  # `list` waits and raises the threads' errors
     return grid
 
@@ -296,7 +293,6 @@ def full_grid_search(
     objective: Objective = "ada_ece",
     bins: int = 15,
     gammas: Sequence[float] = GAMMAS,
-    temperatures: Floats = TEMPERATURE_GRIDS["properness"],
 ) -> tuple[FocalTemperature, GridValues]:
     """Return the best cell of γ × T for logits [N, K], and the whole grid (properness §5.1).
 
@@ -307,6 +303,7 @@ def full_grid_search(
         >>> full_grid_search(logits, targets, "nll", bins=2)[0]
         FocalTemperature(gamma=0.37, temperature=1.66, value=0.574...)
     """
+    temperatures = TEMPERATURE_GRIDS["properness"]
     grid = focal_grid(logits, targets, np.asarray(gammas, dtype=np.float64), temperatures, bins)
     best = best_temperatures(grid, objective)
     return best[first_smallest(np.array([cell.value for cell in best]))], grid

@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 
 from sweeper.execution.trial_processes import ForkServerGone, fork
 from tests.alive import running, wait_for_ends
-from tests.trainables.small_trials import SETTINGS, VALUES, equal, untimed
+from tests.trainables.small_trials import SETTINGS, VALUES, timeless
 from trainables.worker.trial import Trial
 from trainables.worker.trial_reports import WorkerCommand, WorkerFailed, WorkerInit, WorkerReport
 from trainables.worker.trial_settings import Assignment, prepare_process
@@ -54,7 +54,7 @@ def test_a_forked_process_reports_what_a_trial_alone_measures(tmp_path: Path) ->
             while not trial.finished:
                 expected.append(trial.advance())
     torch.set_num_threads(before)
-    assert equal([untimed(r.to_dict()) for r in reports], [untimed(r.to_dict()) for r in expected])
+    assert timeless([r.to_dict() for r in reports]) == timeless([r.to_dict() for r in expected])
 
 
 def test_an_exception_is_told_before_the_end(tmp_path: Path) -> None:

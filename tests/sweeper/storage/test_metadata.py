@@ -121,11 +121,6 @@ def test_versions_seed_dataset_and_command(spec, monkeypatch):
     assert datetime.datetime.fromisoformat(manifest["created"]).tzinfo is not None
 
 
-def test_environment_variables_are_not_in_it(spec, monkeypatch):
-    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "hunter2")
-    assert "hunter2" not in json.dumps(build_manifest(spec, {}))
-
-
 @pytest.mark.parametrize("error", [FileNotFoundError("git"), metadata.subprocess.CalledProcessError(128, "git")])
 def test_outside_a_repository_there_is_no_commit(monkeypatch, error):
     def fail(*arguments, **options):

@@ -12,7 +12,6 @@ from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths, trial_name
 from sweeper.journal.journal import read_journal
 from sweeper.journal.state import fold
-from sweeper.tracking.base import kind_of
 from sweeper.tracking.choice import checked, tracker_for
 from sweeper.tracking.follower import Follower
 from sweeper.tracking.sync import sync
@@ -93,19 +92,6 @@ def test_the_follower_fills_a_folder_elsewhere(random_sweep: Any, tmp_path: Path
         assert follower.wait(patient(60)) == []
     (folder,) = (tmp_path / "runs").iterdir()
     assert_complete(sweep, folder)
-
-
-@pytest.mark.parametrize(
-    ("address", "name"),
-    [
-        ("tensorboard:", "TensorBoard"),
-        ("tensorboard:/mnt/runs", "TensorBoard"),
-        ("sqlite:///results/mlflow.db", "MLflow"),
-        ("http://127.0.0.1:5000", "MLflow"),
-    ],
-)
-def test_an_address_says_which_tracker_it_means(address: str, name: str) -> None:
-    assert kind_of(address).name == name
 
 
 def test_an_address_that_nobody_serves_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

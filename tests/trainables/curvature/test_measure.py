@@ -25,10 +25,6 @@ from trainables.losses import build_loss
 from trainables.worker.trial_reports import Failure, TrialEnded
 
 
-def test_defaults_hold():
-    assert CurvatureSettings.from_mapping({}) == CurvatureSettings()
-
-
 @pytest.mark.parametrize(
     ("values", "words"),
     [
@@ -425,17 +421,6 @@ def test_full_runs_give_the_moments_of_their_start_vectors():
     for power in range(1, 5):
         image = symmetric @ image
         assert math.isclose(moment(found, lambda x, p=power: x**p), float(start @ image), rel_tol=1e-8, abs_tol=1e-8)
-
-
-def test_many_probes_find_the_moments_of_the_spectrum():
-    values = torch.cat([torch.zeros(90), torch.linspace(1, 20, 10)]).double()
-    vectors, _ = torch.linalg.qr(torch.randn(100, 100, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
-    found = quadrature((vectors * values) @ vectors.T, 200, 15)
-    assert math.isclose(float(found.weights.sum()), 1.0, rel_tol=1e-9)
-    assert math.isclose(moment(found, lambda x: x), float(values.mean()), rel_tol=0.1)
-    assert math.isclose(moment(found, lambda x: x**2), float((values**2).mean()), rel_tol=0.1)
-    bulk = float(found.weights[found.nodes.abs() < 0.5].sum())
-    assert abs(bulk - 0.9) < 0.02
 
 
 def test_rows_of_a_network(reference):

@@ -41,26 +41,6 @@ def load(tmp_path, monkeypatch):
     return loaded
 
 
-@pytest.mark.parametrize(
-    ("content", "sentence"),
-    [
-        (b"not gzip", "cannot be unpacked"),
-        (gzip.compress(idx(np.zeros((5, 28, 28), np.uint8)))[:-12], "cannot be unpacked"),
-        (gzip.compress(idx(np.zeros((5, 28, 28), np.uint8))[:-10]), r"bytes; the shape is"),
-        (gzip.compress(idx(np.zeros(5, np.uint8))), "not an IDX file of bytes in 3 dimensions"),
-        (gzip.compress(b"\0\0\x08\x03"), "not an IDX file"),
-        (gzip.compress(idx(np.zeros((5, 28, 28), np.uint8))), "one label from 0 to 9 for each image"),
-    ],
-    # Compressed bytes carry the second of their making, which processes that share the tests may not agree on.
-    ids=["not gzip", "cut off", "too few bytes", "one dimension", "header alone", "labels of other images"],
-)
-def test_broken_files_are_named(tmp_path, load, content, sentence):
-    write_files(tmp_path)
-    (tmp_path / module.SOURCES["train_images"].file_name).write_bytes(content)
-    with pytest.raises(DataSetUnavailableError, match=sentence):
-        load()
-
-
 def test_files_packed_again_are_the_published_ones_and_nothing_is_written_beside_them(tmp_path, monkeypatch):
     write_files(tmp_path)
     monkeypatch.setattr(module, "PACKAGED", tmp_path)

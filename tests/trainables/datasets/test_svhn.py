@@ -7,13 +7,13 @@ from tests.trainables.small_data import source_of
 from trainables.datasets import DataSetUnavailableError, svhn as module
 
 
-def write_mat(path, samples, **changes):
+def write_mat(path, samples):
     random = np.random.RandomState(samples)
     content = {
         "X": random.randint(0, 256, (32, 32, 3, samples)).astype(np.uint8),
         "y": (np.arange(samples) % 10 + 1).astype(np.uint8)[:, None],
     }
-    scipy.io.savemat(path, {**content, **changes}, do_compression=True)
+    scipy.io.savemat(path, content, do_compression=True)
     return content
 
 
@@ -34,23 +34,10 @@ def test_images_and_digits_are_read(tmp_path, monkeypatch):
     assert data.train.augmentation.flip is False
 
 
-@pytest.mark.parametrize(
-    ("changes", "cut", "sentence"),
-    [
-        ({}, 5000, "MATLAB file"),
-        ({}, 3, "MATLAB file"),
-        ({"y": np.full((100, 1), 11, np.uint8)}, None, "label from 1 to 10"),
-        ({"X": np.zeros((3, 32, 32, 100), np.uint8)}, None, r"X \[32, 32, 3, N\]"),
-    ],
-)
-def test_broken_files_are_named(tmp_path, monkeypatch, changes, cut, sentence):
-    write_mat(tmp_path / "test_32x32.mat", 30)
-    train = tmp_path / "train_32x32.mat"
-    write_mat(train, 100, **changes)
-    train.write_bytes(train.read_bytes()[:cut])
+def test_other_files_than_the_published_ones_are_refused(tmp_path, monkeypatch):
+    for part, samples in (("train", 100), ("test", 30)):
+        write_mat(tmp_path / f"{part}_32x32.mat", samples)
     checksums_of(tmp_path, monkeypatch)
-    with pytest.raises(DataSetUnavailableError, match=sentence):
-        module.load_svhn(folder=str(tmp_path))
-    train.write_bytes(b"other")
+    (tmp_path / "train_32x32.mat").write_bytes(b"other")
     with pytest.raises(DataSetUnavailableError, match="sha256 is"):
         module.load_svhn(folder=str(tmp_path))

@@ -136,24 +136,6 @@ def test_vmap_over_logits_and_hyperparameters_gives_what_a_loop_gives(case, refe
         torch.testing.assert_close(gradients[lane], leaf.grad, rtol=1e-10, atol=1e-12)
 
 
-def test_adafocal_lanes_keep_their_own_state(reference):
-    losses = [build_loss("adafocal") for _ in range(3)]
-    batches = [reference.batch(seed, shape=(40, 4), scale=2.0) for seed in range(3)]
-    for loss, batch in zip(losses, batches, strict=True):
-        loss.end_epoch(*batch)
-    states = {key: torch.stack([loss.state_dict()[key] for loss in losses]) for key in ("gammas", "edges")}
-
-    def one(z, y, state):
-        loss = build_loss("adafocal")
-        loss.load_state_dict(state)
-        return loss(z, y)
-
-    logits, targets = (torch.stack(column) for column in zip(*batches, strict=True))
-    values = torch.func.vmap(one)(logits, targets, states)
-    expected = torch.stack([loss(*batch) for loss, batch in zip(losses, batches, strict=True)])
-    torch.testing.assert_close(values, expected)
-
-
 def permuted(logits, targets, seed):
     order = torch.randperm(len(logits), generator=torch.Generator().manual_seed(seed))
     return logits[order], targets[order]

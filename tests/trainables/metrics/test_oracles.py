@@ -1,10 +1,8 @@
 """Independent packages (the `oracles` extra): equal where conventions coincide, and shown where they do not."""
 
 import importlib.util
-import itertools
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -55,24 +53,6 @@ def test_ece_mce_and_root_mean_square_of_torchmetrics(seed, torchmetrics_error):
         assert calibration_error(confidence, correct, 15, norm=ours) == pytest.approx(expected, abs=1e-6)
 
 
-def test_torchmetrics_gives_confidence_one_a_bin_of_its_own(torchmetrics_error):
-    probabilities = np.array([[1.0, 0.0], [0.97, 0.03]])
-    targets = np.array([0, 1])
-    confidence, correct = top(probabilities, targets)
-    assert calibration_error(confidence, correct) == pytest.approx(abs(1.97 - 1) / 2)
-    assert torchmetrics_error(probabilities, targets) == pytest.approx(0.97 / 2, abs=1e-6)
-
-
-def test_torchmetrics_closes_bins_on_the_left(torchmetrics_error):
-    probabilities = np.array([[0.75, 0.25], [0.7, 0.3], [0.9, 0.1]])
-    targets = np.array([0, 1, 0])
-    confidence, correct = top(probabilities, targets)
-    right, left = (calibration_error(confidence, correct, 4, closed=closed) for closed in ("right", "left"))
-    assert torchmetrics_error(probabilities, targets, 4) == pytest.approx(left, abs=1e-6)
-    assert right == pytest.approx((abs(0.75 + 0.7 - 1) + 0.1) / 3)
-    assert right != pytest.approx(left)
-
-
 @pytest.mark.parametrize("seed", range(10))
 def test_ece_and_mce_of_netcal(seed):
     metrics = pytest.importorskip("netcal.metrics")
@@ -82,36 +62,6 @@ def test_ece_and_mce_of_netcal(seed):
     assert found["mce"] == pytest.approx(metrics.MCE(15).measure(probabilities, targets), abs=1e-10)
 
 
-def test_netcal_closes_bins_on_the_left_but_the_last_on_both_sides():
-    metrics = pytest.importorskip("netcal.metrics")
-    first = np.array([1.0, 0.97, 0.97, 0.75, 0.7])
-    probabilities = np.stack([first, 1 - first, np.zeros(5)], axis=1)
-    targets = np.array([0, 1, 2, 0, 0])
-    confidence, correct = top(probabilities, targets)
-    expected = metrics.ECE(4).measure(probabilities, targets)
-    assert calibration_error(confidence, correct, 4, closed="left") == pytest.approx(expected)
-    assert expected == pytest.approx((0.3 + 1.69) / 5)
-    assert calibration_error(confidence, correct, 4) == pytest.approx((0.55 + 1.94) / 5)
-
-
-def test_netcal_bins_the_second_class_of_two_and_we_bin_the_predicted_one():
-    metrics = pytest.importorskip("netcal.metrics")
-    probabilities, targets = reference.random_case(1, samples=200, classes=2)
-    expected = metrics.ECE(15).measure(probabilities, targets)
-    assert calibration_error(probabilities[:, 1], targets.astype(float)) == pytest.approx(expected)
-    assert evaluate_probabilities(probabilities, targets)["ece"] != pytest.approx(expected)
-
-
-def test_netcal_averages_ace_over_filled_bins_and_we_weigh_by_samples():
-    metrics = pytest.importorskip("netcal.metrics")
-    confidence, correct = np.array([0.95, 0.95, 0.95, 0.6]), np.array([1.0, 1.0, 0.0, 1.0])
-    probabilities = np.stack([confidence, 1 - confidence], axis=1)
-    targets = (1 - correct).astype(int)
-    gaps = abs(0.95 - 2 / 3), 0.4
-    assert metrics.ACE(10).measure(probabilities, targets) == pytest.approx(sum(gaps) / 2)
-    assert calibration_error(confidence, correct, 10) == pytest.approx((3 * gaps[0] + gaps[1]) / 4)
-
-
 @pytest.mark.parametrize("seed", range(10))
 def test_equal_mass_error_of_torch_uncertainty(seed, torchmetrics_error):
     module = torch_uncertainty_file("calibration/adaptive_calibration_error", torchmetrics_error)
@@ -119,17 +69,6 @@ def test_equal_mass_error_of_torch_uncertainty(seed, torchmetrics_error):
     confidence, correct = (torch.as_tensor(a) for a in top(probabilities, targets))
     found = evaluate_probabilities(probabilities, targets, 15)["ada_ece"]
     assert found == pytest.approx(float(module._ace_compute(confidence, correct, 15)), abs=1e-10)
-
-
-def test_quantile_edges_drop_the_least_confident_sample_and_ours_do_not():
-    """AdaECE as released by mukhoti: edges interpolated from sorted confidences, bins (l, u]."""
-    random = np.random.default_rng(0)
-    confidence, correct = random.random(45), (random.random(45) < 0.5).astype(float)
-    edges = np.interp(np.linspace(0, 45, 16), np.arange(45), np.sort(confidence))
-    inside = [(confidence > low) & (confidence <= high) for low, high in itertools.pairwise(edges)]
-    assert sum(mask.sum() for mask in inside) == 44
-    released = sum(abs((confidence - correct)[mask].sum()) for mask in inside) / 45
-    assert calibration_error(confidence, correct, 15, "equal_mass") != pytest.approx(released)
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -1,9 +1,6 @@
-import math
-
 import numpy as np
 import pytest
 import torch
-from scipy.optimize import brentq
 
 from tests.trainables.reference_metrics import width_error
 from trainables.metrics import softmax64
@@ -133,39 +130,6 @@ def test_ties_go_to_the_smallest_temperature_in_spite_of_rounding():
     targets = np.array([0, 1] * 10)
     found = fit("temperature", logits, targets, objective="ece").parameters
     assert (found["temperature"], found["at_bound"]) == (0.1, 1.0)
-
-
-def networks(seed: int, count: int, samples: int = 60, classes: int = 5) -> tuple[np.ndarray, np.ndarray]:
-    """Logits [E, N, K] of very different scales and sharpness, and targets [E, N] that they predict well or badly."""
-    rng = np.random.default_rng(seed)
-    logits = rng.normal(size=(count, samples, classes)) * 10 ** rng.uniform(-3, 3, (count, 1, 1))
-    best = logits.argmax(axis=2)
-    chance = rng.integers(classes, size=best.shape)
-    right = rng.uniform(size=best.shape) < rng.uniform(0, 1, (count, 1))
-    return logits + rng.normal(0, 10, (count, samples, 1)), np.where(right, best, chance)
-
-
-def by_brent(logits: np.ndarray, targets: np.ndarray) -> float:
-    scale = logit_scale(logits)
-    low, high = math.log(scale / BOUND_RATIO), math.log(scale * BOUND_RATIO)
-    margins = logits - logits[np.arange(len(targets)), targets][:, None]
-
-    def slope(log_t: float) -> float:
-        """Return the derivative of the NLL by 1/T."""
-        return float((softmax64(margins / math.exp(log_t)) * margins).sum(1).mean()) / scale
-
-    if slope(low) <= 0:
-        return math.exp(low)
-    return math.exp(high) if slope(high) >= 0 else math.exp(brentq(slope, low, high, xtol=1e-13, rtol=1e-13))
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_it_is_that_of_brents_method(seed: int) -> None:
-    logits, targets = networks(seed, 25)
-    found = [temperature_by_nll(each, labels) for each, labels in zip(logits, targets, strict=True)]
-    wanted = [by_brent(each, labels) for each, labels in zip(logits, targets, strict=True)]
-    assert [each["temperature"] for each in found] == pytest.approx(wanted, rel=1e-9)
-    assert all(each["converged"] == 1 for each in found) and any(each["at_bound"] == 0 for each in found)
 
 
 def test_all_right_and_all_wrong_are_at_their_bounds() -> None:

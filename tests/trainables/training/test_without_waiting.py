@@ -71,23 +71,6 @@ def together(values, **options) -> torch.Tensor:
     return cohort.train_batches([replicate.begin_epoch() for replicate in lanes])
 
 
-@pytest.mark.parametrize(
-    "wait",
-    [
-        torch.Tensor.item,
-        torch.Tensor.tolist,
-        torch.Tensor.nonzero,
-        torch.Tensor.cpu,
-        lambda each: 1 if each.any() else 0,
-        lambda each: each[each > 0],
-        lambda each: each + torch.ones(3),
-    ],
-)
-def test_a_wait_would_be_seen(wait):
-    with pytest.raises((RuntimeError, NotImplementedError)):
-        wait(torch.ones(1 if wait is torch.Tensor.item else 3, device="meta"))
-
-
 @pytest.mark.parametrize("train", [alone, together])
 @pytest.mark.parametrize(
     ("architecture", "every"), [("mlp", 1), pytest.param("resnet8", 11, marks=pytest.mark.integration)]

@@ -13,7 +13,7 @@ from tests.trainables.small_data import poisoned, small_digits
 from tests.trainables.small_trials import assignment, finished, timeless
 from trainables.curvature import CurvatureUnavailable
 from trainables.training.evaluation import EvaluationSettings
-from trainables.worker.checkpoints import PARTIAL, checkpoint_epochs, checkpoint_file, load_newest_checkpoint
+from trainables.worker.checkpoints import PARTIAL, checkpoint_epochs, checkpoint_file
 from trainables.worker.trial import Trial
 from trainables.worker.trial_reports import Failure
 from trainables.worker.trial_settings import Assignment, TrialSettings, prepare_process
@@ -174,15 +174,6 @@ def test_the_objective_at_the_end_is_of_the_weights_that_are_kept(dataset):
     assert sum(kept) < 0.9 * sum(last), "else this shows nothing: the last epoch is each replicate's best"
 
 
-@pytest.mark.parametrize("bins", [10, 15])
-def test_the_judged_calibration_error_has_the_bins_of_the_evaluation(dataset, bins):
-    evaluation = replace(SETTINGS.evaluation, bins=bins)
-    report = Trial(assignment(), replace(SETTINGS, objective="val_ece", evaluation=evaluation), dataset).advance()
-    found = [row["ece"] for row in report.evaluations if row["split"] == "val"]
-    assert [row["val_ece"] for row in report.epochs] == pytest.approx(found, rel=1e-12)
-    assert report.objective == pytest.approx(sum(found) / len(found), rel=1e-12)
-
-
 @pytest.mark.parametrize("objective", ["val_nll", "val_ece", "val_brier", "test_nll"])
 def test_the_objective_is_the_replicates_mean_where_it_is_measured(dataset, objective):
     settings = replace(SETTINGS, objective=objective, rungs=(2, 4), report_seconds=0.0)
@@ -226,36 +217,11 @@ def test_one_checkpoint_is_kept_once_the_next_report_was_asked_for(tmp_path, dat
     assert kept == [[1], [2, 1], [4, 2]], "the former one stays until its successor is known to be journaled"
 
 
-@pytest.mark.usefixtures("all_kept")
-def test_a_damaged_checkpoint_is_never_taken_for_a_sound_one(tmp_path, dataset):
-    settings = replace(UNCURVED, checkpoints=tmp_path)
-    expected = finished(Trial(assignment(), settings, dataset))
-    checkpoint_file(tmp_path / "c00007", 4).unlink()
-    path = checkpoint_file(tmp_path / "c00007", 2)
-    whole = path.read_bytes()
-    flipped = bytearray(whole)
-    flipped[len(whole) // 2] ^= 16
-    for damaged in (bytes(flipped), whole[:-40], b"", os.urandom(500)):
-        path.write_bytes(damaged)
-        resumed = Trial(assignment(), settings, dataset)
-        assert resumed.epoch == 1
-    assert timeless(finished(resumed)) == timeless(expected)
-
-
 def test_a_checkpoint_of_other_seeds_is_not_continued(tmp_path, dataset):
     settings = replace(SETTINGS, checkpoints=tmp_path)
     Trial(assignment(seeds=(1, 2)), settings, dataset).advance()
     for seeds in ((1, 3), (1,), (1, 2, 3)):
         assert Trial(assignment(seeds=seeds), settings, dataset).epoch == 0
-
-
-def test_a_checkpoint_holds_tensors_and_plain_values(tmp_path, dataset):
-    Trial(assignment(), replace(SETTINGS, checkpoints=tmp_path), dataset).advance()
-    state = load_newest_checkpoint(tmp_path / "c00007")
-    assert set(state) == {"trial", "seeds", "wall_seconds", "report", "replicates"}
-    assert set(state["replicates"][0]) == {
-        "epoch", "model", "optimizer", "loss", "order", "random", "kept", "kept_value",
-    }  # fmt: skip
 
 
 def test_a_loss_that_is_no_number_fails_at_once_with_its_place(tmp_path, dataset):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.trainables.training.lanes.comparison import configuration, digits, timeless, train_both
-from tests.trainables.training.lanes.filling import alone, check_close, of_every_loss, same_bits, together
+from tests.trainables.training.lanes.filling import AMPLIFIES, alone, check_close, of_every_loss, same_bits, together
 from tests.trainables.training.lanes.test_equal_to_alone import HESSIAN_TRACES, LOSS_CASES, OPTIMIZERS
 from trainables.datasets import load_dataset
 from trainables.datasets.image_stream import CropAndFlip
@@ -28,6 +28,13 @@ def _every_loss_in_float64(architecture, epochs, width):
 
 def test_every_loss_in_mixed_cohorts_in_float64(double):
     _every_loss_in_float64(SMALL_MLP, 2, 7)
+
+
+def test_a_loss_that_amplifies_rounding_over_one_epoch_in_float64(double):
+    values = [each for each in of_every_loss(SMALL_MLP) if each["loss"]["name"] == AMPLIFIES]
+    data = digits(torch.float64)
+    assert values
+    check_close(alone(values, data, 1), together(values, data, 1, width=2, seed=0))
 
 
 @pytest.mark.slow
@@ -68,12 +75,7 @@ def test_every_optimizer_in_float64(double, optimizer):
     check_close(alone(values, data, 3), together(values, data, 3, width=2, seed=0))
 
 
-TRACES = [
-    pytest.param(*case, marks=[pytest.mark.slow] if case[1] != "mlp" else [], id=str(case)) for case in HESSIAN_TRACES
-]
-
-
-@pytest.mark.parametrize(("loss", "architecture"), TRACES)
+@pytest.mark.parametrize(("loss", "architecture"), HESSIAN_TRACES, ids=str)
 def test_losses_with_a_trace_in_float64(double, loss, architecture):
     values = [configuration({**loss, "weight": loss["weight"] * (1 + n)}, architecture) for n in range(3)]
     data = digits(torch.float64)

@@ -9,15 +9,7 @@ from torch import nn
 from tests.trainables.losses.test_every_loss import CASES
 from tests.trainables.models.test_networks import HEAVY, OPTIONS, inputs_for
 from tests.trainables.registered import register
-from tests.trainables.training.lanes.comparison import (
-    configuration,
-    digits,
-    distance,
-    in_type,
-    roundings,
-    timeless,
-    train_both,
-)
+from tests.trainables.training.lanes.comparison import configuration, digits, distance, in_type, roundings, train_both
 from trainables.datasets.base import DataSet, Split
 from trainables.models import ARCHITECTURES
 from trainables.models.base import ArchitectureComponent
@@ -115,35 +107,6 @@ LOSS_CASES = [
     {"name": name, **plain, **{key: lanes[1] for key, lanes in by_lane.items()}}
     for name, plain, by_lane in CASES.values()
 ]
-
-
-def _losses():
-    labels = [*CASES, *(f"hessian_trace {number}" for number in range(len(HESSIAN_TRACES)))]
-    return [
-        pytest.param(loss, architecture, id=label)
-        for label, (loss, architecture) in zip(
-            labels, [*((loss, {"name": "mlp", "width": 20}) for loss in LOSS_CASES), *HESSIAN_TRACES], strict=True
-        )
-    ]
-
-
-@pytest.mark.parametrize(("loss", "architecture"), _losses())
-def test_a_loss_in_float64(double, loss, architecture):
-    epochs = 1 if loss["name"] == "kde_xe" else 2  # its bandwidths of 1e-5 multiply rounding by 1e5 a step
-    alone, lanes, rows, lane_rows = train_both(configuration(loss, architecture), digits(double), epochs=epochs)
-    assert distance(alone, lanes) < 1e-8
-    for row, lane_row in zip(rows, lane_rows, strict=True):
-        assert timeless([row])[0] == pytest.approx(timeless([lane_row])[0], rel=1e-8, abs=1e-12)
-    for one, other in zip(alone, lanes, strict=True):
-        own, theirs = one.loss.state_dict(), other.loss.state_dict()
-        assert own.keys() == theirs.keys()
-        for key in own:
-            torch.testing.assert_close(own[key], theirs[key], rtol=1e-8, atol=1e-12)
-
-
-@pytest.mark.parametrize(("loss", "architecture"), _losses())
-def test_a_loss_in_float32_over_one_step(loss, architecture):
-    assert min(roundings(configuration(loss, architecture, batch_size=160), digits())) < ROUNDINGS
 
 
 def test_gradients_are_clipped_lane_by_lane(double):
