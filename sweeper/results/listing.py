@@ -410,7 +410,7 @@ def details(board: Leaderboard) -> list[str]:
 
 
 def count_line(counts: Overview) -> str:
-    """Return trials by status and the epochs saved, e.g. `48 trials (60 trainings): 8 finished, 40 stopped early · …`."""
+    """Return trials by status and the epochs saved, e.g. `48 trials (60 trainings): 8 finished, 40 stopped · …`."""
     named = [f"{counts.count(status)} {words}" for status, words in STATUS_WORDS.items() if counts.count(status)]
     more = f" ({plural(counts.replicates, 'training')})" if counts.replicates > counts.trials else ""
     parts = [f"{plural(counts.trials, 'trial')}{more}: {', '.join(named)}"]
