@@ -66,10 +66,7 @@ def test_calibration_error_is_the_usual_one_where_it_is_asked_for():
 
 def test_columns_are_named_only_where_there_are_metrics():
     assert further_metric_names(()) == ()
-    assert further_metric_names(["m:WorstClass"], "posthoc_t_") == (
-        "posthoc_t_worst_class",
-        "posthoc_t_metrics_unavailable",
-    )
+    assert further_metric_names(["m:WorstClass"]) == ("worst_class", "metrics_unavailable")
 
 
 @pytest.mark.parametrize("seed", range(6))
