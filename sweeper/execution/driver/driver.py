@@ -170,8 +170,10 @@ class Driver:
         if self.settings.apart:  # the replicates' reports are journaled
             return
         for early in self._pending.values():
-            is_report = isinstance(early, TrialReport)
-            self._record(Arrived(early, self.state.attempt) if is_report else replace(early, final=False, waits=True))
+            if isinstance(early, TrialReport):
+                self._record(Arrived(early, self.state.attempt))
+            else:
+                self._record(replace(early, final=False, waits=True))
         self._pending.clear()
 
     def _due(self, index: int) -> TrialReport | Failed | None:
