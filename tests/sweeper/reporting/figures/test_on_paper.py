@@ -13,7 +13,14 @@ from sweeper.reporting.figures.drawing import on_paper, write_report_figure
 from sweeper.results import Results
 from tests.sweeper.held import held
 
-NO_DATA = {"trace_regularisation", "posthoc_temperature", "shift", "curvature_by_layer", "sharpness_and_calibration"}
+NO_DATA = {
+    "lines",
+    "trace_regularisation",
+    "posthoc_temperature",
+    "shift",
+    "curvature_by_layer",
+    "sharpness_and_calibration",
+}
 """What this sweep has no data for."""
 
 
