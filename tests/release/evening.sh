@@ -40,7 +40,7 @@ with open("wine.csv", "w", newline="") as file:
 PY
 step "own CSV: init" sweeper init wine.yaml --table wine.csv --target cultivar --epochs 9
 step "own CSV: validate" sweeper validate wine.yaml
-step "own CSV: run" sweeper run wine.yaml --set samples=4
+step "own CSV: run" sweeper run wine.yaml
 
 # An own loop begins as a copy of the shipped example.
 examples=$(python -c "import search_spaces; print(search_spaces.FOLDER / 'examples')")

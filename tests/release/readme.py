@@ -39,6 +39,7 @@ ELSEWHERE = {
     "ray start": "machines of the reader's; tests/remote/test_end_to_end.py starts two nodes",
     "sweeper run gamma_tau_nu --ray": "as above",
     "export SWEEPER_ADDRESS": "a cluster of the reader's; tests/remote/test_end_to_end.py submits to a real one",
+    "sweeper plan gamma_tau_nu --slurm": "a slurm.yaml of the reader's; tests/slurm has one",
     "sweeper cluster submit": "as above",
     "sweeper status && sweeper cluster logs": "as above",
     "sweeper results gamma_tau_nu": "as above",
