@@ -101,6 +101,18 @@ def test_nothing_but_the_width_changes_the_sequence(
         _check(sweep)
 
 
+@pytest.mark.parametrize("records", range(1, 9))
+def test_a_kill_after_any_of_the_first_records_changes_nothing(
+    promoted: FakeSweep, records: int, tmp_path: Path
+) -> None:
+    shutil.copytree(promoted.paths.journal, tmp_path / promoted.paths.journal.name)
+    for later in sorted((tmp_path / promoted.paths.journal.name).glob("*.json"))[records:]:
+        later.unlink()
+    resumed = _sweep(tmp_path, SCHEDULERS["promotion"], width=5, slots=3)
+    resumed.run(np.random.default_rng(2))
+    assert _sequence(resumed) == _sequence(promoted)
+
+
 @pytest.fixture(scope="module")
 def promoted(tmp_path_factory: pytest.TempPathFactory) -> FakeSweep:
     """A sweep on three slots, some of whose reports came early."""
