@@ -46,7 +46,9 @@ def _sequence(sweep: FakeSweep) -> list[Any]:
     for record in sweep.records():
         body = fields(record)
         if record.kind in ("report", "judged") and body["decision"] is not None:
-            told.append((record.kind, body["configuration"], body["epoch"], body["decision"], body.get("objective")))
+            told.append(
+                (record.kind, body["configuration"], body["epoch"], body["decision"], repr(body.get("objective")))
+            )
         elif record.kind == "suggested":
             told.append((record.kind, body["configuration"], body["choices"]))
         elif record.kind == "failed" and body["final"]:
