@@ -239,6 +239,16 @@ def listed(names: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
+def ends_of(words: Sequence[str]) -> list[str]:
+    """Return the first and the last of many words with `…` between them; the report has all.
+
+    Example:
+        >>> ends_of(["14", "9", "5"]), ends_of(["14", "12", "9", "7", "5"])
+        (['14', '9', '5'], ['14', '…', '5'])
+    """
+    return [*words] if len(words) <= MOST_NAMED else [words[0], "…", words[-1]]
+
+
 def remedy(answer: Answer) -> str:
     """Return the command that would decide the open questions, and its cost; empty if there are none."""
     if not answer.command:
@@ -500,10 +510,10 @@ def line_in_words(question: Question) -> str:
 def price_in_words(along: Along) -> str:
     """Return the accuracy of each value minus the reference's, in percentage points with the intervals of known ones.
 
-    Values without a known difference are named; the report has their intervals.
+    Values without a known difference are named. The report has the intervals of all.
     """
     known = {word: verdict for word, verdict in along.accuracy.items() if verdict.code in (BETTER, WORSE)}
-    costs = [f"{word} {points(v.estimate)} points {points_between(v)}" for word, v in known.items()]
+    costs = ends_of([f"{word} {points(v.estimate)} points {points_between(v)}" for word, v in known.items()])
     rest = [word for word, verdict in along.accuracy.items() if word not in known]
     costs += [f"{listed(rest)} open"] if rest else []
     against = along.reference.partition(" ")[0]
@@ -561,7 +571,7 @@ def curvature_in_words(question: Question) -> str:
 
 def trend_in_words(found: Trend, hyperparameter: str) -> str:
     """Return the end of a sentence on a trend, e.g. ` falls with γ (14 → 9 → 5; each step 95 % sure)` or `: open`."""
-    means = " → ".join(f"{mean:.2g}" for mean in found.means)
+    means = " → ".join(ends_of([f"{mean:.2g}" for mean in found.means]))
     if found.code == OPEN:
         return ": open"
     compared = "steps" if found.code == TURNS else "each step" if found.by_steps else "first to last"
