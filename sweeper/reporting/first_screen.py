@@ -13,7 +13,7 @@ from dataclasses import replace
 from sweeper.core.cells import Row, int_of, text_of
 from sweeper.core.labels import describe, group, number, short
 from sweeper.judging import question as codes
-from sweeper.reporting.advice import (
+from sweeper.reporting.answering.advice import (
     class_shares,
     compare_command,
     majority_warning,
@@ -22,8 +22,8 @@ from sweeper.reporting.advice import (
     seconds_of,
     shifted_warning,
 )
-from sweeper.reporting.along import along_lines, ece_by_trace
-from sweeper.reporting.answers import (
+from sweeper.reporting.answering.along import along_lines, ece_by_trace
+from sweeper.reporting.answering.answers import (
     ALIKE,
     BEST,
     EQUAL,
@@ -38,9 +38,9 @@ from sweeper.reporting.answers import (
     FirstScreen,
     Use,
 )  # fmt: skip
-from sweeper.reporting.finalists import Shown, against_cross_entropy, chosen_rows, in_words, labels
-from sweeper.reporting.matrix import Key, Matrix, matrix
-from sweeper.reporting.questions import cost_of, line_questions, loss_and_network, state_of
+from sweeper.reporting.answering.finalists import Shown, against_cross_entropy, chosen_rows, in_words, labels
+from sweeper.reporting.answering.matrix import Key, Matrix, matrix
+from sweeper.reporting.answering.questions import cost_of, line_questions, loss_and_network, state_of
 from sweeper.results import Results
 from sweeper.results.deployed import Deployed
 from sweeper.results.estimators import Judgement

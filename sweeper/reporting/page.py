@@ -11,7 +11,7 @@ from typing import NamedTuple
 from sweeper.core.cells import Rows
 from sweeper.core.errors import SweeperError
 from sweeper.core.labels import STATUS_WORDS, duration, label, plural
-from sweeper.reporting.answers import STOPPED, Finalist, FirstScreen
+from sweeper.reporting.answering.answers import STOPPED, Finalist, FirstScreen
 from sweeper.reporting.figures import report_figures
 from sweeper.reporting.figures.base import Figure, Panel, colour, fields, folded, mark, points, quantity
 from sweeper.reporting.figures.best_runs import diagrams

@@ -18,7 +18,7 @@ from sweeper.judging.advice import TRIED
 from sweeper.judging.means import Mean
 from sweeper.judging.question import BETTER, LEVEL, NOT_COMPARED, OPEN, SAME, SEEDS, Verdict
 from sweeper.judging.trends import FALLS, LEVEL as STEP_LEVEL, RISES, TURNS, Trend
-from sweeper.reporting.answers import (
+from sweeper.reporting.answering.answers import (
     ALIKE,
     ALONE,
     BEST,
@@ -42,7 +42,7 @@ from sweeper.reporting.answers import (
     Question,
     Use,
 )  # fmt: skip
-from sweeper.reporting.questions import Shared, shared_values
+from sweeper.reporting.answering.questions import Shared, shared_values
 from sweeper.results.deployed import Deployed
 from sweeper.results.estimators import Judgement
 from sweeper.results.selection import Ranked, Selection

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sweeper.judging.question import LEVEL, Verdict
-from sweeper.reporting.answers import Answer, Finalist, FirstScreen
+from sweeper.reporting.answering.answers import Answer, Finalist, FirstScreen
 from sweeper.reporting.first_screen import first_screen
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard

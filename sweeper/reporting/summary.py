@@ -14,7 +14,7 @@ from rich.text import Text
 from sweeper.core.cells import float_or_none, int_of, text_of
 from sweeper.core.labels import label, plural
 from sweeper.judging.question import OPEN
-from sweeper.reporting.answers import BEST, STOPPED, WORSE, Answer, Finalist, FirstScreen
+from sweeper.reporting.answering.answers import BEST, STOPPED, WORSE, Answer, Finalist, FirstScreen
 from sweeper.reporting.first_screen import first_screen
 from sweeper.reporting.methods import MARKS, imported_methods, methods_view
 from sweeper.reporting.sentences import (

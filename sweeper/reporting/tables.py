@@ -15,8 +15,8 @@ from sweeper.core.labels import STATUS_WORDS, describe, label, number, plural, s
 from sweeper.core.schemas import REHEARSAL
 from sweeper.core.statistics.basics import decimals, spread, spread_text
 from sweeper.journal.reasons import row_text
+from sweeper.reporting.answering.matrix import Measured, evaluated, matrix, measure
 from sweeper.reporting.figures.configurations import MOST_POINTS, evenly
-from sweeper.reporting.matrix import Measured, evaluated, matrix, measure
 from sweeper.reporting.sentences import SURE
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, Goal, Leaderboard, leaderboard, varying_columns

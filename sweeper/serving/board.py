@@ -26,7 +26,7 @@ from sweeper.core.processes import python_environment, set_niceness
 from sweeper.journal.best import Spending
 from sweeper.journal.reasons import decision_text, reason_text
 from sweeper.journal.records import Failed, Judged, Record, Reported
-from sweeper.reporting.answers import FirstScreen
+from sweeper.reporting.answering.answers import FirstScreen
 from sweeper.reporting.html import page_text, write_page
 from sweeper.reporting.live import WATCH
 from sweeper.reporting.page import report

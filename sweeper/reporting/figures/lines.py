@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from sweeper.core.labels import label, number, plural, short
 from sweeper.judging.means import Mean, means
 from sweeper.judging.question import Data, Mode, Question as Asked
-from sweeper.reporting.answers import Question
+from sweeper.reporting.answering.answers import Question
+from sweeper.reporting.answering.finalists import Series, chosen_rows, labels
+from sweeper.reporting.answering.matrix import Matrix, Replicated, evaluated, matrix
+from sweeper.reporting.answering.questions import line_questions
 from sweeper.reporting.figures.base import FIGURES, Figure, Json, Panel, bars_to, ends, mark, names, points, quantity
-from sweeper.reporting.finalists import Series, chosen_rows, labels
-from sweeper.reporting.matrix import Matrix, Replicated, evaluated, matrix
-from sweeper.reporting.questions import line_questions
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, leaderboard
 from trainables.curvature.statistics.base import headline_columns

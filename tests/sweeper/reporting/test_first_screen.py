@@ -15,7 +15,7 @@ import yaml
 from sweeper.core.cells import Row
 from sweeper.core.display import as_text
 from sweeper.judging import question as codes
-from sweeper.reporting.advice import (
+from sweeper.reporting.answering.advice import (
     ABOVE_LARGEST,
     BELOW_CHANCE,
     BELOW_LARGEST,
@@ -27,7 +27,7 @@ from sweeper.reporting.advice import (
     more_seeds,
     shifted_warning,
 )  # fmt: skip
-from sweeper.reporting.answers import (
+from sweeper.reporting.answering.answers import (
     ALONE,
     BEST,
     DECIDED,
@@ -43,11 +43,11 @@ from sweeper.reporting.answers import (
     FirstScreen,
     Question,
 )  # fmt: skip
-from sweeper.reporting.finalists import chosen_rows, in_words, labels
+from sweeper.reporting.answering.finalists import chosen_rows, in_words, labels
+from sweeper.reporting.answering.matrix import Key, Matrix, Measured, matrix, measure
+from sweeper.reporting.answering.questions import line_questions, loss_and_network
 from sweeper.reporting.first_screen import first_screen, screen_changes
-from sweeper.reporting.matrix import Key, Matrix, Measured, matrix, measure
 from sweeper.reporting.page import write_report
-from sweeper.reporting.questions import line_questions, loss_and_network
 from sweeper.reporting.summary import summary
 from sweeper.reporting.tables import posthoc_tables
 from sweeper.results import Results
@@ -270,10 +270,10 @@ def test_weighted_classes_that_shift_the_mean_probability_are_warned_of(
     assert shares is not None and shares.sum() == pytest.approx(1.0)
     far = np.roll(np.eye(len(shares))[0], 1)
     assert shifted_warning(small, best, far) == [], "classes are not weighted"
-    monkeypatch.setattr("sweeper.reporting.advice.is_weighted", lambda results: True)
+    monkeypatch.setattr("sweeper.reporting.answering.advice.is_weighted", lambda results: True)
     (warning,) = shifted_warning(small, best, far)
     assert all(name in POSTHOC for name in ("platt", "beta", "vector")) and "platt, beta or vector" in warning
-    monkeypatch.setattr("sweeper.reporting.advice.LEAST_SHIFT", 1.0)
+    monkeypatch.setattr("sweeper.reporting.answering.advice.LEAST_SHIFT", 1.0)
     assert shifted_warning(small, best, shares) == [] == shifted_warning(small, None, None)
 
 

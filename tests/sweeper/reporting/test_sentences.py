@@ -12,7 +12,7 @@ from sweeper.core.statistics.basics import Spread
 from sweeper.judging.means import Mean
 from sweeper.judging.question import BETTER, OPEN, SAME, SAMPLES, SEEDS, Question as Asked, Verdict, Verdicts
 from sweeper.judging.trends import Trend
-from sweeper.reporting.answers import (
+from sweeper.reporting.answering.answers import (
     ALIKE,
     ALONE,
     BEST,

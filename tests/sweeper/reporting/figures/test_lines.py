@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from sweeper.reporting.answers import LARGEST, Question
+from sweeper.reporting.answering.answers import LARGEST, Question
+from sweeper.reporting.answering.finalists import Series
 from sweeper.reporting.figures.lines import panel, remarks, where
-from sweeper.reporting.finalists import Series
 from tests.sweeper.reporting.figures.drawn import layers, marks
 
 ROWS = {word: {"trial": f"c{at}"} for at, word in enumerate(("2", "0 (cross_entropy)", "8"))}

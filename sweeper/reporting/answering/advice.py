@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from sweeper.core.cells import Row, float_or_none, int_of, measured_values, text_of
-from sweeper.reporting.answers import ALIKE, EQUAL, UNKNOWN, WORSE, Answer
-from sweeper.reporting.matrix import Matrix
-from sweeper.reporting.questions import place_of_trial
+from sweeper.reporting.answering.answers import ALIKE, EQUAL, UNKNOWN, WORSE, Answer
+from sweeper.reporting.answering.matrix import Matrix
+from sweeper.reporting.answering.questions import place_of_trial
 from sweeper.results import Results
 from sweeper.results.leaderboard import Leaderboard
 from sweeper.results.queries import literal

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from sweeper.core.cells import Row, Value, grouped, text_of
 from sweeper.core.labels import Symbols, group, number, short, split
-from sweeper.reporting.matrix import Key, Matrix
+from sweeper.reporting.answering.matrix import Key, Matrix
 from sweeper.results.leaderboard import FINISHED
 from sweeper.scheduling.lines import simplest
 from trainables.registry import Options

@@ -9,7 +9,7 @@ from sweeper.core.cells import Row, grouped, text_of
 from sweeper.core.labels import short
 from sweeper.judging import question as codes
 from sweeper.judging.levels import Levels, levels, weakest
-from sweeper.reporting.answers import (
+from sweeper.reporting.answering.answers import (
     ALONE,
     DECIDED,
     EQUAL,
@@ -26,8 +26,8 @@ from sweeper.reporting.answers import (
     Finalist,
     Question,
 )  # fmt: skip
-from sweeper.reporting.finalists import Series, in_words
-from sweeper.reporting.matrix import Matrix
+from sweeper.reporting.answering.finalists import Series, in_words
+from sweeper.reporting.answering.matrix import Matrix
 from sweeper.results.leaderboard import FINISHED
 
 #: Largest cost of using the leader that still counts as "nearly decided", as a share of the best finalist's value.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sweeper.judging.question import OPEN, SAME, WORSE
-from sweeper.reporting.answers import Question
-from sweeper.reporting.questions import shared_values
+from sweeper.reporting.answering.answers import Question
+from sweeper.reporting.answering.questions import shared_values
 from sweeper.reporting.sentences import shared_in_words
 
 

@@ -8,9 +8,9 @@ from sweeper.core.cells import Row, measured_or_none
 from sweeper.core.labels import group
 from sweeper.core.statistics.basics import Correlation, correlation
 from sweeper.judging.trends import Trend, trend
-from sweeper.reporting.answers import Along
-from sweeper.reporting.finalists import Series
-from sweeper.reporting.matrix import Matrix, evaluated
+from sweeper.reporting.answering.answers import Along
+from sweeper.reporting.answering.finalists import Series
+from sweeper.reporting.answering.matrix import Matrix, evaluated
 from sweeper.results import Results
 from sweeper.results.deployed import Deployed
 from trainables.curvature.statistics.base import headline_columns

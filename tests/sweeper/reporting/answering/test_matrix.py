@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from sweeper.reporting.matrix import Matrix, matrix
+from sweeper.reporting.answering.matrix import Matrix, matrix
 from sweeper.results.leaderboard import leaderboard, selected
 from tests.sweeper.held import held
 from tests.sweeper.tables_by_pandas import last, means
