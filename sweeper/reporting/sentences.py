@@ -253,9 +253,7 @@ def remedy(answer: Answer) -> str:
     """Return the command that would decide the open questions, and its cost; empty if there are none."""
     if not answer.command:
         hopeless = answer.state in (NEARLY_DECIDED, NOT_DECIDED) and not answer.running
-        return (
-            f"Even {TRIED[-1]} more seeds would probably not decide the “{STANDINGS[ALIKE]}” rows." if hopeless else ""
-        )
+        return f"Even {TRIED[-1]} more seeds may not decide the “{STANDINGS[ALIKE]}” rows." if hopeless else ""
     if not answer.trainings:
         return f"More seeds may decide: `{answer.command}`."
     takes = f" ({duration(answer.trainings * answer.seconds)})" if answer.seconds else ""
