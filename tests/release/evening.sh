@@ -70,6 +70,7 @@ step "kill and resume" kill_and_resume
 
 # Two nodes of Ray on this machine: the head, and a second raylet, ended by their own process ids.
 two_nodes() {
+  export RAY_raylet_start_wait_time_s=120  # 30 s are too few on a busy machine
   python - <<'PY'
 import subprocess
 from ray.cluster_utils import Cluster
