@@ -8,6 +8,7 @@ as in the field.
 import multiprocessing
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import forkserver
@@ -28,8 +29,18 @@ class ForkedDriver:
         """Start `sweeper` with these arguments in `folder`; what it prints goes to `driver.out` there."""
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([*IMPORTED, *PRELOADED])
-        self._process = context.Process(target=_drive, args=(folder, [*map(str, arguments)]))
-        self._process.start()
+        until = time.monotonic() + patient(10)
+        while True:
+            self._process = context.Process(target=_drive, args=(folder, [*map(str, arguments)]))
+            try:
+                self._process.start()
+                break
+            except ConnectionError:
+                # A driver that is killed while it asks the fork server for a trial's process ends the server, too
+                # (Python 3.11); the next `start` begins another one once this one has ended.
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.2)
         assert self._process.pid is not None
         self.pid = self._process.pid
 
