@@ -123,6 +123,9 @@ def search_path() -> list[str]:
     return [entry for entry in sys.path if entry and (os.path.realpath(entry) != current or current in kept)]
 
 
+#: Ray gives a node half a minute to start, which a busy machine can need for the imports alone.
+PATIENT_START = {"RAY_raylet_start_wait_time_s": "240"}
+
 TUNE_SETTINGS = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # the journal has every result; one file per trial would only cost time
     "TUNE_GLOBAL_CHECKPOINT_S": "1000000000",  # snapshots of all trials serve `Tuner.restore`, which is never used
@@ -132,6 +135,7 @@ TUNE_SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",  # a sweep sends no usage statistics
     # For clusters started here: with workers at Ray's default of 15, MLflow's process at 19 takes 29 % of a core.
     "RAY_worker_niceness": "5",
+    **PATIENT_START,
 }
 
 

@@ -24,6 +24,7 @@ from pathlib import Path
 import psutil
 
 from sweeper.core.errors import SweeperError
+from sweeper.core.processes import PATIENT_START
 from sweeper.execution.slurm.jobs import Exchange, Head, Notice, requeue
 
 #: Seconds that a node's processes have to end before they are killed.
@@ -46,7 +47,7 @@ class RayNode:
         ]  # fmt: skip
         with log.open("ab") as file:
             self._process = subprocess.Popen(
-                [ray, "start", *options, *common], env=environment, stdout=file, stderr=file
+                [ray, "start", *options, *common], env={**PATIENT_START, **environment}, stdout=file, stderr=file
             )
 
     @property
