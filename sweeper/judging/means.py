@@ -48,7 +48,7 @@ def means(question: Question, data: Data, chosen_from: int = 1) -> dict[str, Mea
         (0.084, 0.136)
     """
     values = {name: np.array([*data.values[name].values()]) for name in question.candidates if data.values.get(name)}
-    relative = {n: question.relative and question.mode == "min" and float(v.mean()) > 0 for n, v in values.items()}
+    relative = {n: question.relative and question.mode == "min" and float(v.min()) > 0 for n, v in values.items()}
     scale = {name: float(v.mean()) if relative[name] else 1.0 for name, v in values.items()}
     variances = {
         name: float(v.var(ddof=1)) / scale[name] ** 2 + (data.resolution / scale[name]) ** 2 / 12

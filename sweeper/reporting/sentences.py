@@ -46,6 +46,7 @@ from sweeper.reporting.answering.questions import Shared, shared_values
 from sweeper.results.deployed import Deployed
 from sweeper.results.estimators import Judgement
 from sweeper.results.selection import Ranked, Selection
+from trainables.metrics.base import metric_of
 from trainables.registry import OWN
 
 #: How sure a mark is.
@@ -144,7 +145,8 @@ def risk(answer: Answer) -> str:
 
 def family(answer: Answer) -> str:
     """Return the objective's metric without its split and stage, e.g. `NLL`."""
-    return label(answer.objective.column).partition(" after ")[0]
+    metric = metric_of(answer.objective.column)
+    return label(answer.objective.column) if metric is None else metric.words
 
 
 def deployed_risk(deployed: Deployed) -> str:
@@ -569,7 +571,8 @@ def curvature_in_words(question: Question) -> str:
 
 def trend_in_words(found: Trend, hyperparameter: str) -> str:
     """Return the end of a sentence on a trend, e.g. ` falls with γ (14 → 9 → 5; each step 95 % sure)` or `: open`."""
-    means = " → ".join(ends_of([f"{mean:.2g}" for mean in found.means]))
+    every = [f"{mean:.2g}" for mean in found.means]
+    means = " → ".join(every if found.code == TURNS else ends_of(every))  # a turn lies between the ends
     if found.code == OPEN:
         return ": open"
     compared = "steps" if found.code == TURNS else "each step" if found.by_steps else "first to last"

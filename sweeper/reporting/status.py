@@ -102,9 +102,10 @@ def _status_or_fault(name: str, output: Path) -> SweepStatus:
         return SweepStatus(name, f"cannot be read: {str(error).splitlines()[0]}")
 
 
-#: Share of an objective by which a trial can differ beside other lanes. Eight resnet8 differed by up to 4.7 % in
-#: their first three epochs (median .4 %), since batch norm amplifies last digits; twelve mlps did not differ.
-LAST_DIGITS = 0.05
+#: Share of an objective by which a trial can differ beside other lanes, because they round differently. Eight resnet8
+#: differed by up to 4.7 % in their first three epochs (median .4 %), since batch norm amplifies last digits; twelve
+#: mlps did not differ.
+LANES_DIFFER = 0.05
 
 #: Least widths of columns that can be wrapped; an `interrupted` stays whole.
 LEAST_WIDTHS = {"sweep": 8, "state": 11}
@@ -164,8 +165,8 @@ def _audit_decisions(sweep: Sweep) -> tuple[list[str], list[str]]:
         said.append(_order_words(ordered))
         differences += ordered.differences
     if sweep.spec.replicates.together and not differences:
-        narrow = narrow_decisions(schedule, read_journal(journal), LAST_DIGITS)
-        said.append(f"{narrow} decisions turn on {100 * LAST_DIGITS:g} % of the objective: other lanes may turn them")
+        narrow = narrow_decisions(schedule, read_journal(journal), LANES_DIFFER)
+        said.append(f"{narrow} decisions turn on {100 * LANES_DIFFER:g} % of the objective: other lanes may turn them")
     return said, [*map(str, differences)]
 
 

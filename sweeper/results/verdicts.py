@@ -34,6 +34,9 @@ from trainables.registry.names import CROSS_FITTED, did_you_mean
 #: of one core.
 MOST_VALUES = 20_000_000
 
+#: Start of the columns of a loss's hyperparameters.
+OF_LOSS = "config_loss_"
+
 #: A post-hoc method and its options.
 Method = tuple[str, Mapping[str, object]]
 
@@ -80,7 +83,8 @@ class TrainedNetworks:
         """
         name, options = method
         # The loss itself says which of its hyperparameters determine a γ.
-        loss = {column.removeprefix("config_loss_"): value for column, value in row.items()} | {"name": row["loss"]}
+        settings = {name: value for name, value in row.items() if name.startswith(OF_LOSS)}
+        loss = {name.removeprefix(OF_LOSS): value for name, value in settings.items()} | {"name": row["loss"]}
         given, scored = with_training_gamma(name, hyperparameter_values(options), loss), dict[int, Scored]()
         try:
             for seed, of in self.members[text_of(row, "trial")].items():

@@ -189,7 +189,7 @@ def cost_of_width(scheduler: Scheduler, trials: int, workers: int, width: int, p
         True
     """
     size, random = min(trials, SIMULATED_TRIALS), np.random.default_rng(0)
-    # Means of 20 small sweeps and of 5 large ones are alike within 2 %.
+    # Fewer draws of large sweeps, so that `plan` need not be waited for.
     seconds = np.zeros((max(5, min(20, 10_000 // size)), 2))
     for taken in seconds:
         values, pace = drawn_sweep(scheduler, size, random)

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from sweeper.core.processes import PATIENT_START
+
 TOKEN = "0123456789abcdef" * 4
 
 QUICK_DEATHS = {
@@ -21,8 +23,7 @@ QUICK_DEATHS = {
     "RAY_health_check_timeout_ms": "500",
     "RAY_health_check_failure_threshold": "3",
     "RAY_gcs_rpc_server_reconnect_timeout_s": "3",
-    # A busy machine takes its time to start a node; Ray gives it half a minute.
-    "RAY_raylet_start_wait_time_s": "240",
+    **PATIENT_START,
 }
 
 

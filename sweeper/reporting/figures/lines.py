@@ -93,8 +93,9 @@ def panel(
     """Return the panel of one quantity along a line."""
     order = sorted(values, key=lambda word: line.numbers[word]) if line.numbers else [*values]
     trials = dict(zip(line.rows, line.trials, strict=True))
-    # Losses and curvature spread in proportion to their size.
-    known = means(Asked(order, words, mode, relative=True, level=0.95), Data(values))
+    # Losses and curvature spread in proportion to their size, unless a trace is negative.
+    positive = all(value > 0 for of in values.values() for value in of.values())
+    known = means(Asked(order, words, mode, relative=positive, level=0.95), Data(values))
     rows = [{**row(word, line.numbers.get(word), known[word]), "trial": trials[word]} for word in order]
     path = [mark("line", rows)] if line.numbers else []
     return Panel(heading, [*path, bars_to(rows), points(rows)], _axis(line, name), quantity("mean", words), said)

@@ -28,7 +28,7 @@ COVERAGES = np.linspace(0.1, 1.0, 19)
 @FIGURES.add(
     "risk_coverage",
     place=55,
-    absent="Risk-coverage curves: no finished configuration with a selective loss has stored predictions.",
+    absent="Risk-coverage curves: no finished configuration with a selective loss has stored predictions, or too many.",
     aliases=("selective",),
 )
 def draw(results: Results) -> Figure | None:

@@ -26,3 +26,11 @@ def test_intervals_cover_means_of_unequal_losses() -> None:
         known = means(Question([*data.values], "nll", relative=True, level=0.95), data)
         inside += [known[str(at)].low <= np.exp(spread[at, 0] ** 2 / 2) <= known[str(at)].high for at in range(6)]
     assert np.mean(inside) >= 0.9
+
+
+def test_values_of_both_signs_have_no_relative_interval() -> None:
+    values = {"trace": {0: -1.0, 1: 2.0, 2: -0.5}}
+    relative, plain = (
+        means(Question(["trace"], "trace", relative=of, level=0.95), Data(values)) for of in (True, False)
+    )
+    assert relative == plain and relative["trace"].low < 0
