@@ -157,6 +157,9 @@ class Tracker(ABC):
     def watch_machine(self) -> None:  # noqa: B027  (optional)
         """Log the use of this machine while this process lives; called once the sweep's run exists."""
 
+    def close(self) -> None:  # noqa: B027  (optional)
+        """Write what is held back; called before the tracker is said to be complete, and nothing follows."""
+
     @classmethod
     def errors(cls) -> tuple[type[Exception], ...]:
         """Return the exceptions that calls raise if the tracker is down, slow or broken."""

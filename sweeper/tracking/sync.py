@@ -144,6 +144,10 @@ class Projection:
                 self._store.attach(said, artifacts(self.paths, self._runs.state, self._mode, Path(folder)))
         self._tag_sweep(ARTIFACTS_TAG, sequence)
 
+    def close(self) -> None:
+        """Have the tracker write what it holds back; nothing is sent afterwards."""
+        self._store.close()
+
     def _log_recalibrations(self) -> str:
         """Log the points of all recalibrations if any is new; return the digest of their state."""
         parts = recalibration_parts(self.paths)
@@ -283,6 +287,7 @@ def sync(root: Path, uri: str) -> SyncReport:
                     raise SweeperError(f"the sweep {projection.paths.name!r} has no journal yet", "start it first")
                 projection.advance(last=True, abandoned=holder(projection.paths.lease) is None)
                 projection.attach()
+                projection.close()
                 break
             except projection.kind.errors() as error:
                 if tried == SYNC_TRIES:
@@ -326,6 +331,7 @@ def follow(root: Path, uri: str) -> bool:
                         projection.attach()
                     elif begun:
                         projection.advance(abandoned=True)
+                    projection.close()
                     _log.info("complete: %d points", projection.points)
                     return True
                 pause = (time.monotonic() - began) * (1 / SHARE_OF_TIME - 1)

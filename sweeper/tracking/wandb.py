@@ -46,8 +46,7 @@ class WandbTracker(Tracker):
     def connect(self, sweep_id: str, generation: str) -> Known:
         """Remove the files of an earlier process, so that all runs lack everything."""
         self._key = f"{sweep_id}/{generation}"
-        while self._runs:  # of this process, which connects again after an error
-            self._runs.popitem()[1].finish()
+        self.close()  # runs of this process, which connects again after an error
         for folder in self._paths.root.glob(f"{FOLDER}/*run-*"):
             shutil.rmtree(folder, ignore_errors=True)
         return Known()
@@ -63,11 +62,20 @@ class WandbTracker(Tracker):
             ordered = sorted(update.points, key=attrgetter("step"))
             for step, points in itertools.groupby(ordered, key=attrgetter("step")):
                 run.log({point.key: point.value for point in points}, step=step)
-            # W&B ends the others with this process: offline runs, which cannot be continued, and the sweep's own, whose
-            # answer follows at the step of its end.
+            # `close` ends the others: offline runs, which cannot be continued, and the sweep's own, whose answer follows
+            # at the step of its end.
             if update.end_time is not None and not run.offline and update.place != SWEEP_RUN:
                 run.finish(exit_code=int(update.status == FAILED))
                 del self._runs[update.place]
+
+    def close(self) -> None:
+        """End the runs that are open.
+
+        W&B ends runs with the process only if it started its own service; one that a notebook has started, which child
+        processes find in the environment, holds their last data back.
+        """
+        while self._runs:
+            self._runs.popitem()[1].finish()
 
     def _opened(self, update: RunUpdate) -> wandb.Run:
         """Create or continue the run of a place."""

@@ -17,6 +17,7 @@ from sweeper.tracking.follower import Follower
 from tests.faults.processes import wait_until
 from tests.mlflow_stores import by_column, expected_points, free_port
 from tests.patience import patient
+from tests.running import sweeper
 from tests.sweeper.tracking.test_sync import drive
 
 #: A file is a header of 7 bytes and blocks; a record's parts carry a checksum, their length and their kind.
@@ -92,6 +93,24 @@ def test_a_killed_follower_leaves_one_complete_run_per_trial(random_sweep: Any) 
         (said,) = follower.wait(patient(60))
         assert said.endswith("Weights & Biases is complete")
     assert_complete(sweep)
+
+
+@pytest.mark.integration
+def test_sync_ends_its_runs_beside_a_service_of_ours(random_sweep: Any, tmp_path: Path) -> None:
+    import wandb
+
+    sweep = random_sweep(3, name="offline", count=3)
+    drive(sweep)
+    # Child processes find this service in the environment, and nothing ends it when they do.
+    own = wandb.init(mode="offline", dir=tmp_path, settings=wandb.Settings(console="off", silent=True))
+    try:
+        output = ["--output", str(sweep.root.parent)]
+        done = sweeper("manage", "sync", sweep.paths.name, "--tracking-uri", "wandb:", *output, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert_complete(sweep)
+    finally:
+        own.finish()
+        wandb.teardown()
 
 
 def test_a_missing_key_is_refused_before_the_sweep(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
