@@ -10,6 +10,7 @@ import yaml
 
 from tests.deploy.kubernetes import crd_folder, faults, pod_templates, reference_faults
 from tests.deploy.kustomize import build
+from tests.release.check_release import VERSION
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 KUBERNETES = DEPLOY / "kubernetes"
@@ -51,8 +52,8 @@ def test_the_small_resolver_agrees_with_kustomize(overlay: str) -> None:
     worker = built["RayCluster", "sweeper"]["spec"]["workerGroupSpecs"][0]
     image = worker["template"]["spec"]["containers"][0]["image"]
     assert (worker["groupName"], worker["maxReplicas"], image) == {
-        "local": ("cpu", 2, "calibration-sweeper:0.4.0.dev0-cpu"),
-        "spot": ("gpu", 16, "registry.example.com/calibration-sweeper:0.4.0.dev0-cuda"),
+        "local": ("cpu", 2, f"calibration-sweeper:{VERSION}-cpu"),
+        "spot": ("gpu", 16, f"registry.example.com/calibration-sweeper:{VERSION}-cuda"),
     }[overlay]
     kubectl = shutil.which("kubectl")
     if kubectl is not None:

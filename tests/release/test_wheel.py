@@ -13,9 +13,9 @@ import pytest
 
 from search_spaces import packaged_files
 from sweeper.results import load
+from tests.release.check_release import VERSION
 from tests.release.distribution import build, clean_environment, copy_of_the_sources, install, source_files
 
-VERSION = "0.4.0.dev0"
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
