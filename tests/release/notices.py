@@ -27,7 +27,7 @@ E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, 1998).
 COLUMNS = ("Name", "Version", "License", "Author")
 OURS = "calibration-sweeper"
 OF_CARDS = ("nvidia", "cuda", "triton")
-READ = {"huey": "MIT", "skops": "MIT"}
+READ = {"huey": "MIT", "skops": "MIT", "vl-convert-python": "BSD-3-Clause"}
 """Licences that a package's metadata do not state, read in its `dist-info/licenses/LICENSE`."""
 
 
