@@ -15,6 +15,9 @@ with the name, `--tracking-uri lines:`. Addresses such as `sqlite:///…` and `h
             for update in updates:
                 print(update.name, update.status, update.points)
 
+        def attach(self, answer: str, files: Iterable[tuple[Path, str | None]]) -> None:
+            print(answer)
+
     TRACKER = Lines
 
 `sweeper.tracking.runs` decides what runs contain; `sync` and `follower` decide when data is written.
@@ -126,7 +129,7 @@ class Tracker(ABC):
 
     Attributes:
         name: name for users.
-        takes_files: whether `attach` is called, and updates have diagrams.
+        takes_files: whether `attach` gets files, and updates have diagrams.
     """
 
     name: ClassVar[str]
@@ -150,9 +153,9 @@ class Tracker(ABC):
     def write(self, updates: Iterable[RunUpdate]) -> None:
         """Write updates; the sweep's own update comes first, if any. Writing an update twice changes nothing."""
 
+    @abstractmethod
     def attach(self, answer: str, files: Iterable[tuple[Path, str | None]]) -> None:
         """Show the sweep's answer above its runs, and attach files, each with its folder, to the sweep's run."""
-        raise NotImplementedError
 
     def watch_machine(self) -> None:  # noqa: B027  (optional)
         """Log the use of this machine while this process lives; called once the sweep's run exists."""

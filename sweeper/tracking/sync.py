@@ -139,9 +139,9 @@ class Projection:
         self._runs.recommend(metrics)
         self._tag_finalists(tags)
         self._write()
-        if self._store.takes_files:
-            with tempfile.TemporaryDirectory() as folder:
-                self._store.attach(said, artifacts(self.paths, self._runs.state, self._mode, Path(folder)))
+        with tempfile.TemporaryDirectory() as folder:
+            files = artifacts(self.paths, self._runs.state, self._mode, Path(folder)) if self._store.takes_files else ()
+            self._store.attach(said, files)
         self._tag_sweep(ARTIFACTS_TAG, sequence)
 
     def close(self) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,18 +65,24 @@ class TensorBoardTracker(Tracker):
 
     def write(self, updates: Iterable[RunUpdate]) -> None:
         """Append updates to the trials' files; the sweep's run is written only if it has points."""
+        for update in updates:
+            if update.place != SWEEP_RUN or update.points:
+                self._append(update.place, self._events(update))
+
+    def attach(self, answer: str, files: Iterable[tuple[Path, str | None]]) -> None:
+        """Write the answer as the text of the sweep's run."""
+        self._append(SWEEP_RUN, [_text("answer", answer)])
+
+    def _append(self, place: int, events: Iterable[Event]) -> None:
         from tensorboard.summary.writer.record_writer import RecordWriter
 
-        for update in updates:
-            if update.place == SWEEP_RUN and not update.points:
-                continue
-            name = self._sweep.paths.name if update.place == SWEEP_RUN else trial_name(update.place)
-            file = self._folder / name / FILE
-            file.parent.mkdir(parents=True, exist_ok=True)
-            with file.open("ab") as stream:
-                writer = RecordWriter(stream)
-                for event in self._events(update):
-                    writer.write(event.SerializeToString())
+        name = self._sweep.paths.name if place == SWEEP_RUN else trial_name(place)
+        file = self._folder / name / FILE
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("ab") as stream:
+            writer = RecordWriter(stream)
+            for event in events:
+                writer.write(event.SerializeToString())
 
     def _events(self, update: RunUpdate) -> Iterator[Event]:
         from tensorboard.compat.proto.event_pb2 import Event
@@ -110,6 +117,16 @@ def _event(milliseconds: int, step: int = 0, **value: Any) -> Event:
 
     summary = Summary(value=[Summary.Value(**value)])
     return Event(wall_time=milliseconds / 1000, step=step, summary=summary)
+
+
+def _text(tag: str, text: str) -> Event:
+    from tensorboard.compat.proto.tensor_pb2 import TensorProto
+    from tensorboard.compat.proto.types_pb2 import DT_STRING
+    from tensorboard.plugins.text.metadata import create_summary_metadata
+
+    tensor = TensorProto(dtype=DT_STRING, string_val=[text.encode()])
+    metadata = create_summary_metadata(display_name=tag, description="")
+    return _event(int(1000 * time.time()), tag=tag, tensor=tensor, metadata=metadata)
 
 
 def _hyperparameters(update: RunUpdate) -> Event:

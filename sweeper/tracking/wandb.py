@@ -16,6 +16,7 @@ import itertools
 import shutil
 from collections.abc import Iterable
 from operator import attrgetter
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweeper.journal.state import FAILED
@@ -52,21 +53,28 @@ class WandbTracker(Tracker):
         return Known()
 
     def write(self, updates: Iterable[RunUpdate]) -> None:
-        """Send updates; the sweep's run is made only if it has points."""
+        """Send updates; the sweep's run is made only if it has points or an answer."""
         for update in updates:
-            if update.place == SWEEP_RUN and not update.points:
-                continue
+            if update.place == SWEEP_RUN:
+                self._sweep = update
+                if not update.points:
+                    continue
             run = self._runs.get(update.place) or self._opened(update)
             run.summary.update(update.tags | {"status": update.status})
             # Without this order, W&B would drop all points after the first of a run's newest epoch.
             ordered = sorted(update.points, key=attrgetter("step"))
             for step, points in itertools.groupby(ordered, key=attrgetter("step")):
                 run.log({point.key: point.value for point in points}, step=step)
-            # `close` ends the others: offline runs, which cannot be continued, and the sweep's own, whose answer follows
-            # at the step of its end.
+            # `close` ends the others: offline runs, which cannot be continued, and the sweep's own, whose answer
+            # follows at the step of its end.
             if update.end_time is not None and not run.offline and update.place != SWEEP_RUN:
                 run.finish(exit_code=int(update.status == FAILED))
                 del self._runs[update.place]
+
+    def attach(self, answer: str, files: Iterable[tuple[Path, str | None]]) -> None:
+        """Note the answer at the sweep's run."""
+        run = self._runs.get(SWEEP_RUN) or self._opened(self._sweep)
+        run.notes = answer
 
     def close(self) -> None:
         """End the runs that are open.

@@ -14,7 +14,7 @@ from sweeper.journal.journal import read_journal
 from sweeper.journal.state import fold
 from sweeper.tracking.choice import checked, tracker_for
 from sweeper.tracking.follower import Follower
-from sweeper.tracking.sync import sync
+from sweeper.tracking.sync import answer, sync
 from sweeper.tracking.tensorboard import ENDED
 from tests.mlflow_stores import by_column, expected_points
 from tests.patience import patient
@@ -58,7 +58,7 @@ def test_event_files_equal_the_journal_after_every_sync(random_sweep: Any) -> No
     assert "TensorBoard is complete" in str(report)
 
 
-def test_the_sweeps_own_run_has_each_point_once_also_under_a_new_name(random_sweep: Any) -> None:
+def test_the_sweeps_own_run_has_the_answer_and_each_point_once_also_under_a_new_name(random_sweep: Any) -> None:
     sweep = with_tables(random_sweep(1, name="named", count=2))
     sync(sweep.root, "tensorboard:")
     moved = sweep.root.rename(sweep.root.with_name("renamed"))
@@ -68,6 +68,8 @@ def test_the_sweeps_own_run_has_each_point_once_also_under_a_new_name(random_swe
     run = EventAccumulator(str(moved / "tensorboard" / "renamed")).Reload()
     assert {"trials_completed", "recommended/val_nll", "recommended/test_ece"} <= {*run.Tags()["scalars"]}
     assert all(len(run.Scalars(key)) == 1 for key in run.Tags()["scalars"])
+    assert run.summary_metadata["answer"].plugin_data.plugin_name == "text"
+    assert [event.tensor_proto.string_val[0].decode() for event in run.Tensors("answer")] == [answer(moved)[0]]
 
 
 def test_a_folder_elsewhere_has_each_sweep_once_whatever_its_name(random_sweep: Any, tmp_path: Path) -> None:

@@ -14,11 +14,12 @@ from sweeper.journal.journal import read_journal
 from sweeper.journal.state import fold
 from sweeper.tracking.choice import checked
 from sweeper.tracking.follower import Follower
+from sweeper.tracking.sync import answer
 from tests.faults.processes import wait_until
 from tests.mlflow_stores import by_column, expected_points, free_port
 from tests.patience import patient
 from tests.running import sweeper
-from tests.sweeper.tracking.test_sync import drive
+from tests.sweeper.tracking.test_sync import drive, with_tables
 
 #: A file is a header of 7 bytes and blocks; a record's parts carry a checksum, their length and their kind.
 HEADER, BLOCK, PART = 7, 2**15, struct.Struct("<IHB")
@@ -48,12 +49,13 @@ def records_of(file: Path) -> Iterator[Any]:
 
 
 def run_of(file: Path) -> dict[str, Any]:
-    """The name, group, config, summary and history {(key, step): value} of one run."""
+    """The name, group, config, notes, summary and history {(key, step): value} of one run."""
     run: dict[str, Any] = {"summary": {}, "history": {}}
     for record in records_of(file):
         if record.HasField("run"):
             config = {item.key: json.loads(item.value_json) for item in record.run.config.update}
             run |= {"name": record.run.display_name, "group": record.run.run_group, "config": config}
+            run["notes"] = record.run.notes
         for item in record.summary.update:
             run["summary"]["".join([item.key, *item.nested_key])] = json.loads(item.value_json)
         items = {"".join([i.key, *i.nested_key]): json.loads(i.value_json) for i in record.history.item}
@@ -96,11 +98,10 @@ def test_a_killed_follower_leaves_one_complete_run_per_trial(random_sweep: Any) 
 
 
 @pytest.mark.integration
-def test_sync_ends_its_runs_beside_a_service_of_ours(random_sweep: Any, tmp_path: Path) -> None:
+def test_sync_ends_its_runs_beside_a_service_of_ours_and_notes_the_answer(random_sweep: Any, tmp_path: Path) -> None:
     import wandb
 
-    sweep = random_sweep(3, name="offline", count=3)
-    drive(sweep)
+    sweep = with_tables(random_sweep(3, name="offline", count=3))
     # Child processes find this service in the environment, and nothing ends it when they do.
     own = wandb.init(mode="offline", dir=tmp_path, settings=wandb.Settings(console="off", silent=True))
     try:
@@ -108,6 +109,8 @@ def test_sync_ends_its_runs_beside_a_service_of_ours(random_sweep: Any, tmp_path
         done = sweeper("manage", "sync", sweep.paths.name, "--tracking-uri", "wandb:", *output, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert_complete(sweep)
+        notes = [run_of(file)["notes"] for file in sweep.root.glob("wandb/offline-run-*/*.wandb")]
+        assert [note for note in notes if note] == [answer(sweep.root)[0]]
     finally:
         own.finish()
         wandb.teardown()
