@@ -272,7 +272,8 @@ def loop_nodes(space: Mapping[str, Plain], loop: str, registries: Registries, fa
     refusal = None if trusted else known.refusal(loop)
     if refusal is not None:
         rule = f"{refusal[0]}{nearest(loop, known)}"
-        faults.append(Fault("loop", rule, "write module.file:Name, e.g. my_code:Loop"))
+        # Only an unknown name has a remedy of its own; a module that cannot be imported says what is wrong with it.
+        faults.append(Fault("loop", rule, refusal[1] and "write module.file:Name, e.g. my_code:Loop"))
         return nodes
     if trusted or takes_all(known[loop].build):
         return nodes | {key: parse(value, join_path("space", key), faults) for key, value in free.items()}

@@ -32,7 +32,6 @@ ELSEWHERE = {
     ".venv/bin/sweeper import preds.npz": "predictions of the reader's; test_prediction_tables.py makes some",
     "sweeper import ": "as above",
     "sweeper compare cifar newsgroups digits": "sweeps of the reader's; tests/sweeper/results has some",
-    "pip install 'calibration-sweeper[": "the index, once the release is there; `make check-wheel` installs the wheel",
     "claude mcp add": "another program; tests/sweeper/api/test_agent.py talks to the server",
     "sweeper status --watch --output /shared": "a folder that machines of the reader's share; tests/slurm shares one",
     "sweeper serve --output s3:": "a store of the reader's; tests/sweeper/serving reads one",

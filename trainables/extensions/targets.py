@@ -13,6 +13,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib import metadata
 from importlib.machinery import ModuleSpec, PathFinder
@@ -154,7 +155,8 @@ def _imported(path: str, module_name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             # The module exists, but one that it imports does not.
-            raise ExtensionError(f"{path} cannot be imported: {describe_error(error, module_name)}") from error
+            said = describe_error(error, module_name)
+            raise ExtensionError(f"{path} cannot be imported: {said}{_how_to_install(error.name)}") from error
         places = ", ".join(dict.fromkeys([*_roots, "the installed packages"]))
         raise ExtensionError(f"{path}: there is no module {error.name!r} in {places}") from error
     except (Exception, SystemExit) as error:  # a script without a `__main__` guard may call `sys.exit`
@@ -162,6 +164,16 @@ def _imported(path: str, module_name: str) -> ModuleType:
     finally:
         tops = {name.partition(".")[0] for name in set(sys.modules) - before}
         _loaded.update(top for top in tops if top not in OUR_PACKAGES and _lies_in_a_root(top))
+
+
+def _how_to_install(module: str | None) -> str:
+    """Return the command that installs a missing module, for messages; empty unless one of our extras brings it."""
+    with suppress(metadata.PackageNotFoundError):  # code that runs from an archive
+        for requirement in metadata.requires("calibration-sweeper") or []:
+            found = re.match(r"""([\w-]+).*extra == ['"]([\w-]+)['"]""", requirement)
+            if found is not None and module is not None and found[1] == module.partition(".")[0]:
+                return f"; run pip install 'calibration-sweeper[{found[2]}]'"
+    return ""
 
 
 def _in_results(module_name: str) -> Path | None:

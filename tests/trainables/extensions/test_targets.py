@@ -80,6 +80,22 @@ def test_a_module_inside_a_results_folder_is_refused_unseen(tmp_path):
     look_in([])
 
 
+@pytest.mark.parametrize(
+    ("missing", "extra"), [("transformers", "transformers"), ("h5py", "hdf5"), ("nothing_of_ours", None)]
+)
+def test_a_module_that_needs_an_extra_names_it(tmp_path, monkeypatch, missing, extra):
+    (tmp_path / "needing.py").write_text(f"import {missing}\n")
+    monkeypatch.setitem(sys.modules, missing, None)
+    look_in([tmp_path])
+    try:
+        with pytest.raises(ExtensionError) as refused:
+            import_target("needing:Loop")
+    finally:
+        look_in([])
+    assert (f"[{extra}]'" in str(refused.value)) == (extra is not None) and missing in str(refused.value)
+    assert ("pip install" in str(refused.value)) == (extra is not None)
+
+
 def test_a_file_called_as_an_installed_package_takes_nothings_place(tmp_path):
     """Of an archive, components and their helpers come first, and no `torch.py` beside them."""
     for name in ("mine", "helper", "yaml", "colorsys"):
