@@ -148,6 +148,7 @@ def recalibrate(
         >>> [request.method for request in done.requests], done.evaluations
         (['none', 'isotonic'], 4)
     """
+    from sweeper.reporting.recalibrations import recalibration_lines
     from sweeper.results.recalibrating import recalibrate_sweep
 
     place, counts = output_folder(output), [bins] if isinstance(bins, int) else list(bins)
@@ -162,7 +163,9 @@ def recalibrate(
         f"report {sweep}{where}",
         f"manage sync {sweep}{where}",
     )
-    return CommandResult(done, notes=[*done.lines(), *marks, "next", *(f"  sweeper {command}" for command in words)])
+    return CommandResult(
+        done, notes=[*recalibration_lines(done), *marks, "next", *(f"  sweeper {command}" for command in words)]
+    )
 
 
 def ensemble(

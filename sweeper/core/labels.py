@@ -29,6 +29,9 @@ STATUS_WORDS = {
 }  # fmt: skip
 
 
+#: Reasons why validation data do not determine a fit.
+BOUND_CAUSES = "too few samples, all predicted right, none of a class, or predictions no better than chance"
+
 #: Prefix of every progress line in a driver's log; `status` and the cluster commands search for it.
 PROGRESS = "progress: "
 

@@ -26,7 +26,7 @@ import torch
 
 from sweeper.core.display import printable
 from sweeper.core.errors import SweeperError, writing_to
-from sweeper.core.labels import label
+from sweeper.core.labels import BOUND_CAUSES, label
 from sweeper.exporting.chosen import Chosen, Description, chosen_networks
 from sweeper.exporting.program import (
     CalibratedNetworks,
@@ -43,7 +43,6 @@ from sweeper.reporting.standings import standings_of
 from sweeper.results import Results
 from sweeper.results.predictions import FITTED_ON, MEASURED_ON
 from sweeper.results.queries import literal
-from sweeper.results.recalibration import BOUND_CAUSES
 from sweeper.storage.metadata import read_manifest
 from sweeper.tracking.mlflow.model_files import write_mlflow_files
 from trainables.curvature.statistics.base import headline_columns

@@ -41,6 +41,7 @@ from sweeper.reporting.answering.answers import (
 from sweeper.reporting.answering.finalists import Shown, against_cross_entropy, chosen_rows, in_words, labels
 from sweeper.reporting.answering.matrix import Key, Matrix, matrix
 from sweeper.reporting.answering.questions import cost_of, line_questions, loss_and_network, state_of
+from sweeper.reporting.recalibrations import effect_warning
 from sweeper.results import Results
 from sweeper.results.deployed import Deployed
 from sweeper.results.estimators import Judgement
@@ -65,7 +66,7 @@ def first_screen(results: Results, board: Leaderboard, counts: Overview) -> Firs
     warnings += outlier_warning(cells)
     bins = int(results.specification.get("evaluation", {}).get("bins", 15))
     measured = [effect for effect in posthoc_effects(results)[1] if effect.request.bins == bins]
-    warnings += [f"{effect.warning}." for effect in measured if effect.warning]
+    warnings += [f"{warning}." for effect in measured if (warning := effect_warning(effect))]
     running = counts.count("waiting", "running", "interrupted") > 0
     answers = tuple(answer_of(results, board, cells, place, running=running) for place in cells.slices)
     return FirstScreen(answers, "", tuple(warnings), compare_command(results, answers))

@@ -24,7 +24,6 @@ import pyarrow.parquet as pq
 from sweeper.core.cells import Rows, Value, grouped
 from sweeper.core.errors import SweeperError, writing_to
 from sweeper.core.ids import RECALIBRATIONS, SweepPaths
-from sweeper.core.labels import label
 from sweeper.core.schemas import record_batch
 from sweeper.results import Results
 from sweeper.results.posthoc import posthoc_effects
@@ -83,27 +82,6 @@ class Recalibrated:
     missing: Sequence[str] = ()
     effects: Sequence[Effect] = ()
     values: Sequence[Mapping[str, float]] = ()
-
-    def lines(self) -> list[str]:
-        """Return the result in lines: a summary, the effect of each method, and warnings."""
-        what = "; ".join(request.label for request in self.requests)
-        said = [f"{self.evaluations:,} evaluations, {self.samples:,} predictions, {self.seconds:.1f} s: {what}"]
-        if self.missing:
-            said.append(
-                f"warning: {len(self.missing):,} evaluations have no stored predictions and were left out, "
-                f"e.g. {self.missing[0]}"
-            )
-        said += [effect.sentence() for effect in self.effects]
-        said += [
-            f"{request.label}: {', '.join(f'{label(name)} {value:.4g}' for name, value in further.items())}."
-            for request, further in zip(self.requests, self.values, strict=False)
-            if further
-        ]
-        said += [f"warning: {effect.warning}" for effect in self.effects if effect.warning]
-        for request, count, reason in zip(self.requests, self.unavailable, self.reasons, strict=True):
-            if count:
-                said.append(f"{request.label}: unavailable for {count:,} of {self.evaluations:,}, e.g. {reason}")
-        return said
 
 
 def recalibrate(

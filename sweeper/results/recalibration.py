@@ -12,11 +12,10 @@ from typing import Any
 
 from sweeper.core.cells import Row, Rows, grouped, int_of, measured_or_none, text_of
 from sweeper.core.errors import SweeperError
-from sweeper.core.labels import label, plural
 from sweeper.core.statistics.basics import spread
 from sweeper.judging.judge import change
 from sweeper.judging.pairs import independent_units
-from sweeper.judging.question import BETTER, NOT_COMPARED, WORSE, Verdict
+from sweeper.judging.question import Verdict
 from sweeper.space.file import Document, apply_overrides
 from trainables.metrics import METRIC_NAMES
 from trainables.metrics.base import Metrics, further_metrics
@@ -206,51 +205,10 @@ class Change:
     unit: str = "seed"
     trials: int = 1
 
-    def arrow(self) -> str:
-        """Return e.g. `0.0350 → 0.0210`."""
-        return f"{self.before:.4f} → {self.after:.4f}"
-
     @property
     def difference(self) -> float:
         """Mean of after − before."""
         return self.after - self.before
-
-    def word(self) -> str:
-        """Return `lower` or `higher` if the 95 % interval of the difference excludes 0, else `no clear change`.
-
-        With fewer than two differing units there is no interval, and the result is `cannot be judged`.
-        """
-        words = {BETTER: "lower", WORSE: "higher", NOT_COMPARED: "cannot be judged"}
-        return words.get(self.verdict.code, "no clear change")
-
-    def text(self) -> str:
-        """Return e.g. `ECE 0.0350 → 0.0210, −0.014 (95 % −0.02 … −0.008), better in 8 of 9 trials`."""
-        counted = f"better in {self.better} of {plural(self.units, self.unit)}"
-        return f"{label(self.metric)} {self.arrow()}, {rounded_change(self.difference)}{self.limits()}, {counted}"
-
-    def limits(self) -> str:
-        """Return the difference's interval, e.g. ` (95 % −0.02 … −0.008)`, or an empty string if there is none."""
-        ends = (self.verdict.low, self.verdict.high)
-        if self.verdict.code == NOT_COMPARED:
-            return ""
-        # A narrow interval gets enough digits to print two different limits.
-        written = ([rounded_change(end, digits) for end in ends] for digits in range(2, 9))
-        low, high = next((pair for pair in written if pair[0] != pair[1]), map(rounded_change, ends))
-        return f" (95 % {low} … {high})"
-
-
-def rounded_change(value: float, digits: int = 2) -> str:
-    """Return a change with its sign and this many significant digits; from 100 on as a whole number.
-
-    Example:
-        >>> rounded_change(-0.0143), rounded_change(1234.5)
-        ('−0.014', '+1,234')
-    """
-    return (f"{value:+,.0f}" if abs(value) >= 100 else f"{value:+.{digits}g}").replace("-", "−")
-
-
-#: Reasons why validation data do not determine a fit.
-BOUND_CAUSES = "too few samples, all predicted right, none of a class, or predictions no better than chance"
 
 
 @dataclass(frozen=True)
@@ -279,28 +237,6 @@ class Effect:
     gain: float = 0.0
 
     @property
-    def words(self) -> str:
-        """The method's name in a sentence, e.g. `focal temperature (objective=ece)`."""
-        return method_label(self.request.method.replace("_", " "), self.request.options)
-
-    @property
-    def warning(self) -> str:
-        """A warning if validation data do not determine some fits, or are too few; else an empty string."""
-        if self.too_few and not self.at_bound:
-            more = f"more than it gains; it needs about {self.needed:,.0f}"
-            return (
-                f"{plural(self.samples, 'validation sample')} are too few for {self.words}: the error of its "
-                f"{plural(round(self.free or 0), 'parameter')} costs about {self.cost:.2g} of NLL, "
-                f"{more if self.gain > 0 else 'and it shows no gain'}"
-            )
-        if not self.at_bound:
-            return ""
-        return (
-            f"validation data do not determine {self.at_bound} of {plural(self.fits, 'fit')} of {self.words}, which "
-            f"ended at their bound ({BOUND_CAUSES}): do not rely on them"
-        )
-
-    @property
     def cost(self) -> float:
         """The NLL that the error of the fitted parameters is expected to cost, k/(2n)."""
         return (self.free or 0.0) / (2 * max(self.samples, 1))
@@ -314,11 +250,6 @@ class Effect:
     def too_few(self) -> bool:
         """Whether the method is expected to cost more NLL than it gains, so that new data are predicted worse."""
         return self.free is not None and self.cost >= self.gain
-
-    def sentence(self) -> str:
-        """Return the method and its changes on the measured samples in one sentence."""
-        where = "test data" if self.split == "test" else "cross-fitted"
-        return f"{self.request.label}, {where}: {'; '.join(change.text() for change in self.changes)}."
 
 
 def effects(rows: Rows, dataset: Mapping[str, Any] | None = None) -> list[Effect]:

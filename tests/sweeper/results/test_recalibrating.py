@@ -21,6 +21,7 @@ from sweeper.core.columns import evaluation_columns
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import ReplicateSeeds, SweepPaths, configuration_index
 from sweeper.core.schemas import table_schemas
+from sweeper.reporting.recalibrations import recalibration_lines
 from sweeper.results import Results
 from sweeper.results.predictions import PredictionFiles, StoredPredictions
 from sweeper.results.recalibrating import Recalibrated, measure_all, recalibrate
@@ -293,7 +294,7 @@ def test_evaluations_without_predictions_are_counted_and_named(sweep: Sweep) -> 
     gone = sorted(held.keys() - stored(sweep.paths.root).keys())
     done = recalibrate(sweep, [Request("none", 15)])
     assert [*done.missing] == [f"{trial}-r{replicate}-e{epoch:05d}" for trial, replicate, epoch in gone]
-    assert any(f"{len(gone)} evaluations have no stored predictions" in line for line in done.lines())
+    assert any(f"{len(gone)} evaluations have no stored predictions" in line for line in recalibration_lines(done))
 
 
 def test_points_for_mlflow_are_means_over_replicates(answered: tuple[Sweep, Recalibrated]) -> None:
@@ -364,7 +365,9 @@ def test_further_metrics_are_measured_where_they_are_asked_for(sweep: Sweep) -> 
     for request, values in zip(done.requests, done.values, strict=True):
         (row,) = Results(sweep.paths.root).rows(query.format(request.method))
         assert values["smooth_ece"] == pytest.approx(row["mean"]) and {*values} == {"smooth_ece", "debiased_l2"}
-    assert all(f"smooth ECE {values['smooth_ece']:.4g}" in "\n".join(done.lines()) for values in done.values)
+    assert all(
+        f"smooth ECE {values['smooth_ece']:.4g}" in "\n".join(recalibration_lines(done)) for values in done.values
+    )
     before = [json.loads(row["metrics"]) for row in rows if row["method"] == "none"]
     recalibrate(sweep, [Request("none", 15)], metrics=read_metrics(["debiased_l2"], []))
     again = rows_of(sweep, "trial = 'c00003' AND replicate = 0 AND method = 'none'")
