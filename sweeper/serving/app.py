@@ -7,7 +7,7 @@ import functools
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -93,7 +93,9 @@ def serve(output: str, taken: socket.socket, compare: Callable[..., object]) -> 
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=1
     )
-    uvicorn.Server(config).run(sockets=[taken])
+    # After its shutdown uvicorn (0.29 and later) raises the signal again. Ctrl-C is how this server is meant to end.
+    with suppress(KeyboardInterrupt):
+        uvicorn.Server(config).run(sockets=[taken])
 
 
 class Guard:

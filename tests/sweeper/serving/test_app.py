@@ -204,3 +204,10 @@ def test_a_sweep_in_a_browser(tmp_path: Path) -> None:
 
     with served(output, tmp_path / "cache") as up:
         asyncio.run(look(up.address))
+
+
+def test_ctrl_c_ends_it_as_it_says_without_a_failure(tmp_path: Path) -> None:
+    with served(tmp_path, tmp_path / "cache") as site:
+        assert site.ask("/").status == 200
+        site.process.send_signal(signal.SIGINT)
+        assert site.process.wait(patient(20)) == 0
