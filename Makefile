@@ -28,7 +28,7 @@ sweep: $(RUNTIME)
 	$(BIN)/sweeper run $(SPACE)
 
 test: $(DEVELOPMENT)
-	$(BIN)/python -m pytest -n 3 --dist loadfile
+	$(BIN)/python -m pytest -n 3 --dist loadfile --durations=10
 
 # Whole sweeps and clusters, killed, interrupted, exported.
 test-integration: $(DEVELOPMENT)
@@ -36,7 +36,7 @@ test-integration: $(DEVELOPMENT)
 
 # Both in one run: the suite is collected once, files share their sweeps, and no core waits between the two.
 test-both: $(DEVELOPMENT)
-	$(BIN)/python -m pytest -n 3 --dist loadfile -m "not slow and not benchmark and not gpu"
+	$(BIN)/python -m pytest -n 3 --dist loadfile -m "not slow and not benchmark and not gpu" --durations=10
 
 test-slow: $(DEVELOPMENT)
 	$(BIN)/python -m pytest -m slow --timeout 3600
@@ -80,9 +80,9 @@ check-style: $(DEVELOPMENT)
 	$(BIN)/mypy
 	$(BIN)/vulture
 
-# Repeated code, six lines and more: three minutes on one core, so `make -j2 check` runs it beside the rest.
+# Repeated code, six lines and more.
 check-repeats: $(DEVELOPMENT)
-	$(BIN)/pylint sweeper trainables search_spaces deploy/images/*.py
+	$(BIN)/python -m tests.repeats
 
 # 100,000 inputs and more for the search space parser and the readers of results: a plan or rows, or a clear error.
 fuzz: $(DEVELOPMENT)
