@@ -16,8 +16,9 @@ from typing import Any
 from sweeper.core.cells import Rows, by_trial, floats, grouped, int_of, measured_or_none, measured_values, text_of
 from sweeper.core.labels import label, number, plural
 from sweeper.core.statistics.basics import spread
+from sweeper.judging.judge import judge
 from sweeper.judging.means import means
-from sweeper.judging.question import Data, Question
+from sweeper.judging.question import BETTER, WORSE, Data, Question, Verdict
 from sweeper.reporting.figures.base import (
     FIGURES,
     Figure,
@@ -30,10 +31,14 @@ from sweeper.reporting.figures.base import (
     names,
     points,
     quantity,
+    shade,
 )
+from sweeper.reporting.methods import MARKS
+from sweeper.reporting.sentences import listed
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, Leaderboard, leaderboard
 from sweeper.results.queries import literal
+from sweeper.results.verdicts import best_on_networks
 from trainables.registry.names import CORRUPTED_PATTERN, OTHER
 
 METRICS = ("ece", "nll")
@@ -57,6 +62,23 @@ class Shifted:
 
     values: Mapping[int, Mapping[str, BySeed]]
     kinds: Mapping[tuple[int, str], float]
+
+
+@dataclass(frozen=True)
+class Effect:
+    """The effect of temperature scaling, fitted on clean data, at one kind and severity of corruption.
+
+    Attributes:
+        kind, severity: the corruption.
+        before, after: a metric's means over seeds without and with temperature scaling.
+        verdict: on after against before, by seed; the verdicts of one network and metric hold together at 95 %.
+    """
+
+    kind: str
+    severity: int
+    before: float
+    after: float
+    verdict: Verdict
 
 
 @FIGURES.add(
@@ -83,6 +105,12 @@ def draw(results: Results) -> Figure | None:
         for metric in METRICS
         if metric in data
     ]
+    of_losses = {
+        metric: {loss: found for loss, trial in best_trials(results, board).items()
+                 if (found := effects(rows, metric, trial))}
+        for metric in METRICS if metric in data and AFTER + metric in data
+    }  # fmt: skip
+    panels += [effect_panel(loss, metric, found) for metric, by in of_losses.items() for loss, found in by.items()]
     queries = [sql]
     if f"ood_{next(iter(DETECTION))}_auroc" in present:
         queries.append(other_sql(winner))
@@ -124,6 +152,73 @@ def shifted_sql(columns: Sequence[str]) -> str:
     )
 
 
+def best_trials(results: Results, board: Leaderboard) -> dict[str, str]:
+    """Return loss → trial: each loss's best finished configuration on the winner's network."""
+    assert board.best is not None
+    network, losses = text_of(board.best, "architecture"), dict.fromkeys(text_of(row, "loss") for row in board.finished)
+    best = {loss: best_on_networks(results, loss).get(network) for loss in losses}
+    return {loss: text_of(row, "trial") for loss, row in best.items() if row is not None}
+
+
+def effects(rows: Rows, metric: str, trial: str) -> list[Effect]:
+    """Return the effect of temperature scaling on a trial at each kind and severity of corruption."""
+    shifted = [row for row in rows if row["trial"] == trial and int_of(row, "severity")]
+    places = grouped(shifted, lambda row: (text_of(row, "kind"), int_of(row, "severity")))
+    sides = {at: [_by_seed(mine, column) for column in (metric, AFTER + metric)] for at, mine in sorted(places.items())}
+    known = {f"{kind} {severity}": (kind, severity) for kind, severity in sides}
+    # One question for all rows: they share the seeds, and so the spread of a few seeds is estimated from all of them.
+    data = {name: sides[at][1] for name, at in known.items()} | {
+        f"{name} before": sides[at][0] for name, at in known.items()
+    }
+    question = Question([*known], metric, relative=True, level=0.95, against=[f"{name} before" for name in known])
+    verdicts = judge(question, Data(data)).of
+    found = []
+    for name, verdict in verdicts.items():
+        before, after = sides[known[name]]
+        if before and after:
+            found.append(Effect(*known[name], fmean(before.values()), fmean(after.values()), verdict))
+    return found
+
+
+def _by_seed(rows: Rows, column: str) -> dict[int, float]:
+    """Return a column's values by seed."""
+    values = {int_of(row, "seed"): measured_or_none(row, column) for row in rows}
+    return {seed: value for seed, value in values.items() if value is not None}
+
+
+def effect_panel(loss: str, metric: str, found: Sequence[Effect]) -> Panel:
+    """Return the map of a loss's effects: a row for each kind, a column for each severity."""
+    rows: list[Json] = []
+    for effect in found:
+        values = f"{effect.before:.3f} → {effect.after:.3f}"
+        place = {"kind": effect.kind.replace("_", " "), "severity": str(effect.severity)}
+        says = f"{place['kind']}, severity {effect.severity}\n{label(metric)} {values} with temperature scaling"
+        text = f"{values} {MARKS.get(effect.verdict.code, '?')}"
+        rows.append({**place, "change": effect.after - effect.before, "text": text, "says": says})
+    furthest = max(abs(effect.after - effect.before) for effect in found) or 1.0
+    severities = [str(severity) for severity in sorted({effect.severity for effect in found})]
+    layers = [
+        mark("rect", rows, color=shade("change", -furthest, furthest, signed=True), opacity={"value": 0.35}),
+        mark("text", rows, look={"fontSize": 10}, text={"field": "text"}),
+    ]
+    counted = Counter(effect.verdict.code for effect in found)
+    remark = (
+        f"Temperature fitted on clean data lowers {label(metric)} in {counted[BETTER]} of {len(found)} rows and raises "
+        f"it in {counted[WORSE]} (95 % for all of them together)."
+    )
+    harmed = dict.fromkeys(effect.kind.replace("_", " ") for effect in found if effect.verdict.code == WORSE)
+    remarks = [remark, f"It harms {listed([*harmed])}."] if harmed else [remark]
+    x, y = names("severity", "severity of corruption", severities), names("kind")
+    return Panel(
+        f"{loss}: test {label(metric)}, without → with temperature",
+        layers,
+        x,
+        y,
+        remarks,
+        width=90 * len(severities) + 160,
+    )
+
+
 def measured(rows: Rows, column: str, winner: str) -> Shifted:
     """Return a column's means over kinds, at the severities at which the winner has a value."""
     # Clean test data have severity 0 and no kind.
@@ -151,7 +246,7 @@ def _interval(values: Mapping[str, BySeed], trial: str, mode: str) -> tuple[floa
     return None if mean.seeds < 2 else (mean.low, mean.high)
 
 
-def change(
+def factor_of(
     first: Mapping[str, BySeed], second: Mapping[str, BySeed], trial: str
 ) -> tuple[float, tuple[float, float] | None]:
     """Return the factor by which a trial's values change from the first to the second, and its 95 % interval.
@@ -186,7 +281,7 @@ def finding(data: Mapping[str, Shifted], metric: str, winner: str) -> list[str]:
         return [said]
     words = ("makes no clear difference there", "harms there", "still helps there")
     verdict = _verdict(before[worst], after.values[worst], winner, words)
-    factor, _ = change(before[worst], after.values[worst], winner)
+    factor, _ = factor_of(before[worst], after.values[worst], winner)
     return [f"{said} Temperature fitted on clean validation data {verdict or f'multiplies it by {number(factor)}'}."]
 
 
@@ -194,7 +289,7 @@ def _verdict(
     first: Mapping[str, BySeed], second: Mapping[str, BySeed], trial: str, words: tuple[str, str, str]
 ) -> str | None:
     """Return the word for no clear change, for growth or for decrease, and the factor; None without an interval."""
-    factor, interval = change(first, second, trial)
+    factor, interval = factor_of(first, second, trial)
     if interval is None:
         return None
     unclear, grows, shrinks = words

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sweeper.judging.means import means
-from sweeper.judging.question import Data, Question
+from sweeper.judging.question import BETTER, NOT_COMPARED, WORSE, Data, Question
 from sweeper.reporting.figures import shift
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
@@ -67,8 +67,8 @@ def winners(folder: Path, column: str, severity: int) -> tuple[str, pd.DataFrame
 
 def test_lines_are_means_over_kinds_with_the_intervals_of_moderated_spreads(folder: Path) -> None:
     figure = shift.draw(Results(folder))
-    assert figure is not None and [panel.heading for panel in figure.panels] == ["Test ECE", "Test NLL"]
-    for panel, metric in zip(figure.panels, ("ece", "nll"), strict=True):
+    assert figure is not None and [panel.heading for panel in figure.panels][:2] == ["Test ECE", "Test NLL"]
+    for panel, metric in zip(figure.panels[:2], ("ece", "nll"), strict=True):
         for name, column in zip(figure.legend, (metric, f"posthoc_temperature_{metric}"), strict=True):
             line = [row for row in marks(panel, "rule") if row["line"] == name]
             for at, severity in enumerate((0, *SEVERITIES)):
@@ -94,6 +94,47 @@ def test_it_says_whether_the_winner_stays_calibrated_and_temperature_helps(
     alone = shift.draw(Results(with_shifts(losses_folder, tmp_path / "alone", replicates=1)))
     assert alone is not None and "too few replicates for an interval" in alone.findings[0]
     assert marks(alone.panels[0], "rule") == []
+
+
+def mixed(losses_folder: Path, folder: Path) -> Path:
+    """Temperature helps under fog, and harms under noise."""
+    helped, harmed = (with_shifts(losses_folder, folder / str(helps), helps=helps) for helps in (0.6, 1.5))
+    (part,) = (helped / "tables" / "evaluations").rglob("*.parquet")
+    (other,) = (harmed / "tables" / "evaluations").rglob("*.parquet")
+    noisy = pd.read_parquet(other).query("split.str.contains('gaussian_noise')")
+    rest = pd.read_parquet(part).query("not split.str.contains('gaussian_noise')")
+    pd.concat([rest, noisy]).to_parquet(part, schema=pq.read_schema(part), index=False)
+    return helped
+
+
+def test_each_kind_and_severity_is_judged_by_itself_for_each_loss(losses_folder: Path, tmp_path: Path) -> None:
+    """Pooled over kinds, a temperature that helps half of them and harms the others shows no clear difference."""
+    folder = mixed(losses_folder, tmp_path)
+    results = Results(folder)
+    best = shift.best_trials(results, leaderboard(results))
+    assert len(best) > 1
+    rows = results.rows(shift.shifted_sql(["ece", "posthoc_temperature_ece"]))
+    for trial in best.values():
+        found = shift.effects(rows, "ece", trial)
+        assert {(effect.kind, effect.severity) for effect in found} == {(k, s) for k in KINDS for s in SEVERITIES}
+        assert {effect.kind: effect.verdict.code for effect in found} == {"fog": BETTER, "gaussian_noise": WORSE}
+        table = corrupted(folder)[1]
+        for effect in found:
+            mine = table.query(f"trial == '{trial}' and split == 'corrupted_{effect.kind}_{effect.severity}'")
+            assert effect.before == pytest.approx(mine["ece"].mean())
+            assert effect.after == pytest.approx(mine["posthoc_temperature_ece"].mean())
+    figure = shift.draw(results)
+    assert figure is not None
+    maps = [panel for panel in figure.panels if marks(panel, "rect")]
+    assert len(maps) == 2 * len(best) and all(len(marks(panel, "rect")) == 4 for panel in maps)
+    assert all("gaussian noise" in panel.remarks[1] for panel in maps)
+
+
+def test_one_seed_judges_no_kind(losses_folder: Path, tmp_path: Path) -> None:
+    results = Results(with_shifts(losses_folder, tmp_path / "alone", replicates=1))
+    rows = results.rows(shift.shifted_sql(["ece", "posthoc_temperature_ece"]))
+    (trial, *_) = shift.best_trials(results, leaderboard(results)).values()
+    assert {effect.verdict.code for effect in shift.effects(rows, "ece", trial)} == {NOT_COMPARED}
 
 
 def test_detection_of_other_data_names_the_best_score() -> None:
