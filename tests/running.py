@@ -14,7 +14,7 @@ from unittest import mock
 
 from cyclopts.argument import Argument
 
-from sweeper.api.main import app, main
+from sweeper.api.main import main, program
 from sweeper.core.ids import SweepPaths
 from sweeper.journal.journal import read_journal
 from sweeper.journal.records import Record
@@ -96,12 +96,12 @@ def typed(*arguments: str | Path, answers: str = "") -> subprocess.CompletedProc
 
 def arguments_of(command: str) -> Sequence[Argument]:
     """Return what a command takes, such as `manage delete`; nothing of a group of commands."""
-    made = app
+    made = program()
     for word in command.split():
         made = made[word]
     if made.default_command is None:
         return []
-    return made.assemble_argument_collection(default_parameter=app.default_parameter, parse_docstring=True)
+    return made.assemble_argument_collection(default_parameter=program().default_parameter, parse_docstring=True)
 
 
 def completions(*words: str) -> list[str]:

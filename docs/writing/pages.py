@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 import sweeper
 from sweeper.api import SUBCOMMANDS
-from sweeper.api.main import app
+from sweeper.api.main import program
 from sweeper.core.display import SafeConsole
 from sweeper.reporting.sentences import SHOWN
 from sweeper.scheduling import SCHEDULERS
@@ -167,12 +167,12 @@ def glossary() -> str:
 
 def commands() -> str:
     """Return the page of all commands with their help, as a terminal of 100 columns shows it."""
-    names = [[name] for name in app if not name.startswith("-")]
+    names = [[name] for name in program() if not name.startswith("-")]
     parts = ["# Commands", "The help of every command. Each is also a [Python function](api.md) with the same options."]
-    names += [[group, name] for group in SUBCOMMANDS for name in app[group] if not name.startswith("-")]
+    names += [[group, name] for group in SUBCOMMANDS for name in program()[group] if not name.startswith("-")]
     for words in sorted(names):
         shown = SafeConsole(file=io.StringIO(), width=100)
-        app.help_print(words, console=shown)
+        program().help_print(words, console=shown)
         parts += [f"## {' '.join(words)}", f"```text\n{shown.file.getvalue()}```"]  # type: ignore[attr-defined]
     return "\n\n".join(parts) + "\n"
 

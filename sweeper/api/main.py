@@ -38,6 +38,10 @@ def _words(function: str) -> str:
     return function.rstrip("_").replace("_", "-")
 
 
+#: The words that name a built-in command or a group of commands.
+BUILT_IN = {*SUBCOMMANDS, *(_words(name) for names in GROUPS.values() for name in names)}
+
+
 def _shown_default(value: object) -> str | None:
     return None if value in (None, False, "", ()) else str(value)
 
@@ -61,9 +65,8 @@ def plugins() -> dict[str, Callable[..., object]]:
         audit = "my_package.commands:audit"
     """
     added: dict[str, Callable[..., object]] = {}
-    own = {*SUBCOMMANDS, *(_words(name) for names in GROUPS.values() for name in names)}
     for entry in importlib.metadata.entry_points(group="sweeper.commands"):
-        if entry.name in own:
+        if entry.name in BUILT_IN:
             _refuse(f"the command {entry.name!r} of {entry.value} has the name of a built-in command")
             continue
         try:
@@ -73,8 +76,9 @@ def plugins() -> dict[str, Callable[..., object]]:
     return added
 
 
-def program() -> App:
-    """Build the command line with every command."""
+@functools.cache
+def program(only: str | None = None) -> App:
+    """Build the command line with every command, or with one: `sweeper status` then imports no other command."""
     app = App(
         "sweeper",
         help="Which loss, γ, coverage and ν give calibrated confidences on which network.",
@@ -89,10 +93,12 @@ def program() -> App:
     )
     groups = {title: Group(title, sort_key=place) for place, title in enumerate((*GROUPS, "More"))}
     for title, names in GROUPS.items():
-        _add(app, names, groups[title])
-    for name, function in plugins().items():
+        _add(app, (name for name in names if only in (None, _words(name))), groups[title])
+    for name, function in plugins().items() if only is None else ():
         app.command(readable(function), name=name, group=groups["After training"], sort_key=len(COMMANDS))
     for name, (said, names) in SUBCOMMANDS.items():
+        if only not in (None, name):
+            continue
         app.command(group := App(name, help=said, group=groups["More"], group_commands=options))
         _add(group, names, Group("Commands"))
     app.register_install_completion_command()
@@ -100,6 +106,12 @@ def program() -> App:
     app.meta.group_parameters = options
     app.meta.default(launch)
     return app
+
+
+def program_for(words: Sequence[str]) -> App:
+    """Return the command line that these words need: all of it unless they begin with the name of a command."""
+    # Help, completion, suggestions for a misspelt command and commands of other packages need every command.
+    return program(words[0] if words and words[0] in BUILT_IN else None)
 
 
 def _add(app: App, names: Iterable[str], group: Group) -> None:
@@ -116,7 +128,7 @@ def launch(
     Args:
         form: Output format: table or json; for rows also csv and parquet, for papers' tables markdown, latex and csv.
     """
-    function, bound, handed = app.parse_args(words)
+    function, bound, handed = program_for(words).parse_args(words)
     own = "form" in handed
     if not own and form not in (None, "table", "json"):  # checked before the command, which may run for days
         raise SweeperError(f"unknown format {form!r}", "formats: table, json")
@@ -124,9 +136,6 @@ def launch(
     given = {name: HANDED[name] for name in handed if name in HANDED} | ({"form": form} if own and form else {})
     answer = function(*bound.args, **bound.kwargs, **given)
     return display(answer, as_json=form == "json" and not (own and isinstance(answer, str)))
-
-
-app = program()
 
 
 #: Remedies for errors of the operating system that this program does not cause.
@@ -154,7 +163,7 @@ def main() -> None:
     try:
         try:
             refuse_what_is_no_text(sys.argv[1:])
-            status = app.meta(sys.argv[1:])
+            status = program_for(sys.argv[1:]).meta(sys.argv[1:])
         finally:
             sys.stdout.flush()  # a full disk behind it shows here, and not when the interpreter ends
     except CycloptsError as error:

@@ -131,10 +131,12 @@ def statuses_table(statuses: Iterable[SweepStatus], entries: Mapping[str, Entry]
 
 def audit_sweep(name: str, output: Path) -> tuple[list[str], list[str]]:
     """Recompute journaled decisions and suggestions, and look for lost files. Return the checks and the differences."""
-    sweep = open_sweep(name, output)
-    said, differences = _audit_decisions(sweep)
+    # The last space that a driver checked is in the journal, and `edited` compares with it; looking up its names again
+    # would import torch.
+    sweep = open_sweep(name, output, checked=False)
+    records = [*read_journal(sweep.paths.journal)]  # parsing takes longer than all of the checks
+    said, differences = _audit_decisions(sweep, records)
     if sweep.spec.replicates.at_most is not None:
-        records = read_journal(sweep.paths.journal)
         rounds, others = audit_rounds(
             lambda values: final_stage(spec_of(values, sweep.name)), records, len(sweep.configurations)
         )
@@ -142,7 +144,7 @@ def audit_sweep(name: str, output: Path) -> tuple[list[str], list[str]]:
         differences += others
     if sweep.spec.searcher.learns:
         prepare(None)  # a searcher may import Ray, which reads its environment on import
-        replayed = audit_suggestions(lambda: searcher_for(sweep.spec), read_journal(sweep.paths.journal))
+        replayed = audit_suggestions(lambda: searcher_for(sweep.spec), records)
         differ = len(replayed.differences)
         said.append(f"{replayed.checked} suggestions recomputed from the records before them, {differ} differ")
         if replayed.unchecked:
@@ -154,18 +156,18 @@ def audit_sweep(name: str, output: Path) -> tuple[list[str], list[str]]:
     return said, [*differences, *(f"sweep.yaml: {fault.path}: {fault.rule}" for fault in edited(sweep))]
 
 
-def _audit_decisions(sweep: Sweep) -> tuple[list[str], list[str]]:
+def _audit_decisions(sweep: Sweep, records: Sequence[Record]) -> tuple[list[str], list[str]]:
     """Recompute the scheduler's decisions and their order. Return the checks and the differences."""
-    schedule, journal = sweep.spec.schedule, sweep.paths.journal
-    checked, differences = audit(schedule, read_journal(journal))
+    schedule = sweep.spec.schedule
+    checked, differences = audit(schedule, records)
     said = [f"{checked} decisions recomputed from the records before them, {len(differences)} differ"]
     order = sweep.spec.order(schedule.begin())
     if order is not None:
-        ordered = audit_order(order, read_journal(journal), [record for record, _ in differences])
+        ordered = audit_order(order, records, [record for record, _ in differences])
         said.append(_order_words(ordered))
         differences += ordered.differences
     if sweep.spec.replicates.together and not differences:
-        narrow = narrow_decisions(schedule, read_journal(journal), LANES_DIFFER)
+        narrow = narrow_decisions(schedule, records, LANES_DIFFER)
         said.append(f"{narrow} decisions turn on {100 * LANES_DIFFER:g} % of the objective: other lanes may turn them")
     return said, [*map(str, differences)]
 

@@ -5,7 +5,7 @@ import shlex
 from dataclasses import dataclass
 
 from sweeper.api import SUBCOMMANDS
-from sweeper.api.main import app
+from sweeper.api.main import program
 from tests.release.distribution import ROOT
 from tests.running import arguments_of
 
@@ -48,8 +48,8 @@ ELSEWHERE = {
 SERVERS = ("sweeper ui", "sweeper serve")
 
 
-COMMANDS = {name: name for name in app if not name.startswith("-")}
-COMMANDS |= {name: f"{group} {name}" for group in SUBCOMMANDS for name in app[group] if not name.startswith("-")}
+COMMANDS = {name: name for name in program() if not name.startswith("-")}
+COMMANDS |= {name: f"{group} {name}" for group in SUBCOMMANDS for name in program()[group] if not name.startswith("-")}
 MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
 RULES = set(re.findall(r"^([a-z][a-z-]+):", MAKEFILE, re.MULTILINE))
 BENCHES = re.findall(r"^BENCHES := (.*)$", MAKEFILE, re.MULTILINE)[0].split()

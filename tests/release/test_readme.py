@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.api.main import app
+from sweeper.api.main import program
 from tests.release import readme
 from tests.release.distribution import ROOT, clean_environment
 
@@ -32,7 +32,7 @@ def test_commands_in_blocks_exist_and_parse(command: readme.Command, monkeypatch
     for words in command.parts:
         readme.check(words)
         if words[0] == "sweeper" and not readme.PLACEHOLDER.fullmatch(words[-1]):
-            app.parse_args(app.meta.parse_args(words[1:])[1].arguments["words"])
+            program().parse_args(program().meta.parse_args(words[1:])[1].arguments["words"])
 
 
 @pytest.mark.parametrize("words", readme.mentioned(), ids=lambda words: " ".join(words)[:60])

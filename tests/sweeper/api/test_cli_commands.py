@@ -7,7 +7,7 @@ import pytest
 from docstring_parser import parse
 
 from sweeper.api import COMMANDS, GROUPS, SUBCOMMANDS, function_of
-from sweeper.api.main import app, plugins
+from sweeper.api.main import plugins, program
 from sweeper.api.printing import HANDED
 from tests.running import arguments_of, typed
 
@@ -18,7 +18,7 @@ PATHS = {name: name.rstrip("_") for names in GROUPS.values() for name in names} 
 
 def parsed(*words: str) -> dict[str, Any]:
     """Return what a command's function gets of what is typed."""
-    return dict(app.parse_args(words)[1].arguments)
+    return dict(program().parse_args(words)[1].arguments)
 
 
 def test_a_function_gets_what_is_typed() -> None:

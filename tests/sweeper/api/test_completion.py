@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from search_spaces import packaged_files
-from sweeper.api.main import app
+from sweeper.api.main import program
 from tests.running import completions
 
 
@@ -33,7 +33,7 @@ def test_the_shell_gets_them(tmp_path: Path, words: str) -> None:
     (tmp_path / "results" / "mine" / "sweep.yaml").touch()
     typed = words.split()
     script = f"""
-{app.generate_completion(shell="bash")}
+{program().generate_completion(shell="bash")}
 COMP_WORDS=(sweeper {words}) COMP_CWORD={len(typed)} COMP_LINE="sweeper {words}" COMP_POINT=99
 _sweeper sweeper {typed[-1]} {typed[-2] if len(typed) > 1 else "sweeper"}
 echo "${{COMPREPLY[@]}}"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sweeper.api import function_of
-from sweeper.api.main import app
+from sweeper.api.main import program
 from sweeper.execution.cluster.submission import Request, submit, submit_resume
 
 
@@ -30,7 +30,7 @@ def _understood(command: Sequence[str]) -> dict[str, Any]:
     """Return what the command line's own parser makes of a driver's command."""
     python, dash, module, name, *arguments = command
     assert (python, dash, module) == ("python", "-m", "sweeper")
-    return dict(app.parse_args([name, *arguments])[1].arguments)
+    return dict(program().parse_args([name, *arguments])[1].arguments)
 
 
 def test_the_driver_waits_for_nodes_as_long_as_the_submitter_said(tmp_path: Path) -> None:
