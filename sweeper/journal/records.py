@@ -289,8 +289,8 @@ class AddedSeed(Written):
             drawn, the first seed added to it.
         replicate: number of the added seed among that trial's replicates.
         values: the configuration.
-        question: question that the seed helps to answer: `network`, `loss`, the path of a line's hyperparameter, or
-            `request` for a user's request.
+        question: question that the seed helps to answer: `network`, `loss`, the path of a line's hyperparameter (with
+            the network if each has a line, `loss.gamma on mlp`), or `request` for a user's request.
     """
 
     configuration: Index

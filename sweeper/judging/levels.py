@@ -78,6 +78,26 @@ def levels(verdicts: Verdicts, groups: Groups) -> Levels:
     return Levels(leader, {leader: BETTER if together == WORSE else together, **codes})
 
 
+def suiting(best: Mapping[str, Collection[str]], tried: Collection[str]) -> str:
+    """Return whether one answer suits all of several places, e.g. one γ all networks.
+
+    Args:
+        best: place → answers that may be the best there, none of them empty. The places' questions share the level.
+        tried: the answers that were compared at all places.
+
+    Returns:
+        SAME if one answer is the best everywhere, WORSE if none can be the best at two of the places, else OPEN.
+
+    Example:
+        >>> suiting({"mlp": {"0"}, "resnet8": {"0"}}, "05"), suiting({"mlp": {"0"}, "resnet8": {"5"}}, "05")
+        ('same', 'worse')
+    """
+    sets = [frozenset(of_one) for of_one in best.values()]
+    if any(one.isdisjoint(other) for one in sets for other in sets):
+        return WORSE
+    return SAME if len(tried) > 1 and len({*sets}) == 1 == len(sets[0]) else OPEN
+
+
 def in_play(verdicts: Verdicts, questions: Mapping[str, Groups]) -> list[str]:
     """Return the candidates whose further seeds could decide a question that is open.
 

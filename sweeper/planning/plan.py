@@ -22,6 +22,7 @@ from rich.table import Column, Table
 from sweeper.core.labels import duration, plural, rehearsal_notice, unit
 from sweeper.scheduling.base import Scheduler
 from sweeper.scheduling.contenders import DATA, PARTS, trainings
+from sweeper.scheduling.lines import NETWORK
 from sweeper.scheduling.simulation import cost_of_width, simulate_strata
 from sweeper.scheduling.strata import Stratified
 from sweeper.space.checks import stratum_sizes
@@ -429,13 +430,17 @@ def final_trainings(spec: SweepSpec, fresh: int) -> tuple[int, int]:
         >>> noise = "dataset={name: digits, label_noise: {grid: [0, 0.1, 0.3]}}"
         >>> [final_trainings(load_spec("quickstart", more), 5) for more in ([], [noise], ["which=[nu, score]"])]
         [(21, 30), (63, 90), (29, 40)]
+        >>> final_trainings(load_spec("quickstart", ["which={gamma: each}"]), 5)
+        (33, 45)
     """
-    counts = [len(spec.space.names(part)) for part in PARTS]
+    counts, networks = [len(spec.space.names(part)) for part in PARTS], [*spec.space.names(NETWORK), ""]
     # Each setting of the data set is a race of its own, unless a line compares them.
     axes = [domain for path, of in spec.space.lines.items() if path.startswith(f"{DATA}.") and path not in spec.which
             for domain in of.values()]  # fmt: skip
     settings = math.prod(len(domain.extremes()) for domain in axes)
-    return trainings([n for n in counts if n > 1], [line.length for line in lines_of(spec)], fresh, settings)
+    # A further network gets the winner's values, among which its own best value need not be.
+    lines = [line.length + (line.network not in ("", networks[0])) for line in lines_of(spec)]
+    return trainings([n for n in counts if n > 1], lines, fresh, settings)
 
 
 def describe_objective(spec: SweepSpec) -> str:

@@ -138,7 +138,7 @@ class FinalStage:
         groups = {question: dict(levels) for question, levels in contenders.items()}
         for line in self.lines:
             if members := self._members(line, state, groups):
-                groups[line.path] = members
+                groups[line.question] = members
             else:
                 self._begin(line, state, contenders, values, round_of)
         for index in self._in_play(groups, state, values):
@@ -151,7 +151,7 @@ class FinalStage:
         """Return the configurations that get another seed, in order of the questions."""
         # A configuration leaves the questions if all of its fresh seeds failed, because it has no value.
         members = {trial_name(index): index for index in _indices(groups) if values.get(trial_name(index))}
-        lines = {line.path: groups[line.path] for line in self.lines if line.path in groups}
+        lines = {line.question: groups[line.question] for line in self.lines if line.question in groups}
         questions = {path: {level: [trial_name(i)] for level, i in line.items()} for path, line in lines.items()}
         # A line's values belong to their loss and network, too: the best configuration may be one of them.
         for part in self.parts:
@@ -164,7 +164,9 @@ class FinalStage:
         """Return value → configuration of a line, including contenders on it; empty before the line begins."""
         here = {self._setting(state, index) for index in _indices(groups)}
         added = [trial.added for trial in state.added if trial.added is not None]
-        own = [one for one in added if one.question == line.path and self._setting(state, one.trial) in here]
+        # `resume --set` can ask for a line on each network after the line on the winner's was trained.
+        asked = [one for one in added if one.question in (line.path, line.question) and line.is_on_network(one.values)]
+        own = [one for one in asked if self._setting(state, one.trial) in here]
         members = dict.fromkeys(one.trial for one in own)
         # The winner, and other contenders that differ from it only in this value, were not added for the line.
         members |= dict.fromkeys(i for i in _indices(groups) if any(line.holds(a.values, _of(state, i)) for a in own))
@@ -185,7 +187,7 @@ class FinalStage:
         # Of equal configurations the first is taken, so that a driver that takes over picks the same winner.
         order = sorted(measured, key=lambda i: (sign * sum(measured[i].values()) / len(measured[i]), i))
         for configuration in line.members([_of(state, i) for i in order]) if order else ():
-            round_of.fill(round_of.trial_of(configuration), line.path, min(LINE_SEEDS, self.fresh), configuration)
+            round_of.fill(round_of.trial_of(configuration), line.question, min(LINE_SEEDS, self.fresh), configuration)
 
     def _setting(self, state: SweepState, index: int) -> Configuration:
         """Return the options of a configuration's data set that have no line."""

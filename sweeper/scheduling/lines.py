@@ -23,8 +23,8 @@ from trainables.registry.configuration import NAME
 #: trainings, 6 × 2 excludes 52 %.
 LINE_VALUES, LINE_SEEDS = 3, 4
 
-#: The part of a configuration that is its loss.
-LOSS = "loss"
+#: The parts of a configuration that are its loss and its network.
+LOSS, NETWORK = "loss", "architecture"
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,8 @@ class Line:
         domains: component → domain of the hyperparameter. The component is empty for a hyperparameter of a user's
             training loop, which belongs to no component. For a line of components, the components.
         at_zero: loss → hyperparameters that, all at 0, make it cross-entropy. A line of one of them contains 0.
+        network: the network on which the line is; empty for the winner's. A line on each network has the winner's
+            component and values, so that networks can be compared.
 
     Example:
         >>> from sweeper.core.domains.uniform import Uniform
@@ -48,6 +50,12 @@ class Line:
     path: str
     domains: Mapping[str, Node]
     at_zero: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    network: str = ""
+
+    @property
+    def question(self) -> str:
+        """Its name in the journal: the path, and the network if the line is on each, `loss.gamma on mlp`."""
+        return f"{self.path} on {self.network}" if self.network else self.path
 
     @property
     def part(self) -> str:
@@ -80,9 +88,17 @@ class Line:
             best = grouped(contenders, lambda one: one.name(self.part))
             return [winner.replaced(self.part, of_one[0][self.part]) for of_one in best.values()]
         start = next((winner.replaced(self.part, one[self.part]) for one in contenders if self._component(one)), None)
-        if start is None:
+        there = [one for one in contenders if self.is_on_network(one)]
+        if start is None or not there:
             return []
-        return [self._reduced(start.replaced(self.path, value)) for value in self._values(start)]
+        # The best of this network gets the component of the start, with its own settings if it has that component.
+        own = next(one for one in (*there, start) if self._component(one) == self._component(start))
+        through = there[0].replaced(self.part, own[self.part]) if self.network else start
+        return [self._reduced(through.replaced(self.path, value)) for value in self._values(start)]
+
+    def is_on_network(self, configuration: Configuration) -> bool:
+        """Return whether a configuration has the line's network; any has if the line is on the winner's."""
+        return not self.network or self.network == configuration.name(NETWORK)
 
     def holds(self, one: Configuration, other: Configuration) -> bool:
         """Return whether two configurations differ at most in the line's value, the first being on the line."""

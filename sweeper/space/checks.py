@@ -13,9 +13,10 @@ from sweeper.core.domains.values import Plain, join_path, part_of, repeats
 from sweeper.core.errors import Fault
 from sweeper.core.labels import plural
 from sweeper.scheduling.base import WITHIN
+from sweeper.scheduling.lines import NETWORK
 from sweeper.scheduling.strata import Stratified, stratum_name
 from sweeper.space.configurations import examples
-from sweeper.space.spec import MAXIMUM_CONFIGURATIONS, SweepSpec
+from sweeper.space.spec import EACH, MAXIMUM_CONFIGURATIONS, WINNER, SweepSpec, through_winner
 from trainables.registry import IMPORTED, Registry
 from trainables.registry.configuration import NAME
 from trainables.registry.names import hint, nearest
@@ -57,20 +58,37 @@ def _invalid(node: Node) -> bool:
 
 def line_faults(values: dict[str, Plain], space: Space) -> list[Fault]:
     """Replace the names of `which` by their paths; return the faults of those that do not name one hyperparameter."""
-    names = [values["which"]] if isinstance(values.get("which"), str) else values.get("which")
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+    asked = values.get("which")
+    names = [asked] if isinstance(asked, str) else [*asked] if isinstance(asked, dict | list) else None
+    if names is None or not all(isinstance(name, str) for name in names):
         return []  # the structure's check reports wrong types
+    through = through_winner(asked)
+    assert isinstance(through, dict)  # the names are text
     if names and part_of(values, "replicates", "at_most") is None:
         rule = "which trains a line of values in the final stage, and the sweep has none"
         return [Fault("which", rule, "write e.g. replicates: {count: 1, at_most: 8, seeds: common}")]
     paths, faults = list[Plain](), list[Fault]()
     for at, name in enumerate(map(str, names)):
+        place = join_path("which", name if isinstance(asked, dict) else at)
         path = _line_path(name, [*space.lines])
         if isinstance(path, tuple):
-            faults.append(Fault(join_path("which", at), *path))
+            faults.append(Fault(place, *path))
+        elif through[name] == EACH:
+            faults += _network_faults(place, path, space.names(NETWORK))
         paths.append(name if isinstance(path, tuple) else path)
-    values["which"] = paths
+    values["which"] = {str(path): through[name] for path, name in zip(paths, map(str, names), strict=True)}
     return faults or repeats(paths, "which", "{!r} is named twice", "name each once")
+
+
+def _network_faults(place: str, path: str, networks: Sequence[str]) -> list[Fault]:
+    """Return why a hyperparameter can have no line on each network; empty if it can."""
+    if len(networks) < 2:
+        rule = f"each is a line on each network, and the space has {plural(len(networks), 'network')}"
+        return [Fault(place, rule, f"write {WINNER}, or add networks to space.{NETWORK}")]
+    if path.partition(".")[0] == NETWORK:
+        rule = f"each is a line on each network, and {path} is a setting of networks themselves"
+        return [Fault(place, rule, f"write {WINNER}")]
+    return []
 
 
 def _line_path(name: str, paths: Sequence[str]) -> str | tuple[str, str]:

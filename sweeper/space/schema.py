@@ -63,6 +63,7 @@ def json_schema(registries: Registries) -> JsonSchema:
         models[part] = _varied(_component(registry, [*DOMAINS]), {"$ref": f"#/$defs/{part}"})
     parts = {part: {"$ref": f"#/$defs/{part}"} for part in registries.space}
     keys["space"] = _OBJECT | {"properties": {**parts, DATASET: _OBJECT}}
+    keys["which"] = _any(keys["which"], _listed(_TEXT))
     models["Keep"]["properties"]["per"] = _listed(_TEXT)
     _describe_evaluation(models["Evaluation"]["properties"], registries)
     # A user's training loop can have any parts in its space, and can leave out all others.

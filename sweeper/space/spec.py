@@ -23,7 +23,7 @@ from sweeper.journal.best import Mode
 from sweeper.scheduling import DEFAULT, SCHEDULERS, Scheduler
 from sweeper.scheduling.base import WITHIN, RungState
 from sweeper.scheduling.contenders import FIRST_SEEDS, PARTS, FinalStage, Questions, TrialValues
-from sweeper.scheduling.lines import Line
+from sweeper.scheduling.lines import NETWORK, Line
 from sweeper.scheduling.order import VirtualOrder
 from sweeper.scheduling.strata import stratified
 from sweeper.search.base import SEARCHERS, SearchMethod
@@ -430,6 +430,17 @@ _TREE = core_schema.no_info_plain_validator_function(
 )
 
 
+#: Where the lines of `which` are: through the winner, or through the best configuration of each network.
+WINNER, EACH = "winner", "each"
+Through = Literal["winner", "each"]
+
+
+def through_winner(asked: object) -> object:
+    """Expand the short form of `which`, a name or a list of names."""
+    names = [asked] if isinstance(asked, str) else asked
+    return dict.fromkeys(names, WINNER) if isinstance(names, list) and all(isinstance(n, str) for n in names) else asked
+
+
 class SweepSpec(Part):
     """A checked search space file with every default filled in.
 
@@ -451,7 +462,8 @@ class SweepSpec(Part):
         max_concurrent: largest number of trials that run at once; `null` for as many as fit.
         tracking: how trackers show the sweep.
         which: hyperparameters that the space draws. For each, the final stage trains several values, all else as in the
-            winner. A name such as `gamma` is enough if it fits one path; `loss` stands for all losses.
+            winner, or as in the best of each network for `{gamma: each}`. A name such as `gamma` is enough if it fits
+            one path; `loss` stands for all losses.
         cross_entropy_at_zero: loss → hyperparameters that, all at 0, make it cross-entropy; filled in from the losses.
         rehearsal: changes that `--rehearse` makes, path → value as `--set` takes them; of the file, not of its sweep.
         rehearsed: changes that a rehearsal made, `path = value` each; empty for a real sweep.
@@ -485,7 +497,7 @@ class SweepSpec(Part):
     keep: Keep = Keep()
     max_concurrent: int | None = Field(default=None, ge=1)
     tracking: Tracking = Tracking()
-    which: list[str] = Field(default_factory=list)
+    which: Annotated[dict[str, Through], BeforeValidator(through_winner)] = Field(default_factory=dict)
     cross_entropy_at_zero: dict[str, list[str]] = Field(default_factory=dict)
     rehearsal: Values | None = Field(default=None, exclude=True)
     rehearsed: list[str] = Field(default_factory=list)
@@ -630,8 +642,12 @@ def final_stage(spec: SweepSpec) -> FinalStage | None:
 
 def lines_of(spec: SweepSpec) -> list[Line]:
     """Return the lines that `which` asks for."""
-    domains = spec.space.lines
-    return [Line(path, domains[path], spec.cross_entropy_at_zero) for path in spec.which]
+    domains, networks = spec.space.lines, spec.space.names(NETWORK)
+    return [
+        Line(path, domains[path], spec.cross_entropy_at_zero, network)
+        for path, through in spec.which.items()
+        for network in (networks if through == EACH else [""])
+    ]
 
 
 def gpu_faults(spec: SweepSpec) -> list[Fault]:

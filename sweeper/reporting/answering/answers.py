@@ -115,6 +115,8 @@ class Question:
         at: settings that tell the line from other finalists of its loss on its network, in words.
         edge: LARGEST or SMALLEST if the leader is at that end of the values tried, and others are worse; else empty.
         along: what else changes with the value; None for the questions `loss` and `network`.
+        suits: of the values tried on all networks with a line, those that may be the best of them on this one. The
+            networks share the level. Empty without a line of the same hyperparameter and loss on another network.
     """
 
     name: str
@@ -125,6 +127,7 @@ class Question:
     at: str = ""
     edge: str = ""
     along: Along | None = None
+    suits: frozenset[str] = frozenset()
 
     @property
     def values(self) -> frozenset[str]:

@@ -59,7 +59,7 @@ def chosen_rows(grid: Matrix, place: str) -> tuple[Shown, list[Series]]:
     networks = list(dict.fromkeys(key[2] for key in cells))  # the best cells come first
     cells = {key: cells[key] for key in sorted(cells, key=lambda key: networks.index(key[2]))}
     asked = [found for column in grid.asked if (found := _series(grid, cells, column))]
-    lines = [max(found, key=lambda line: len(line.rows)) for found in asked]
+    lines = [longest for found in asked for longest in _longest_on_networks(grid, found)]
     if not asked:
         lines = [line for key in cells if (line := _longest(grid, cells, key)) is not None]
     if raced:
@@ -67,6 +67,12 @@ def chosen_rows(grid: Matrix, place: str) -> tuple[Shown, list[Series]]:
     on_lines = {trial for line in lines for trial in line.trials}
     shown = {key: [row for row in rows if row is rows[0] or row["trial"] in on_lines] for key, rows in cells.items()}
     return shown, lines
+
+
+def _longest_on_networks(grid: Matrix, lines: Sequence[Series]) -> list[Series]:
+    """Return the line of a column that has most values, on each network if the sweep asked for one there."""
+    groups = grouped(lines, lambda line: line.key[2]) if lines[0].column in grid.on_each else {"": lines}
+    return [max(of_one, key=lambda line: len(line.rows)) for of_one in groups.values()]
 
 
 def _longest(grid: Matrix, cells: Shown, key: Key) -> Series | None:

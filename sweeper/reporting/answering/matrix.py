@@ -24,6 +24,7 @@ from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, Goal, Leaderboard, fresh_replicates
 from sweeper.results.verdicts import objective_margin, outlying_seeds
 from sweeper.scheduling.contenders import FIRST_SEEDS
+from sweeper.space.spec import EACH, WINNER, through_winner
 from trainables.registry import Options
 
 #: (The data set's settings in words, empty if they do not vary; loss; network).
@@ -68,11 +69,11 @@ class Measured:
             self._judged[place, epoch] = self.among(names, epoch)
         return self._judged[place, epoch]
 
-    def among(self, trials: Sequence[str], epoch: int) -> Verdicts:
-        """Return the verdicts on which of these trials is the best at an epoch."""
+    def among(self, trials: Sequence[str], epoch: int, questions: int = 1) -> Verdicts:
+        """Return the verdicts on which of these trials is the best at an epoch; several questions share the error."""
         question = Question(
             trials, self.goal.metric, self.goal.mode, margin=self.margin, relative=self.goal.mode == "min",
-            first=self.first,
+            first=self.first, among=questions,
         )  # fmt: skip
         return judge(question, Data({name: self.values[name][epoch] for name in trials}))
 
@@ -111,6 +112,7 @@ class Matrix:
         fresh: trials with seeds of the final stage.
         outliers: trainings that ended far from the others. Their values are left out.
         asked: columns of the hyperparameters for which the final stage trained a line.
+        on_each: those of them with a line on each network.
         losses: trial → its loss with all hyperparameters, those that do not vary included.
         at_zero: loss → hyperparameters that, all at 0, make it cross-entropy.
         draws: setting of the data set → loss → number of configurations drawn.
@@ -127,6 +129,7 @@ class Matrix:
     at_zero: Mapping[str, Sequence[str]] = field(default_factory=dict)
     draws: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     symbols: Symbols = field(default_factory=dict)
+    on_each: Sequence[str] = ()
 
     def loss_of(self, key: Key, row: Row) -> Options:
         """Return a configuration's loss with its hyperparameters."""
@@ -171,13 +174,15 @@ def matrix(results: Results, board: Leaderboard) -> Matrix | None:
     at_zero = results.specification.get("cross_entropy_at_zero") or {}
     draws = draws_of(board, asked)
     return Matrix(
-        cells, decides, board.varying, fresh, far, asked, losses_of(results), at_zero, draws, board.symbols
+        cells, decides, board.varying, fresh, far, asked, losses_of(results), at_zero, draws, board.symbols,
+        asked_columns(results, board, [EACH]),
     )  # fmt: skip
 
 
-def asked_columns(results: Results, board: Leaderboard) -> list[str]:
-    """Return the columns of `which` that vary."""
-    columns = [f"config_{path.replace('.', '_')}" for path in results.specification.get("which") or ()]
+def asked_columns(results: Results, board: Leaderboard, through: Sequence[str] = (WINNER, EACH)) -> list[str]:
+    """Return the columns of `which` that vary, of lines through the winner or the best of each network."""
+    which = through_winner(results.specification.get("which") or {})
+    columns = [f"config_{path.replace('.', '_')}" for path, of in which.items() if of in through]
     return [column for column in columns if column in board.varying]
 
 

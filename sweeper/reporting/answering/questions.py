@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from sweeper.core.cells import Row, grouped, text_of
 from sweeper.core.labels import short
 from sweeper.judging import question as codes
-from sweeper.judging.levels import Levels, levels, weakest
+from sweeper.judging.levels import Levels, levels, suiting, weakest
 from sweeper.reporting.answering.answers import (
     ALONE,
     DECIDED,
@@ -78,8 +78,25 @@ def line_questions(grid: Matrix, lines: Sequence[Series], told: Mapping[str, Seq
         known = line_levels(grid, line.key[0], groups)
         question = question_of(short(line.column, grid.symbols), next(iter(groups)), groups, known)
         at, edge = _told_apart(grid, line, told), _edge(line, question)
-        asked.append(replace(question, cell=line.key[1:], at=at, edge=edge))
+        suits = _suits(grid, line, question, lines)
+        asked.append(replace(question, cell=line.key[1:], at=at, edge=edge, suits=suits))
     return asked
+
+
+def _suits(grid: Matrix, line: Series, known: Question, lines: Sequence[Series]) -> frozenset[str]:
+    """Return the values that may suit a line's network, of those that were tried on every network with such a line.
+
+    All networks' lines are judged together. A value that the row's mark leaves open stays.
+    """
+    alike = [other for other in lines if (other.column, other.key[:2]) == (line.column, line.key[:2])]
+    tried = frozenset.intersection(*(frozenset(other.rows) for other in alike))
+    if len({other.key[2] for other in alike}) < 2 or not tried:
+        return frozenset()
+    trials = {value: text_of(row, "trial") for value, row in line.rows.items() if value in tried}
+    epoch = min(max(grid.decides.values[trial]) for trial in trials.values())
+    verdicts = grid.decides.among([*trials.values()], epoch, questions=len(alike))
+    left = {value for value, trial in trials.items() if trial not in verdicts.named(codes.WORSE)}
+    return frozenset(left | (tried & {*known.best, *known.unknown}))
 
 
 @dataclass(frozen=True)
@@ -108,31 +125,17 @@ def shared_values(questions: Sequence[Question]) -> list[Shared]:
     """Return for each hyperparameter with a line on several networks whether one value suits them all.
 
     Example:
-        >>> one, other = ((("0",), ("5",), "mlp"), (("5",), ("0",), "resnet8"))
-        >>> lines = [Question("γ", best, worse, (), ("focal", net)) for best, worse, net in (one, other)]
+        >>> best = {"mlp": "0", "resnet8": "5"}
+        >>> lines = [Question("γ", (of,), (), (), ("focal", net), suits=frozenset(of)) for net, of in best.items()]
         >>> shared_values(lines)[0].code
         'worse'
     """
-    lines = [question for question in questions if question.cell is not None and question.cell[1]]
+    lines = [question for question in questions if question.cell is not None and question.suits]
     found = []
     for (name, loss), same in grouped(lines, lambda line: (line.name, line.cell[0])).items():  # type: ignore[index]
-        on = {line.cell[1]: line for line in same if line.cell is not None}
-        if len(on) < 2:
-            continue
-        tried = frozenset.intersection(*(line.values for line in on.values()))
-        best = {network: tried & frozenset((*line.best, *line.unknown)) for network, line in on.items()}
-        found.append(Shared(name, loss, _shared_code(best, [*on.values()]), best))
+        best = {line.cell[1]: line.suits for line in same if line.cell is not None}
+        found.append(Shared(name, loss, suiting(best, tried=frozenset.intersection(*(q.values for q in same))), best))
     return found
-
-
-def _shared_code(best: Mapping[str, frozenset[str]], lines: Sequence[Question]) -> str:
-    # Where all values tried on every network are worse than another one, nothing is known of the best among them.
-    if not all(best.values()):
-        return codes.OPEN
-    if all(line.decided for line in lines) and len({*best.values()}) == 1:
-        return codes.SAME
-    apart = any(one.isdisjoint(other) for one in best.values() for other in best.values())
-    return codes.WORSE if apart else codes.OPEN
 
 
 def _told_apart(grid: Matrix, line: Series, told: Mapping[str, Sequence[str]]) -> str:

@@ -3,7 +3,7 @@
 import itertools
 import random
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -102,10 +102,12 @@ WIDE = {
 class Played:
     """A sweep whose trials are not trained: their values are drawn, networks and losses differing by factors."""
 
-    def __init__(self, seed: int, resnet: float = 0.5, focal: float = 3.0, which: Sequence[str] = ()) -> None:
+    def __init__(
+        self, seed: int, resnet: float = 0.5, focal: float = 3.0, which: Sequence[str] | Mapping[str, str] = ()
+    ) -> None:
         self.rng, self.factors = random.Random(seed), {"resnet8": resnet, "focal": focal}
         self.wide = bool(which)
-        self.spec = build_spec({**SPACE, "seed": seed, **({"which": [*which], "space": WIDE} if which else {})})
+        self.spec = build_spec({**SPACE, "seed": seed, **({"which": which, "space": WIDE} if which else {})})
         self.stage = final_stage(self.spec)
         self.state, self.records = SweepState(self.spec.samples), list[Record]()
         drawn = [self.configuration() for _ in range(self.spec.samples)]
@@ -281,3 +283,29 @@ def test_a_line_of_whole_numbers_and_of_names_has_only_values_of_the_domain() ->
     names = [of["loss"]["score"] for of in score.members([start])]
     assert names == ["margin", "msp", "entropy"]
     assert score.members([Configuration({"loss": {"name": "brier"}})]) == []
+
+
+def test_a_line_on_each_network_has_the_values_of_the_winners_and_all_else_of_its_best() -> None:
+    played = Played(3, which={"gamma": "each"})
+    played.play()
+    added = [state.added for state in played.state.added if state.added is not None]
+    lines = {f"loss.gamma on {network}": network for network in ("mlp", "resnet8")}
+    tried = dict[str, set[float]]()
+    for question, network in lines.items():
+        values = [one.values for one in added if one.question == question]
+        assert {one["architecture"]["name"] for one in values} == {network}
+        assert len({str(one["optimizer"]) for one in values}) == 1, "all else is the network's best"
+        tried[network] = {one["loss"].get("gamma", 0.0) for one in values}
+    # The winner has first seeds already, so its own value need not be among the added ones.
+    assert len(tried["mlp"] & tried["resnet8"]) >= 2
+
+
+def test_a_line_on_each_network_can_be_asked_for_after_the_line_on_the_winners() -> None:
+    played = Played(3, which=["gamma"])
+    played.play()
+    before = len(played.state.added)
+    played.spec = build_spec({**played.spec.resolved(), "which": {"gamma": "each"}})
+    played.stage = final_stage(played.spec)
+    networks = {seed.values["architecture"]["name"] for of_one in played.play() for seed in of_one}
+    assert len(played.state.added) > before and len(networks) >= 1
+    assert not played.stage.next(played.state), "the stage comes to an end"  # type: ignore[union-attr]

@@ -14,6 +14,7 @@ from sweeper.scheduling.median_stopping import MedianStopping
 from sweeper.space.checks import _line_path
 from sweeper.space.configurations import configurations_of
 from sweeper.space.loading import build_spec, load_spec
+from sweeper.space.spec import lines_of
 from tests.sweeper.searches import SPACE, searched_spec
 from tests.sweeper.small_registries import MINIMAL, REGISTRIES
 
@@ -448,10 +449,24 @@ def test_replicates_may_have_seeds_of_ones_own():
     assert build_spec(_with(replicates={"count": 2, "seeds": [11, 7]}), REGISTRIES).replicate_seeds.of(3) == [11, 7]
 
 
+def test_a_line_on_each_network_needs_networks_and_a_setting_that_is_not_theirs() -> None:
+    spec = load_spec("quickstart", ["which={gamma: each, lr: winner}"])
+    assert [line.question for line in lines_of(spec)] == ["loss.gamma on mlp", "loss.gamma on resnet8", "optimizer.lr"]
+    assert build_spec(spec.resolved()) == spec
+    wrongs = {"{gama: each}": "gama", "{architecture: each}": "architecture", "{gamma: all}": "loss.gamma"}
+    for wrong, place in wrongs.items():
+        with pytest.raises(InvalidSearchSpace) as raised:
+            load_spec("quickstart", [f"which={wrong}"])
+        assert [fault.path for fault in raised.value.faults] == [f"which.{place}"]
+    with pytest.raises(InvalidSearchSpace) as raised:
+        load_spec("quickstart", ["which={gamma: each}", "space.architecture=mlp"])
+    assert [fault.path for fault in raised.value.faults] == ["which.gamma"]
+
+
 def test_which_names_a_path_or_what_fits_only_one() -> None:
     spec = load_spec("quickstart", ["which=[gamma, lr, loss]"])
-    assert spec.which == ["loss.gamma", "optimizer.lr", "loss.name"]
-    assert load_spec("quickstart", ["which=score"]).which == ["loss.score"]
+    assert [*spec.which] == ["loss.gamma", "optimizer.lr", "loss.name"] and {*spec.which.values()} == {"winner"}
+    assert load_spec("quickstart", ["which=score"]).which == {"loss.score": "winner"}
     assert spec.cross_entropy_at_zero == {"focal": ["gamma", "smoothing"]}
     with pytest.raises(InvalidSearchSpace) as raised:
         load_spec("quickstart", ["which=[gama, momentum, lr, optimizer.lr]"])
@@ -461,6 +476,6 @@ def test_which_names_a_path_or_what_fits_only_one() -> None:
         load_spec("quickstart", ["which=[lr, optimizer.lr]"])
     assert [fault.path for fault in raised.value.faults] == ["which[1]"]
     alpha = "space.loss.one_of=[{name: label_smoothing, alpha: {uniform: [0, 0.2]}}, {name: brier}]"
-    assert load_spec("quickstart", [alpha, "which=alpha"]).which == ["loss.alpha"]
+    assert load_spec("quickstart", [alpha, "which=alpha"]).which == {"loss.alpha": "winner"}
     rule, remedy = _line_path("width", ["loss.width", "architecture.width"])
     assert "loss.width and architecture.width" in rule and remedy == "write loss.width"
