@@ -139,6 +139,7 @@ import sys
 import sweeper
 sweeper.status()
 sweeper.status("small")
+sweeper.status("small", audit=True)
 sweeper.results_("small")
 sweeper.figure("small", "ece_against_gamma")
 sweeper.ensemble("small")
@@ -152,4 +153,17 @@ except sweeper.SweeperError:
 print(sorted({"torch", "ray", "mlflow", "scipy.stats"} & {*sys.modules}))
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.stdout.endswith("[]\n"), done.stdout + done.stderr
+
+
+def test_the_command_line_imports_only_the_module_of_the_typed_command():
+    program = """
+import contextlib, sys
+from sweeper.api import COMMANDS, main
+sys.argv = ["sweeper", "status", "--help"]
+with contextlib.suppress(SystemExit):
+    main.main()
+print(sorted({f"sweeper.api.{COMMANDS[name]}" for name in ("compare", "show", "doctor")} & {*sys.modules}))
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.stdout.endswith("[]\n"), done.stdout + done.stderr
