@@ -63,7 +63,6 @@ def line_faults(values: dict[str, Plain], space: Space) -> list[Fault]:
     if names is None or not all(isinstance(name, str) for name in names):
         return []  # the structure's check reports wrong types
     through = through_winner(asked)
-    assert isinstance(through, dict)  # the names are text
     if names and part_of(values, "replicates", "at_most") is None:
         rule = "which trains a line of values in the final stage, and the sweep has none"
         return [Fault("which", rule, "write e.g. replicates: {count: 1, at_most: 8, seeds: common}")]

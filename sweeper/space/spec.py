@@ -435,7 +435,7 @@ WINNER, EACH = "winner", "each"
 Through = Literal["winner", "each"]
 
 
-def through_winner(asked: object) -> object:
+def through_winner(asked: object) -> Any:
     """Expand the short form of `which`, a name or a list of names."""
     names = [asked] if isinstance(asked, str) else asked
     return dict.fromkeys(names, WINNER) if isinstance(names, list) and all(isinstance(n, str) for n in names) else asked
