@@ -14,6 +14,7 @@ from sweeper.core.cells import Row, int_of, text_of
 from sweeper.core.labels import describe, group, number, short
 from sweeper.judging import question as codes
 from sweeper.reporting.answering.advice import (
+    class_one_line,
     class_shares,
     compare_command,
     majority_warning,
@@ -69,7 +70,7 @@ def first_screen(results: Results, board: Leaderboard, counts: Overview) -> Firs
     warnings += [f"{warning}." for effect in measured if (warning := effect_warning(effect))]
     running = counts.count("waiting", "running", "interrupted") > 0
     answers = tuple(answer_of(results, board, cells, place, running=running) for place in cells.slices)
-    return FirstScreen(answers, "", tuple(warnings), compare_command(results, answers))
+    return FirstScreen(answers, "", tuple(warnings), compare_command(results, answers), class_one_line(results, board))
 
 
 def screen_changes(results: Results) -> dict[str, Judgement]:

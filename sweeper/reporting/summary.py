@@ -11,7 +11,7 @@ from rich.measure import Measurement
 from rich.table import Column, Table
 from rich.text import Text
 
-from sweeper.core.cells import float_or_none, int_of, text_of
+from sweeper.core.cells import int_of, text_of
 from sweeper.core.labels import label, plural
 from sweeper.judging.question import OPEN
 from sweeper.reporting.answering.answers import BEST, STOPPED, WORSE, Answer, Finalist, FirstScreen
@@ -34,9 +34,8 @@ from sweeper.reporting.sentences import (
 from sweeper.reporting.tables import posthoc_tables
 from sweeper.results import Results
 from sweeper.results.estimators import ESTIMATORS, Judgement
-from sweeper.results.leaderboard import Leaderboard, leaderboard, searcher
+from sweeper.results.leaderboard import leaderboard, searcher
 from sweeper.results.listing import count_line, overview
-from sweeper.results.queries import literal
 from sweeper.results.verdicts import Estimates
 from sweeper.search.base import written_method
 
@@ -56,10 +55,9 @@ def summary(results: Results) -> RenderableType:
         packed, failed = [*packing_lines(snapshot), *searcher_lines(snapshot)], failure_lines(snapshot)
         judged = imported_methods(snapshot)
         top = terminal(answered) if judged is None else Group(methods_view(judged), *warned(answered))
-        methods, positive = posthoc_methods(snapshot), class_one_line(snapshot, board)
+        methods = posthoc_methods(snapshot)
     parts = [part for mark in results.marks for part in (Text(mark, style="bold red"), Text())]
     after = [] if methods is None or judged is not None else [Text(), methods]
-    after += [Text(), Text(positive)] if positive and judged is None else []
     after += [Text(), Text(count_line(counts)), *(Text(line, style="red") for line in failed)]
     after += [Text(line, style="dim") for line in packed]
     return Group(*parts, top, *after)
@@ -81,20 +79,6 @@ def posthoc_methods(results: Results) -> RenderableType | None:
         shown.add_row(method, *(Text(cell.text, style="bold" if cell.best else "") for cell in cells))
     reasons = dict.fromkeys(reason for table in posthoc.tables for _, reason in table.notes)
     return Group(shown, *(Text(f"– not fitted: {reason}", style="dim") for reason in reasons))
-
-
-def class_one_line(results: Results, board: Leaderboard) -> str:
-    """Return the leader's calibration of the probability of class 1, if a sweep of two classes measured it."""
-    present, scaled = results.columns("evaluations"), "posthoc_temperature_ece_positive"
-    if board.best is None or "ece_positive" not in present:
-        return ""
-    means = ", ".join(f"avg({name}) AS {name}" for name in ("ece_positive", scaled) if name in present)
-    trial = literal(board.best["trial"])
-    (row,) = results.rows(f"SELECT {means} FROM final WHERE trial = {trial} AND split = 'test'")
-    before, after = float_or_none(row, "ece_positive"), float_or_none(row, scaled)
-    if before is None:
-        return ""
-    return f"test {label('ece_positive')} {before:.3f}" + ("" if after is None else f" → {after:.3f} after temperature")
 
 
 def failure_lines(results: Results) -> list[str]:
@@ -248,6 +232,7 @@ def terminal(screen: FirstScreen) -> RenderableType:
         parts.append(FinalistsTable(screen, answer))
         parts += [Text(said)] if (said := remedy(answer)) else []
     parts += [] if screen.answers else [Text(screen.missing, style="bold")]
+    parts += [Text(screen.class_one)] if screen.class_one else []
     parts += warned(screen)
     return Group(*parts)
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from sweeper.core.cells import Row, float_or_none, int_of, measured_values, text_of
+from sweeper.core.labels import label
 from sweeper.reporting.answering.answers import ALIKE, EQUAL, UNKNOWN, WORSE, Answer
 from sweeper.reporting.answering.matrix import Matrix
 from sweeper.reporting.answering.questions import place_of_trial
@@ -217,3 +218,17 @@ def outlier_warning(grid: Matrix) -> list[str]:
     named = ", ".join(f"{trial} seed {seed}" for trial, seed in flagged[:3]) + (", …" if len(flagged) > 3 else "")
     ended = f"{len(flagged)} of {grid.outliers.trainings} trainings ended far from the others ({named})"
     return [f"{ended}: the verdicts hold for seeds that train."]
+
+
+def class_one_line(results: Results, board: Leaderboard) -> str:
+    """Return the leader's calibration of the probability of class 1, if a sweep of two classes measured it."""
+    present, scaled = results.columns("evaluations"), "posthoc_temperature_ece_positive"
+    if board.best is None or "ece_positive" not in present:
+        return ""
+    means = ", ".join(f"avg({name}) AS {name}" for name in ("ece_positive", scaled) if name in present)
+    trial = literal(board.best["trial"])
+    (row,) = results.rows(f"SELECT {means} FROM final WHERE trial = {trial} AND split = 'test'")
+    before, after = float_or_none(row, "ece_positive"), float_or_none(row, scaled)
+    if before is None:
+        return ""
+    return f"test {label('ece_positive')} {before:.3f}" + ("" if after is None else f" → {after:.3f} after temperature")

@@ -207,6 +207,7 @@ class FirstScreen:
         answers: one per setting of the data set; empty if nothing was evaluated.
         missing: sentence on why there is no answer.
         warnings: sentences on results that are not reliable.
+        class_one: the leader's ECE of class 1 in words, if the sweep measured it; else empty.
         compare: command that compares the leader with the next best loss by every estimator; empty without another
             loss.
     """
@@ -215,6 +216,7 @@ class FirstScreen:
     missing: str
     warnings: tuple[str, ...]
     compare: str = ""
+    class_one: str = ""
 
     @property
     def finalists(self) -> list[Finalist]:

@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from sweeper.core.labels import describe
+import sweeper
+from sweeper.core.labels import describe, label
 from sweeper.reporting.summary import failure_lines, summary
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard, varying_columns
@@ -78,3 +79,18 @@ def test_the_summary_names_the_reason_of_each_failure_once(quickstart_folder: Pa
     others = {1: "", 2: " and 1 other"}.get(len(failed), f" and {len(failed) - 1} others")
     assert line == f"failed: {first}{others}: {failed[first]}", "they differ in the epoch alone"
     assert line in " ".join(printed(quickstart_folder).split())
+
+
+def test_the_ece_of_class_1_stands_on_the_first_screen_and_in_the_report(tmp_path: Path) -> None:
+    settings = ["evaluation.metrics=[ece_positive]", "scheduler.max_epochs=1", "replicates=1", "space.loss=brier"]
+    done = sweeper.run(
+        "curvature_vs_gamma",
+        set=[*settings, "evaluation.curvature=false"],
+        output=tmp_path,
+        mlflow=False,
+        executor="local",
+    )
+    (row,) = done.results.rows("SELECT ece_positive FROM final WHERE split = 'test'")
+    page = (tmp_path / done.name / "report.html").read_text("utf-8")
+    for text in (printed(tmp_path / done.name), page):
+        assert f"{label('ece_positive')} {row['ece_positive']:.3f}" in text
