@@ -12,13 +12,12 @@ from sweeper.core.display import plain_table
 from sweeper.core.errors import SweeperError
 from sweeper.core.labels import plural
 from sweeper.judging.question import BETTER, OPEN, SAME, WORSE
+from sweeper.reporting.figures.base import MARKS
 from sweeper.reporting.sentences import listed, signed
 from sweeper.results import Results
 from sweeper.results.estimators import SHOWN
 from sweeper.results.improvements import NONE, SCORES, Gain, Improvement, Methods, methods_of_sweep
 from trainables.registry import IMPORTED
-
-MARKS = {BETTER: "✓", WORSE: "✗", SAME: "≈", OPEN: "?"}
 
 
 def imported_methods(results: Results) -> Methods | None:

@@ -15,8 +15,9 @@ from sweeper.core.cells import int_of, text_of
 from sweeper.core.labels import label, plural
 from sweeper.judging.question import OPEN
 from sweeper.reporting.answering.answers import BEST, STOPPED, WORSE, Answer, Finalist, FirstScreen
+from sweeper.reporting.figures.base import MARKS
 from sweeper.reporting.first_screen import first_screen
-from sweeper.reporting.methods import MARKS, imported_methods, methods_view
+from sweeper.reporting.methods import imported_methods, methods_view
 from sweeper.reporting.sentences import (
     between_two,
     cells,

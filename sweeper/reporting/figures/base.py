@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 from sweeper.core.cells import Row
 from sweeper.core.labels import STATUS_WORDS, plural
 from sweeper.core.statistics.basics import MINIMUM_PAIRS
+from sweeper.judging.question import BETTER, OPEN, SAME, WORSE
 from trainables.registry import Component, Registry
 
 if TYPE_CHECKING:
@@ -46,6 +47,9 @@ _CROSS = "M-1,-.7L-.7,-1L0,-.3L.7,-1L1,-.7L.3,0L1,.7L.7,1L0,.3L-.7,1L-1,.7L-.3,0
 #: The shape of a point by its trial's status.
 SHAPES = {**dict.fromkeys(STATUS_WORDS, _LOZENGE), "completed": "circle", "early_stopped": RING, "failed": _CROSS}
 DONE = "datum.status == 'completed'"
+
+#: Mark of a verdict.
+MARKS = {BETTER: "✓", WORSE: "✗", SAME: "≈", OPEN: "?"}
 
 #: Opacity of trials that did not finish.
 FAINT = 0.6

@@ -21,6 +21,7 @@ from sweeper.judging.means import means
 from sweeper.judging.question import BETTER, WORSE, Data, Question, Verdict
 from sweeper.reporting.figures.base import (
     FIGURES,
+    MARKS,
     Figure,
     Json,
     Panel,
@@ -33,8 +34,6 @@ from sweeper.reporting.figures.base import (
     quantity,
     shade,
 )
-from sweeper.reporting.methods import MARKS
-from sweeper.reporting.sentences import listed
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, Leaderboard, leaderboard
 from sweeper.results.queries import literal
@@ -207,7 +206,7 @@ def effect_panel(loss: str, metric: str, found: Sequence[Effect]) -> Panel:
         f"it in {counted[WORSE]} (95 % for all of them together)."
     )
     harmed = dict.fromkeys(effect.kind.replace("_", " ") for effect in found if effect.verdict.code == WORSE)
-    remarks = [remark, f"It harms {listed([*harmed])}."] if harmed else [remark]
+    remarks = [remark, f"It harms {', '.join(harmed)}."] if harmed else [remark]
     x, y = names("severity", "severity of corruption", severities), names("kind")
     return Panel(
         f"{loss}: test {label(metric)}, without → with temperature",
