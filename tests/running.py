@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from unittest import mock
 
 from cyclopts.argument import Argument
@@ -19,8 +20,11 @@ from sweeper.core.ids import SweepPaths
 from sweeper.journal.journal import read_journal
 from sweeper.journal.records import Record
 from sweeper.journal.segments import last_sequence
+from tests.forked import Forked, Request, can_fork
 from tests.patience import patient
 from tests.sweeper.records import fields
+
+Process = subprocess.Popen[str] | Forked
 
 SPACE = """
 dataset: {name: digits}
@@ -70,7 +74,11 @@ def write_space(folder: Path, text: str = SPACE, name: str = "small") -> Path:
 
 def sweeper(*arguments: str | Path, cwd: Path, timeout: float = 240) -> subprocess.CompletedProcess[str]:
     """Run a command to its end and return what it printed."""
-    return subprocess.run(command(*arguments), cwd=cwd, capture_output=True, text=True, timeout=patient(timeout))
+    with TemporaryDirectory() as folder:
+        out, err = Path(folder, "out"), Path(folder, "err")
+        with _writing(arguments, cwd, out, err) as process:
+            process.wait(patient(timeout))
+        return subprocess.CompletedProcess(process.args, process.returncode, out.read_text(), err.read_text())
 
 
 def typed(*arguments: str | Path, answers: str = "") -> subprocess.CompletedProcess[str]:
@@ -124,11 +132,29 @@ def command(*arguments: str | Path, program: str = "sweeper") -> list[str]:
 @contextmanager
 def started(
     *arguments: str | Path, cwd: Path, environment: Mapping[str, str] | None = None, program: str = "sweeper"
-) -> Iterator[subprocess.Popen[str]]:
+) -> Iterator[Process]:
     """Start a command; on leaving, end it by its process id if it is still there."""
-    line = command(*arguments, program=program)
-    with (cwd / "driver.out").open("w") as out, (cwd / "driver.err").open("w") as err:
-        process = subprocess.Popen(line, cwd=cwd, stdout=out, stderr=err, text=True, env=environment)
+    with _writing(arguments, cwd, cwd / "driver.out", cwd / "driver.err", environment, program) as process:
+        yield process
+
+
+@contextmanager
+def _writing(
+    arguments: Sequence[str | Path],
+    cwd: Path,
+    out: Path,
+    err: Path,
+    environment: Mapping[str, str] | None = None,
+    program: str = "sweeper",
+) -> Iterator[Process]:
+    with out.open("w") as said, err.open("w") as complained:
+        if can_fork(environment):
+            variables = dict(os.environ if environment is None else environment)
+            request = Request(program, [*map(str, arguments)], os.path.abspath(cwd), variables)  # noqa: PTH100
+            process: Process = Forked(request, said, complained)
+        else:
+            line = command(*arguments, program=program)
+            process = subprocess.Popen(line, cwd=cwd, stdout=said, stderr=complained, text=True, env=environment)
         try:
             yield process
         finally:
@@ -137,7 +163,7 @@ def started(
             process.wait(patient(30))
 
 
-def wait_for_records(paths: SweepPaths, count: int, process: subprocess.Popen[str], timeout: float = 200) -> None:
+def wait_for_records(paths: SweepPaths, count: int, process: Process, timeout: float = 200) -> None:
     """Wait until the journal has `count` records; fails when the process ends before."""
     deadline = time.monotonic() + patient(timeout)
     while last_sequence(paths.journal) + 1 < count:
@@ -148,7 +174,7 @@ def wait_for_records(paths: SweepPaths, count: int, process: subprocess.Popen[st
         time.sleep(0.005)
 
 
-def kill(process: subprocess.Popen[str]) -> None:
+def kill(process: Process) -> None:
     """SIGKILL a driver and give its workers, which may write for two more seconds, the time to die."""
     os.kill(process.pid, signal.SIGKILL)
     process.wait(patient(30))

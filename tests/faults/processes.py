@@ -16,6 +16,8 @@ from sweeper.journal.segments import last_sequence
 from tests.patience import patient
 
 POLL_SECONDS = 0.001
+FORKED = ("multiprocessing.forkserver", "tests.forked")
+"""Forked processes keep the command line of the server that forked them."""
 
 
 def below(ancestor: int, *names: str) -> list[int]:
@@ -42,13 +44,13 @@ def below(ancestor: int, *names: str) -> list[int]:
 def trial_processes(ancestor: int) -> list[int]:
     """Return the ids of the trial processes below `ancestor`, titled by Ray or forked without it."""
     servers = fork_servers(ancestor)
-    forked = below(ancestor, "multiprocessing.forkserver")
+    forked = below(ancestor, *FORKED)
     return below(ancestor, "Trainable") + [pid for pid in forked if pid not in servers]
 
 
 def fork_servers(ancestor: int) -> list[int]:
-    """Return the ids of `ancestor`'s children that fork trial processes; those keep the command line of theirs."""
-    found = below(ancestor, "multiprocessing.forkserver")
+    """Return the ids of `ancestor`'s children that fork trial processes."""
+    found = below(ancestor, *FORKED)
     return [pid for pid in found if _parent(pid) == ancestor]
 
 

@@ -17,7 +17,6 @@ from sweeper.scheduling.contenders import audit_rounds
 from sweeper.scheduling.order import audit_order
 from sweeper.space.loading import build_spec, load_spec
 from sweeper.space.spec import final_stage
-from tests.faults.forked_drivers import forked
 from tests.faults.processes import Moments, until
 from tests.patience import patient
 from tests.polling import KEYS
@@ -129,11 +128,7 @@ def run(space: Path, folder: Path, place: Place, rng: random.Random) -> tuple[Sw
         # A cluster that is joined has its own cores.
         cpus = ("--cpus", str(rng.choice(place.slots))) if place.environment is None else ()
         arguments = (*start, "--no-mlflow", *cpus, "--executor", place.executor)
-        is_local = place.executor == "local"
-        begun = (
-            forked(folder, *arguments) if is_local else started(*arguments, cwd=folder, environment=place.environment)
-        )
-        with begun as driver:
+        with started(*arguments, cwd=folder, environment=place.environment) as driver:
             moments = Moments(paths, rng.getrandbits(32), searched=searched)
             goes_on = len(fallen) < place.kills and (not place.late or until(lambda: _adds_seeds(paths), driver, 300))
             moment = moments.draw(driver) if goes_on else None
@@ -142,7 +137,7 @@ def run(space: Path, folder: Path, place: Place, rng: random.Random) -> tuple[Sw
                 fallen.append(moment)
                 continue
             code = driver.wait(patient(100))
-            assert code == 0, (folder / "driver.out").read_text()
+            assert code == 0, (folder / "driver.err").read_text()
     return paths, fallen
 
 

@@ -18,11 +18,10 @@ from sweeper.journal.journal import Journal, read_journal
 from sweeper.journal.records import Attempt, Body, Decision, Judged, Reported
 from sweeper.journal.segments import last_sequence
 from tests.faults.cluster import local_cluster
-from tests.faults.forked_drivers import ForkedDriver, forked
 from tests.faults.processes import Running, kill_ids, trial_processes, until
 from tests.faults.same_sweeps import Outcome, Place, run, space_of
 from tests.patience import patient
-from tests.running import in_process, started
+from tests.running import Process, in_process, started
 
 pytestmark = pytest.mark.integration
 
@@ -71,7 +70,7 @@ def _stop(folder: Path, paths: SweepPaths, driver: Running) -> None:
     assert in_process("stop", "s", cwd=folder).returncode == 0
 
 
-def _kill(folder: Path, paths: SweepPaths, driver: ForkedDriver) -> None:
+def _kill(folder: Path, paths: SweepPaths, driver: Process) -> None:
     driver.kill()
 
 
@@ -86,11 +85,11 @@ def test_what_ends_a_sweep_early_leaves_its_beginning_canonical(space: Path, who
     paths, before = SweepPaths(tmp_path / "results" / "s"), Audited(0, 0.0, [])
     for options, end, code in ENDINGS.values():
         start = ("resume", "s") if paths.root.exists() else ("run", space, "--name", "s")
-        with forked(tmp_path, *start, "--no-mlflow", "--cpus", "2", *options) as driver:
+        with started(*start, "--no-mlflow", "--cpus", "2", *options, cwd=tmp_path) as driver:
             goal = last_sequence(paths.journal) + 12
             until(lambda goal=goal: last_sequence(paths.journal) >= goal, driver, 100)
             end(tmp_path, paths, driver)
-            assert driver.wait(patient(100)) == code, (tmp_path / "driver.out").read_text()
+            assert driver.wait(patient(100)) == code, (tmp_path / "driver.err").read_text()
         found = Audited.of(paths)
         assert (found.code, found.differing) == (0, []) and found.until >= before.until
         assert 0 < _check_beginning(paths, whole) < len(Outcome.decided(whole))
@@ -113,7 +112,7 @@ def test_a_crashed_trial_limits_the_order_from_its_virtual_end_on(
 ) -> None:
     paths = SweepPaths(tmp_path / "results" / "s")
     words = ("run", space, "--name", "s", "--no-mlflow", "--cpus", "2", "--set", "retries=0")
-    with started(*words, cwd=tmp_path) as driver:  # its trial processes are below it
+    with started(*words, cwd=tmp_path) as driver:
         until(lambda: last_sequence(paths.journal) >= 20, driver, 100)
         until(lambda: bool(trial_processes(driver.pid)), driver, 100)
         kill_ids(trial_processes(driver.pid)[0])
