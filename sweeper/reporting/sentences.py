@@ -92,7 +92,7 @@ def as_tuned(answer: Answer) -> str:
     own = f"each at its own {listed(answer.tuned)}" if answer.tuned and answer.between is not None else ""
     fewest = min(drawn.values())
     few = [loss for loss, count in drawn.items() if count == fewest and max(drawn.values()) > fewest + 1]
-    had = f"{listed(few)} had {fewest} of {plural(sum(answer.draws.values()), 'draw')}" if few else ""
+    had = f"{listed(few)} had {fewest} of {plural(sum(answer.draws.values()), 'drawn configuration')}" if few else ""
     said = "; ".join(filter(None, [own, had]))
     return f"Losses are compared as tuned: {said}." if said else ""
 
@@ -237,7 +237,7 @@ def listed(names: Sequence[str]) -> str:
         'mlp, resnet8 and convnet'
     """
     if len(names) > MOST_NAMED:
-        return f"{', '.join(names[:MOST_NAMED])} and {len(names) - MOST_NAMED} more"
+        return f"{', '.join(names[:MOST_NAMED])} and {plural(len(names) - MOST_NAMED, 'other')}"
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
@@ -563,20 +563,25 @@ CURVED = ("hessian_training_lambda_max", "hessian_cross_entropy_lambda_max")
 def curvature_in_words(question: Question) -> str:
     """Return how both losses' largest eigenvalues change along a line; empty if curvature was not measured."""
     known = question.along.curvature if question.along is not None else {}
-    training, plain = (trend_in_words(known[name], question.name) if name in known else "" for name in CURVED)
+    ends = [] if question.along is None else ends_of(question.along.values)
+    along = f"{question.name} {' → '.join(ends)}"
+    training, plain = (trend_in_words(known[name], along) if name in known else "" for name in CURVED)
     losses = (("the training loss", training), ("cross-entropy", plain))
     said = "; ".join(f"λ_max of {name}{end}" for name, end in losses if end)
     return f"{said}." if said else ""
 
 
-def trend_in_words(found: Trend, hyperparameter: str) -> str:
-    """Return the end of a sentence on a trend, e.g. ` falls with γ (14 → 9 → 5; each step 95 % sure)` or `: open`."""
+def trend_in_words(found: Trend, along: str) -> str:
+    """Return the end of a sentence on a trend, or `: open`.
+
+    For example, ` falls with γ 0 → 2 → 5 (14 → 9 → 5; each step 95 % sure)`.
+    """
     every = [f"{mean:.2g}" for mean in found.means]
     means = " → ".join(every if found.code == TURNS else ends_of(every))  # a turn lies between the ends
     if found.code == OPEN:
         return ": open"
     compared = "steps" if found.code == TURNS else "each step" if found.by_steps else "first to last"
-    return f" {TRENDS[found.code]} with {hyperparameter} ({means}; {compared} {100 * STEP_LEVEL:.0f} % sure)"
+    return f" {TRENDS[found.code]} with {along} ({means}; {compared} {100 * STEP_LEVEL:.0f} % sure)"
 
 
 def place_in_words(question: Question) -> str:
@@ -621,5 +626,5 @@ def legend(screen: FirstScreen) -> str:
     over = "test samples, for this network alone" if seeds == {1} else "seeds and test samples"
     said += [f"Change: test ECE after minus before temperature scaling, its 95 % interval over {over}."]
     said += ["≤ x: no difference larger than x (two tests of 5 %)."] if SAME in verdicts else []
-    said += ["open: so many more seeds or test samples may decide."] if OPEN in verdicts else []
+    said += ["open: more seeds or test samples may decide."] if OPEN in verdicts else []
     return " ".join(said)
