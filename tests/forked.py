@@ -37,7 +37,9 @@ AT_START = ("PYTHON", "LD_", "LC_", "LANG", "OMP_", "MKL_", "OPENBLAS_", "MALLOC
 """Beginnings of environment variables that are read when an interpreter or a library starts."""
 
 ROOT = Path(__file__).parents[1]
-_ENVIRONMENT = dict(os.environ)  # before any test changes it
+BEFORE = dict(os.environ)
+"""The environment before any test changes it."""
+
 _NUMBER = struct.Struct("q")
 
 
@@ -101,8 +103,8 @@ class Forked:
 def can_fork(environment: Mapping[str, str] | None) -> bool:
     """Return whether nothing in an environment must be read at an interpreter's start."""
     environment = os.environ if environment is None else environment
-    names = [name for name in {*environment, *_ENVIRONMENT} if name.startswith(AT_START)]
-    return all(environment.get(name) == _ENVIRONMENT.get(name) for name in names)
+    names = [name for name in {*environment, *BEFORE} if name.startswith(AT_START)]
+    return all(environment.get(name) == BEFORE.get(name) for name in names)
 
 
 _server: list[socket.socket] = []
@@ -123,7 +125,7 @@ def _send(request: Request, descriptors: list[int]) -> None:
 def _start() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     # One thread, which is what commands give the trial processes that they fork.
-    environment = {**_ENVIRONMENT, "OMP_NUM_THREADS": "1"}
+    environment = {**BEFORE, "OMP_NUM_THREADS": "1"}
     descriptor = theirs.fileno()
     command = [sys.executable, "-m", __name__, str(descriptor)]
     with theirs:

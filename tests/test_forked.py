@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.forked import Forked, Request, can_fork
+from tests.forked import BEFORE, Forked, Request, can_fork
 
 SAYS = """
 import os, random, sys, threading
@@ -67,5 +67,5 @@ def test_a_signal_ends_a_forked_process(program: str, tmp_path: Path, number: in
 
 
 def test_what_an_interpreter_reads_at_its_start_is_not_forked() -> None:
-    assert can_fork(None) and can_fork({**os.environ, "SWEEPER_OUTPUT": "elsewhere"})
-    assert not can_fork({**os.environ, "PYTHONHASHSEED": "1"}) and not can_fork({**os.environ, "LD_PRELOAD": "shim.so"})
+    assert can_fork(BEFORE) and can_fork({**BEFORE, "SWEEPER_OUTPUT": "elsewhere"})
+    assert not can_fork({**BEFORE, "PYTHONHASHSEED": "1"}) and not can_fork({**BEFORE, "LD_PRELOAD": "shim.so"})
