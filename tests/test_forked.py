@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.forked import BEFORE, Forked, Request, can_fork
+from tests.running import typed
 
 SAYS = """
 import os, random, sys, threading
@@ -69,3 +70,8 @@ def test_a_signal_ends_a_forked_process(program: str, tmp_path: Path, number: in
 def test_what_an_interpreter_reads_at_its_start_is_not_forked() -> None:
     assert can_fork(BEFORE) and can_fork({**BEFORE, "SWEEPER_OUTPUT": "elsewhere"})
     assert not can_fork({**BEFORE, "PYTHONHASHSEED": "1"}) and not can_fork({**BEFORE, "LD_PRELOAD": "shim.so"})
+
+
+def test_what_a_command_leaves_in_the_process_of_the_tests_is_forked() -> None:
+    typed("--version")
+    assert can_fork({**BEFORE, "PYTHONIOENCODING": os.environ["PYTHONIOENCODING"]})
