@@ -143,7 +143,7 @@ def _epoch(trial: str, replicate: str | None, trained: Replicates) -> int:
     """
     epochs = {n: unit.last_evaluation_epoch for n, unit in trained.items() if unit.last_evaluation_epoch is not None}
     if epochs and (replicate is None or replicate == ALL):
-        # Replicates that were stopped earlier must not be combined with the others.
+        # The latest epoch leaves out replicates that stopped earlier.
         return max(epochs.values())
     if replicate is None or not replicate.isdecimal() or int(replicate) not in epochs:
         known = ", ".join(map(str, sorted(epochs))) or "no replicate that was evaluated"

@@ -134,7 +134,7 @@ class TrialState(Progress):
         config_hash: hash of its configuration's values at its first report; `None` before.
         replicates: states of replicates with separate processes, by number; empty without these.
         arrived: report or last failure that waits for its turn to be judged.
-        added: the added seed; `None` for a drawn configuration.
+        added: the added seed; `None` for any other trial.
     """
 
     configuration: int = field(kw_only=True)

@@ -84,7 +84,7 @@ def suited_sizes(spec: SweepSpec) -> tuple[int | None, int, bool]:
 
 
 def data_of_loop(spec: SweepSpec) -> DataSet:
-    """Return the data set that a search space with a loop names; by default a stand-in for the loop's own data.
+    """Return the data set that the search space names; if it names none, a placeholder for the loop's own data.
 
     Raises:
         SweeperError: the data cannot be loaded.

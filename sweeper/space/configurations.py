@@ -261,7 +261,7 @@ class DistinctDraws:
         self._drawn: list[Configuration] = []
 
     def upto(self, numbers: Sequence[int]) -> Configuration:
-        """Return the draw with the last of these indices. They must be all indices of the grid point up to the last."""
+        """Return the configuration of the last index in `numbers`, which are all indices of the grid point up to it."""
         # Draws are made in order, because each depends on the earlier ones. Earlier draws are kept.
         for index in numbers[len(self._drawn) :]:
             configuration = self._next(index)

@@ -251,7 +251,7 @@ class Generations:
         return self._paths.generations / f"{newest + 1:04d}"
 
     def _take_up(self) -> None:
-        """Publish existing tables that no link points to: a copied folder, or a generation."""
+        """If the link to the tables is missing or a folder, publish that folder, or the generation with most trials."""
         tables, own = self._paths.tables, self._paths.tables / RECALIBRATIONS
         if tables.is_dir() and not tables.is_symlink():
             if own.is_dir() and not own.is_symlink() and not self._paths.recalibrations.exists():

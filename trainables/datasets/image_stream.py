@@ -71,7 +71,7 @@ class ImagePreprocessing:
 IMAGENET = ImagePreprocessing((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
-@functools.lru_cache(maxsize=16)  # a copy to the GPU at every batch would stall its queue
+@functools.lru_cache(maxsize=16)  # copying these constants to the GPU for every batch would stall its queue
 def _constants(mean: tuple[float, ...], std: tuple[float, ...], device: torch.device) -> tuple[Tensor, Tensor]:
     """Return the factor and offset, [1, C, 1, 1] each, that standardise pixels from 0 to 255."""
     scale = torch.tensor([1 / (PIXEL_MAXIMUM * s) for s in std], device=device)

@@ -146,7 +146,7 @@ def _on_paper(options: Options) -> DataSetSize:
 
 
 def _nodes_fault(options: Options) -> BrokenRule | None:
-    """Return the error for `nodes` without whole trees, or `None`."""
+    """Return an error if `nodes` is set but samples are not whole trees; else `None`."""
     if options.get("nodes") and (options.get("form", "trees") != "trees" or options.get("phrases")):
         return "nodes", "nodes = true is for form: trees without phrases, whose nodes it trains on"
     return None

@@ -60,7 +60,7 @@ def require_sound(path: Path) -> None:
 
 
 def is_sealed(path: Path) -> bool:
-    """Return whether a Parquet file has a checksum, so that no other program wrote it. Raises as `require_sound`."""
+    """Return whether a Parquet file has our checksum, which other programs do not write. Raises as `require_sound`."""
     with os.fdopen(open_regular(path), "rb") as file:
         place, _ = _footer(file, os.fstat(file.fileno()).st_size)
         return _read(file, max(place - len(MARK) - 4, 0), place).startswith(MARK)

@@ -175,7 +175,7 @@ def confidence_metrics(confidence: Floats, correct: Booleans, bins: int) -> dict
     samples = confidence.shape[-1]
     order = np.argsort(confidence, axis=-1)
     ascending = np.take_along_axis(confidence, order, axis=-1)
-    # tied samples share their outcomes: otherwise the order of the samples in the file would change AURC and ada_ece
+    # Samples of equal confidence get the mean of their outcomes. Else the file's order would change AURC and ada_ece.
     right = mean_of_ties(ascending, np.take_along_axis(correct, order, axis=-1))
     weights = rank_weights(samples)
     risks = [weights @ errors / samples for errors in (1.0 - right).reshape(-1, samples)]

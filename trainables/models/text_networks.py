@@ -42,7 +42,7 @@ def token_embedding(
         train_embedding: `None` trains it unless word vectors are given (mukhoti's released code keeps GloVe fixed).
 
     Raises:
-        ValueError: the word vectors are for another vocabulary.
+        ValueError: `word_vectors` does not have `vocabulary` rows.
     """
     if word_vectors is None:
         embedding = nn.Embedding(vocabulary, dimension, padding_idx=0)

@@ -18,8 +18,8 @@ A post-hoc method fits its own fitting samples better than new samples. If the s
 guarantee breaks: with 360 validation samples of ten classes, sets after `matrix` contain .81 of the true classes
 instead of .9. There are two remedies. `fit_split` fits the method on one half and the threshold on the other, which
 keeps the guarantee. Cross-fitting uses all samples for both purposes; each sample is scored by a fit to the other folds
-(CV+: Barber, Candès, Ramdas & Tibshirani 2021, arXiv:1905.02928; for classes Romano, Sesia & Candès 2020). It
-guarantees less (`promised_coverage`), but covers about 1 − α in simulations.
+(CV+: Barber, Candès, Ramdas & Tibshirani 2021, arXiv:1905.02928; for classes Romano, Sesia & Candès 2020).
+Cross-fitting guarantees less (`promised_coverage`), but covers about 1 − α in simulations.
 """
 
 from __future__ import annotations

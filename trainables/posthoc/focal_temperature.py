@@ -107,7 +107,7 @@ def slices(length: int, step: int) -> Iterator[slice]:
 
 
 def log_masses(data: TopFirst, gammas: Floats, temperatures: Floats) -> Floats:
-    """Return [T, 1 + G, N]: ln rest, then ln mass_γ for each γ; `gammas` [G, T] can differ by temperature."""
+    """Return logarithms [T, 1 + G, N]: of `rest`, then of mass_γ for each γ; `gammas` [G, T] has γ by temperature."""
     masses = np.empty((len(temperatures), 1 + len(gammas), len(data)))
     others = len(data.others)
     width = max(1, _BLOCK_ELEMENTS // others)

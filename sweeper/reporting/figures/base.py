@@ -262,7 +262,7 @@ class Figure:
 
     Attributes:
         title: heading.
-        caption: description of what is shown, with n.
+        caption: what is shown, and of how many configurations and seeds.
         sql: queries whose rows are drawn.
         panels: plots, side by side if there is room.
         tables: tables that the queries read.

@@ -355,7 +355,7 @@ class Lanes(Cohort):
     """
 
     def __init__(self, replicates: Sequence[Replicate]) -> None:
-        """Add replicates at the same epoch to a cohort with a lane for each.
+        """Make a cohort with one lane for each replicate; all must be at the same epoch.
 
         Raises CannotCompileError if compilation is requested and each lane draws its own random numbers.
         """
