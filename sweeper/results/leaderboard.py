@@ -176,8 +176,19 @@ def chosen_by(results: Results, metric: str) -> Goal:
 def leaderboard(results: Results, most: int | None = None, by: str | None = None) -> Leaderboard:
     """Return at most `most` configurations of a sweep, best first by the metric `by` (default: its objective).
 
+    A snapshot's leaderboard is read once and shared, so do not change its rows.
+
     Raises QueryError if the tables cannot be read, NotMeasuredError for a metric that was not measured.
     """
+    if (board := results.boards.get((most, by))) is None:
+        board = _read(results, most, by)
+        if results.frozen is not None:  # without a snapshot, the next call may find more rows
+            results.boards[most, by] = board
+    return board
+
+
+def _read(results: Results, most: int | None, by: str | None) -> Leaderboard:
+    """Read the leaderboard from the tables; arguments and errors as in `leaderboard`."""
     goal = objective(results) if by is None else chosen_by(results, by)
     # A searched hyperparameter is shown even if only one value was drawn so far, because the reader expects its column.
     asked = {*searched(results.specification.get("space", {}))} & {*results.columns("trials")}

@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pyarrow as pa
@@ -38,6 +38,9 @@ from sweeper.tables.file_list import lost_sentence
 from trainables.files.stores.base import is_store_address
 from trainables.registry.names import nearest
 
+if TYPE_CHECKING:
+    from sweeper.results.leaderboard import Leaderboard
+
 #: A snapshot caches the rows of a query if they take at most this many bytes. A page has hundreds of small queries.
 MOST_KEPT = 2**16
 
@@ -51,6 +54,7 @@ class Results:
         frozen: a connection that already holds the tables (see `snapshot`). If None, each query reads the files.
         generation: the folder of files that the connection reads.
         answers: cached small results of a snapshot's queries. A report repeats about a hundred of its queries.
+        boards: cached leaderboards of a snapshot, by the arguments of `leaderboard`. A report needs it 14 times.
 
     Example:
         >>> from pathlib import Path
@@ -68,6 +72,7 @@ class Results:
     frozen: duckdb.DuckDBPyConnection | None = field(default=None, repr=False, compare=False)
     generation: Path | None = field(default=None, repr=False, compare=False)
     answers: dict[tuple[str, int | None], pa.Table] = field(default_factory=dict, repr=False, compare=False)
+    boards: dict[tuple[int | None, str | None], Leaderboard] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def name(self) -> str:

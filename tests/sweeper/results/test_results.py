@@ -202,6 +202,26 @@ def test_a_snapshot_asks_once_for_small_answers(quickstart_folder: Path, monkeyp
     assert executed.count(small) == 2 and executed.count(large) == 2  # once by the snapshot, once without it; twice
 
 
+def test_a_snapshot_reads_each_leaderboard_once(quickstart_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    executed: list[str] = []
+    execute = queries.execute
+
+    def counted(connection: Any, query: str, most: int | None) -> pa.Table:
+        executed.append(query)
+        return execute(connection, query, most)
+
+    monkeypatch.setattr(queries, "execute", counted)
+    monkeypatch.setattr("sweeper.results.results.MOST_KEPT", 0)  # as in a sweep whose leaderboard is large
+    results = Results(quickstart_folder)
+    with results.snapshot() as snapshot:
+        first, again = leaderboard(snapshot), leaderboard(snapshot)
+        few, by_ece = leaderboard(snapshot, 2), leaderboard(snapshot, by="val_ece")
+    trials = [row["trial"] for row in leaderboard(results).rows]
+    assert trials == [row["trial"] for row in first.rows] == [row["trial"] for row in again.rows]
+    assert trials[:2] == [row["trial"] for row in few.rows] and first.objective != by_ece.objective
+    assert executed.count(first.sql) == 3  # once for all rows and once for two; once more without the snapshot
+
+
 READS = "(SELECT content FROM read_text('{secret}'))"
 """What a stranger would like a query of the reader's to run."""
 
