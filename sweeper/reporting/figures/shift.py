@@ -202,20 +202,13 @@ def effect_panel(loss: str, metric: str, found: Sequence[Effect]) -> Panel:
     ]
     counted = Counter(effect.verdict.code for effect in found)
     remark = (
-        f"Temperature fitted on clean data lowers {label(metric)} in {counted[BETTER]} of {len(found)} rows and raises "
-        f"it in {counted[WORSE]} (95 % for all of them together)."
+        f"Temperature fitted on clean data lowers {label(metric)} at {counted[BETTER]} of {len(found)} kinds and "
+        f"severities, and raises it at {counted[WORSE]} (95 % for all of them together)."
     )
     harmed = dict.fromkeys(effect.kind.replace("_", " ") for effect in found if effect.verdict.code == WORSE)
     remarks = [remark, f"It harms {', '.join(harmed)}."] if harmed else [remark]
     x, y = names("severity", "severity of corruption", severities), names("kind")
-    return Panel(
-        f"{loss}: test {label(metric)}, without → with temperature",
-        layers,
-        x,
-        y,
-        remarks,
-        width=90 * len(severities) + 160,
-    )
+    return Panel(f"{loss}: test {label(metric)} → after T", layers, x, y, remarks, width=90 * len(severities) + 160)
 
 
 def measured(rows: Rows, column: str, winner: str) -> Shifted:
