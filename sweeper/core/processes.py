@@ -66,7 +66,9 @@ def python_module(name: str, *arguments: str) -> list[str]:
     return [sys.executable, "-P", "-m", name, *arguments]
 
 
-def start_beside(command: Sequence[str], output: int | IO[bytes], **changes: str) -> subprocess.Popen[bytes]:
+def start_beside(
+    command: Sequence[str], output: int | IO[bytes], *, kept: Sequence[int] = (), **changes: str
+) -> subprocess.Popen[bytes]:
     """Start a process at the lowest priority.
 
     Its standard input stays open until this process ends or closes it, so the started process notices both.
@@ -74,11 +76,12 @@ def start_beside(command: Sequence[str], output: int | IO[bytes], **changes: str
     Args:
         command: program and arguments, see `python_module`.
         output: file or descriptor that receives standard output and standard error.
+        kept: further descriptors that the process may use, with the same numbers.
         changes: environment variables to set.
     """
     process = subprocess.Popen(
         command, env=python_environment(**changes), stdin=subprocess.PIPE, stdout=output, stderr=output,
-        process_group=0,  # Ctrl-C must not reach it
+        pass_fds=kept, process_group=0,  # Ctrl-C must not reach it
     )  # fmt: skip
     set_niceness(process.pid, LOWEST_PRIORITY)
     return process

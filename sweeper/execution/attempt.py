@@ -204,7 +204,7 @@ class Attempt:
         mirror.complete(ended=not state.unfinished())
         if options.tracker is not None:
             self.progress.stage(f"finishing {kind_of(options.tracker).name} logging")
-        lacking += self._tables.notes + self.follower.wait(patience(time.monotonic() - started))
+        lacking += self._tables.notes + self.follower.wait(patience(time.monotonic() - started), self.progress.tracked)
         options.timings.note("tracking complete")
         return lacking
 

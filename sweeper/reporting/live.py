@@ -130,6 +130,14 @@ class Progress:
             self._started = self._clock()
         self._announce(text)
 
+    def tracked(self, written: int, behind: int) -> None:
+        """Show how many of the runs that lag behind the journal the tracker has; a plain line at intervals."""
+        self._cluster = f"{written:,} of {behind:,} runs that lag behind are logged"
+        now = self._clock()
+        if self._live is not None or now - self._printed >= PLAIN_LINE_SECONDS:
+            self._printed = now
+            self._announce(self._cluster)
+
     def say(self, text: str) -> None:
         """Show a sentence about the cluster (e.g. what the sweep waits for) until the next sentence."""
         self._cluster = text

@@ -15,8 +15,8 @@ import select
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -43,7 +43,7 @@ from sweeper.storage.metadata import read_manifest, read_specification
 from sweeper.tables.generations import recalibration_parts, state_of_recalibrations
 from sweeper.tracking.artifacts import Bins, artifacts, missing_diagrams, reliability_diagram, said_of
 from sweeper.tracking.base import RunUpdate, TrackedSweep, kind_of
-from sweeper.tracking.follower import ADDRESS_VARIABLE
+from sweeper.tracking.follower import ADDRESS_VARIABLE, COUNTS, COUNTS_VARIABLE
 from sweeper.tracking.points import recalibration_points
 from sweeper.tracking.runs import GENERATION_TAG, RunProjection, identity_of
 from trainables.files.locks import LockHeldError, file_lock
@@ -84,14 +84,14 @@ _log = logging.getLogger("sweeper.tracking")
 class Projection:
     """Transfers one sweep's journal to one tracker."""
 
-    def __init__(self, root: Path, address: str) -> None:
-        """Prepare to transfer; nothing is sent before `prepare` and `begin`."""
+    def __init__(self, root: Path, address: str, counts: int | None = None) -> None:
+        """Prepare to transfer; nothing is sent before `prepare` and `begin`. `counts` is a file for `COUNTS`."""
         self.paths = SweepPaths(root.resolve())
         self.kind = kind_of(address)
         self._store = self.kind(address, tracked(self.paths))
         self.runs = self.points = 0
         self.ended_at = -1
-        self._abandoned = False
+        self._abandoned, self._counts, self._behind = False, counts, 0
 
     def prepare(self) -> None:
         """Open the tracker, which takes seconds the first time and does not need the journal."""
@@ -111,7 +111,7 @@ class Projection:
 
     def advance(self, *, last: bool = False, abandoned: bool = False) -> None:
         """Write everything that is in the journal now; `last` also draws diagrams, which are otherwise drawn rarely."""
-        self._abandoned = abandoned
+        self._abandoned, self._behind = abandoned, 0
         draw = last or abandoned or time.monotonic() - self._drawn_at >= DIAGRAM_SECONDS
         for record in self._tail.read():
             self._runs.apply(record)
@@ -185,20 +185,24 @@ class Projection:
         drawn = {index: epoch for index, (epoch, _) in due.items()}
         updates = self._runs.take(abandoned=self._abandoned, diagrams=drawn)
         if updates:
+            self._behind += len(updates)
             self._store.write(self._illustrated(updates, due))
             self._known.diagrams.update({index: str(epoch) for index, epoch in drawn.items()})
             self.runs += len(updates)
             self.points += sum(len(update.points) for update in updates)
 
-    def _illustrated(self, updates: Iterable[RunUpdate], due: Mapping[int, tuple[int, Bins]]) -> Iterator[RunUpdate]:
+    def _illustrated(self, updates: Sequence[RunUpdate], due: Mapping[int, tuple[int, Bins]]) -> Iterator[RunUpdate]:
         """Yield the updates; updates of places in `due` get a diagram."""
         # Draw a diagram when it is sent, so that memory holds one at a time.
-        for update in updates:
+        for left, update in zip(reversed(range(len(updates))), updates, strict=True):
             if update.place in due:
                 epoch, bins = due[update.place]
                 drawn = reliability_diagram(bins, self._runs.name_of(update.place), f"epoch {epoch}, {said_of(bins)}")
                 update = replace(update, diagram=drawn)
             yield update
+            if self._counts is not None:
+                with suppress(OSError):  # a full disk for temporary files must not look like a fault of the tracker
+                    os.pwrite(self._counts, COUNTS.pack(self._behind - left, self._behind), 0)
 
     @contextmanager
     def alone(self, patience: float) -> Iterator[None]:
@@ -308,7 +312,8 @@ def follow(root: Path, uri: str) -> bool:
         root: the sweep's folder.
         uri: address of the tracker.
     """
-    projection = Projection(root, uri)
+    counts = os.environ.get(COUNTS_VARIABLE)
+    projection = Projection(root, uri, None if counts is None else int(counts))
     newest_before = last_sequence(projection.paths.journal)
     with projection.alone(patience=60.0):
         failures, pause, ready, begun, troubled = 0, 0.0, False, False, False

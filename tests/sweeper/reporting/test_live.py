@@ -86,6 +86,17 @@ def test_elsewhere_than_on_a_terminal_a_line_now_and_then():
     assert "\x1b" not in stream.getvalue()
 
 
+def test_runs_that_a_tracker_lacks_are_counted_now_and_then():
+    now = [0.0]
+    progress, stream = _plain(_sweep(), now)
+    with progress:
+        for second in range(21):
+            now[0] = float(second)
+            progress.tracked(1_000 + second, 3_412)
+    counted = [[word for word in line.split() if word[0].isdigit()] for line in stream.getvalue().splitlines()[:-1]]
+    assert counted == [["1,000", "3,412"], ["1,010", "3,412"], ["1,020", "3,412"]]
+
+
 def test_every_failure_is_shown_at_once():
     progress, stream = _plain(_sweep(), [0.0])
     body = {"configuration": 4, "failure": {"kind": "crash"}}

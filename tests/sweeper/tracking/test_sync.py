@@ -207,6 +207,22 @@ def test_the_follower_keeps_up_with_a_driver_and_leaves_with_it(random_sweep: An
     assert_complete(sweep, uri)
 
 
+def test_the_wait_for_a_tracker_that_lags_behind_counts_its_runs(
+    random_sweep: Any, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sweeper.tracking.follower.LOOK_SECONDS", 0.01)
+    sweep = random_sweep(3, count=5)
+    drive(sweep)
+    seen: list[tuple[int, int]] = []
+    with Follower(sweep.paths, uri) as follower:
+        assert follower.wait(patient(60), lambda *counts: seen.append(counts)) == []
+    written = [counts[0] for counts in seen]
+    assert len({*written}) > 1 and written == sorted(written)
+    assert seen[-1] == (6, 6)  # five trials and the sweep itself
+    with Follower(sweep.paths, uri) as follower:
+        assert follower.wait(patient(60), lambda *counts: pytest.fail(f"{counts} of a complete tracker")) == []
+
+
 def test_a_follower_has_the_lowest_priority_in_the_session_of_the_trials(random_sweep: Any, uri: str) -> None:
     sweep = random_sweep(1, count=1)
     with Follower(sweep.paths, uri) as follower:
