@@ -4,20 +4,22 @@ Methods without a closed form are compared by the NLL that they reach and by the
 error in these is about the root of that in the NLL.
 """
 
+import math
 from collections.abc import Iterable
 
 import numpy as np
 import torch
+from scipy.optimize import brentq
 
 from tests.benchmarks.oracles import Rows, package
 from tests.trainables.posthoc import reference_grid, test_metacal
-from tests.trainables.posthoc.test_temperature import by_brent
 from tests.trainables.predictions import drawn_predictions
 from trainables.metrics import evaluate_probabilities, softmax64
 from trainables.metrics.base import log_softmax64
 from trainables.posthoc import fit
 from trainables.posthoc.focal_temperature import focal_grid
 from trainables.posthoc.one_vs_rest import levels_of
+from trainables.posthoc.temperature import BOUND_RATIO, logit_scale
 
 EXACT = {"off_diagonal": 0.0, "intercept": 0.0, "max_iterations": 500}
 ODIR = {"off_diagonal": 0.5, "intercept": 0.2, "max_iterations": 500}
@@ -27,6 +29,20 @@ def nll(probabilities: np.ndarray, targets: np.ndarray) -> float:
     """Return the mean NLL."""
     rows = probabilities.astype(np.float64)
     return evaluate_probabilities(rows / rows.sum(1, keepdims=True), targets)["nll"]
+
+
+def by_brent(logits: np.ndarray, targets: np.ndarray) -> float:
+    """Return the T at which the derivative of the NLL by 1/T is 0, or the bound on its side, by Brent's method."""
+    scale = logit_scale(logits)
+    low, high = math.log(scale / BOUND_RATIO), math.log(scale * BOUND_RATIO)
+    margins = logits - logits[np.arange(len(targets)), targets][:, None]
+
+    def slope(log_t: float) -> float:
+        return float((softmax64(margins / math.exp(log_t)) * margins).sum(1).mean()) / scale
+
+    if slope(low) <= 0:
+        return math.exp(low)
+    return math.exp(high) if slope(high) >= 0 else math.exp(brentq(slope, low, high, xtol=1e-13, rtol=1e-13))
 
 
 def differences(

@@ -10,10 +10,10 @@ from sweeper.results import Results
 from sweeper.results.predictions import finished_members
 from sweeper.results.predictive import AFTER, BEFORE, GREEDY, NONE, REPLICATES, ensembles
 from tests.benchmarks.oracles import Rows, package, part_of
+from tests.benchmarks.oracles.posthoc import by_brent
 from tests.sweeper.results.test_predictive import greedy_by_hand
 from tests.sweeper.synthetic_sweep import write_sweep
 from tests.trainables.posthoc.test_conformal import sets_of_mapie
-from tests.trainables.posthoc.test_temperature import by_brent
 from tests.trainables.reference_metrics import random_case
 from trainables.posthoc.conformal import fit_split, scores
 
