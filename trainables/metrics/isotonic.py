@@ -26,6 +26,9 @@ REPETITIONS = 100
 #: Points of a band's curve: more would not be visible in a figure.
 BAND_POINTS = 60
 
+#: Scores that differ by less than this share of themselves are equal.
+ROUNDING = 1e-12
+
 
 @dataclass(frozen=True)
 class Decomposition:
@@ -162,7 +165,9 @@ def _binomial_quantile(q: float, n: Floats, p: Floats) -> Floats:
 
 def _grouped(ascending: Floats) -> tuple[Floats, Integers, Floats]:
     """Return the distinct values of an ascending array, their first indices, and their counts."""
-    starts = np.flatnonzero(np.concatenate(([True], ascending[1:] != ascending[:-1])))
+    # Equal shares of a forest's trees differ by rounding after a softmax of their logarithms. They are still ties.
+    apart = np.diff(ascending) > ROUNDING * np.abs(ascending[1:])
+    starts = np.flatnonzero(np.concatenate(([True], apart)))
     return ascending[starts], starts, np.diff(starts, append=len(ascending)).astype(np.float64)
 
 

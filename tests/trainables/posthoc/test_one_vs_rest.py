@@ -44,6 +44,21 @@ def test_isotonic_regression_is_netcals(seed: int) -> None:
     np.testing.assert_allclose(found, oracle.transform(softmax64(logits)), atol=1e-6)
 
 
+def test_isotonic_regression_takes_scores_that_rounding_alone_tells_apart_as_equal() -> None:
+    """A forest's shares of trees, whose logarithms were normalised on the way."""
+    from sklearn.isotonic import IsotonicRegression
+
+    random = np.random.default_rng(0)
+    probabilities = random.multinomial(20, [0.6, 0.3, 0.1], 500) / 20 * 0.94 + 0.02
+    targets = (random.random((500, 1)) > probabilities.cumsum(axis=1)).sum(axis=1)
+    logits = np.log(probabilities) + random.normal(size=(500, 1))
+    assert len(np.unique(softmax64(logits)[:, 1])) > 2 * len(np.unique(probabilities[:, 1]))
+    columns = [IsotonicRegression().fit(of, targets == k).predict(of) for k, of in enumerate(probabilities.T)]
+    expected = np.stack(columns, axis=1)
+    expected /= expected.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(fit("isotonic", logits, targets, mix=False)(logits), expected, atol=1e-9)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_histogram_binning_is_netcals(seed: int) -> None:
     binning = pytest.importorskip("netcal.binning")
