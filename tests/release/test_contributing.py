@@ -189,6 +189,35 @@ def test_each_familys_member_is_one_file_that_everything_follows(checkout: Check
     assert "2 × 1 replicates" in checkout.run("-m", "sweeper", "plan", str(tmp_path / "members.yaml"), *other)
 
 
+OF_PROBMETRICS = {"pm_t": "temp-scaling", "pm_mixed": "ts-mix", "pm_vector": "VectorScalingCalibrator", "pm_svs": "svs"}
+"""Labels of columns, and methods of the package probmetrics."""
+
+
+@pytest.mark.integration
+def test_methods_of_another_package_are_one_member_ranked_beside_ours(checkout: Checkout, tmp_path: Path) -> None:
+    pytest.importorskip("probmetrics.calibrators")
+    (module,) = checkout.files("a post-hoc method", name="probmetrics")
+    shutil.copy2(ROOT / "tests" / "release" / "members" / "probmetrics.py", checkout.folder / module)
+    theirs = [{"name": "probmetrics", "method": of, "label": label} for label, of in OF_PROBMETRICS.items()]
+    drawn = {"loss": "cross_entropy", "architecture": "mlp", "optimizer": {"name": "sgd", "lr": 0.1}}
+    methods = {"posthoc": ["temperature", "vector", *theirs]}
+    space = {**SPACE, "objective": {"metric": "val_nll"}, "space": drawn, "evaluation": methods}
+    (tmp_path / "beside.yaml").write_text(yaml.safe_dump(space))
+    checkout.run("-m", "sweeper", "run", str(tmp_path / "beside.yaml"), "--output", str(tmp_path), "--no-mlflow")
+    place = ("--output", str(tmp_path), "--format", "json")
+    query = "SELECT posthoc_temperature_nll AS ours, posthoc_pm_t_nll AS theirs FROM final WHERE split = 'test'"
+    (row,) = json.loads(checkout.run("-m", "sweeper", "results", "beside", *place, "--sql", query))
+    assert row["ours"] == pytest.approx(row["theirs"], abs=1e-6)
+    ranked = json.loads(checkout.run("-m", "sweeper", "compare", "beside", "--by", "posthoc", *place))
+    named = {f"probmetrics (method={method})" for method in OF_PROBMETRICS.values()}
+    assert {row["method"] for row in ranked} == {"temperature", "vector", *named}
+    again = ("--method", "probmetrics", "--option", "method=sms")
+    checkout.run("-m", "sweeper", "recalibrate", "beside", *again, "--output", str(tmp_path))
+    query = "SELECT nll FROM recalibrations WHERE method = 'probmetrics' AND split = 'test'"
+    (row,) = json.loads(checkout.run("-m", "sweeper", "results", "beside", *place, "--sql", query))
+    assert 0 < row["nll"] < 0.7
+
+
 def _check_quantity(checkout: Checkout, tmp_path: Path) -> None:
     """Assert that a hyperparameter that is a γ by another name is γ in figures and labels."""
     report = "from sweeper.results import load; from sweeper.results.leaderboard import leaderboard; import sys\n"
