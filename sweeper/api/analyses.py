@@ -81,12 +81,13 @@ def compare(
     """
     if by is not None:
         from sweeper.reporting.methods import gains_view
-        from sweeper.results.improvements import improvements
+        from sweeper.results.improvements import improvements, not_judged
 
         with ExitStack() as held:
             names = dict.fromkeys(sweep for sweep in (name, first, second, *more) if sweep)
-            rows = improvements([held.enter_context(opened(sweep, output).snapshot()) for sweep in names])
-        return CommandResult(rows, gains_view(rows))
+            sweeps = [held.enter_context(opened(sweep, output).snapshot()) for sweep in names]
+            rows = improvements(sweeps)
+            return CommandResult(rows, gains_view(rows, not_judged(sweeps)))
     if first is None or more:
         raise SweeperError(
             f"{name} is to be compared with {'nothing' if first is None else f'{2 + len(more)} names'}",

@@ -97,15 +97,18 @@ def method_table(methods: Methods) -> RenderableType:
 
 def methods_view(methods: Methods) -> RenderableType:
     """Return the sentence, the table and the methods that are not in it."""
-    left_out = f" Not judged: {listed(methods.left_out)}, see the report." if methods.left_out else ""
+    left_out = _left_out(methods.left_out)
     return Group(
         Text(method_sentence(methods), style="bold"), Text(), method_table(methods),
         Text(f"{LEGEND} 95 % for all methods together, over the test samples.{left_out}", style="dim"),
     )  # fmt: skip
 
 
-def gains_view(rows: Sequence[Improvement]) -> RenderableType:
-    """Return a table for each network and one of the means; methods are in the order of their gain in NLL."""
+def gains_view(rows: Sequence[Improvement], left_out: Sequence[str] = ()) -> RenderableType:
+    """Return a table for each network and one of the means; methods are in the order of their gain in NLL.
+
+    The last line names the methods that are `left_out`.
+    """
     parts: list[RenderableType] = []
     for where, own in grouped(rows, lambda row: row.where).items():
         best_first = sorted(own, key=lambda row: -row.gains[SCORES[0]].value)
@@ -115,7 +118,11 @@ def gains_view(rows: Sequence[Improvement]) -> RenderableType:
         ]
         parts += [plain_table((where, *SCORES, "n"), lines, left=(where, *SCORES)), Text()]
     over = "95 % for all methods of a network together, over n seeds and the test samples, or over n data sets."
-    return Group(*parts, Text(f"{LEGEND} {over}", style="dim"))
+    return Group(*parts, Text(f"{LEGEND} {over}{_left_out(left_out)}", style="dim"))
+
+
+def _left_out(methods: Sequence[str]) -> str:
+    return f" Not judged: {listed(methods)}, see the report." if methods else ""
 
 
 LEGEND = (

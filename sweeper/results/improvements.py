@@ -30,6 +30,7 @@ from sweeper.results import Results
 from sweeper.results.estimators import SHOWN, Networks, Scored, measured
 from sweeper.results.recalibration import method_label
 from sweeper.results.verdicts import BEFORE, TrainedNetworks, best_on_networks, margin_of, methods_of
+from trainables.posthoc import POSTHOC
 from trainables.registry import entry_label
 
 #: The scores of the table. The NLL comes first, because it orders the methods and decides between them. ECE is not
@@ -166,6 +167,12 @@ def methods_of_sweep(results: Results) -> list[Methods]:
             left_out = [entry_label(entry) for entry in results.posthoc if entry["name"] not in names]
             judged.append(replace(methods_on(f"{results.name}, {network}", stages, margins), left_out=left_out))
     return judged
+
+
+def not_judged(sweeps: Sequence[Results]) -> list[str]:
+    """Return the labels of users' own methods. `improvements` leaves them out, because reading runs no such code."""
+    entries = [entry for results in sweeps for entry in results.posthoc if POSTHOC.is_own(str(entry["name"]))]
+    return [*dict.fromkeys(entry_label(entry) for entry in entries)]
 
 
 def improvements(sweeps: Sequence[Results]) -> list[Improvement]:

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 import sweeper
+from search_spaces import examples
 from sweeper.judging.question import BETTER, OPEN, WORSE, Verdict
 from sweeper.results import load
 from sweeper.results.estimators import Scored
-from sweeper.results.improvements import NONE, SCORES, Gain, Methods, mean_gain, methods_on
+from sweeper.results.improvements import NONE, SCORES, Gain, Methods, mean_gain, methods_on, not_judged
 from trainables.metrics import softmax64
 
 
@@ -61,6 +62,17 @@ def test_sweeps_of_different_data_are_averaged_and_those_of_one_data_set_count_o
     assert brier["over, own"] == brier["again, own"] and mean.n == 2
     assert mean.value == pytest.approx((brier["over, own"].value + brier["right, own"].value) / 2)
     assert "mean over data sets" in repr(compared) and "temperature" in repr(compared)
+
+
+def test_own_methods_are_named_as_not_judged(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(examples.__file__).parent)
+    methods = {"evaluation.posthoc": ["vector", {"name": "own_components:BiasCorrected", "label": "mine"}]}
+    chosen = {"evaluation.bootstrap": 0, **methods}
+    sweeper.import_(place / "over.npz", name="own", set=chosen, output=place, mlflow=False)
+    compared = sweeper.compare("own", by="posthoc", output=place)
+    assert {row.method for row in compared.value} == {"temperature", "vector"}
+    assert not_judged([load("own", output=place)]) == ["mine"] and "mine" in repr(compared)
+    assert not_judged([load("over", output=place)]) == []
 
 
 def judged(stages: dict[str, Scored], margin: float = 0.01) -> Methods:
