@@ -17,6 +17,7 @@ NO_DATA = {
     "lines",
     "trace_regularisation",
     "posthoc_temperature",
+    "refinement",
     "shift",
     "curvature_by_layer",
     "sharpness_and_calibration",
