@@ -174,8 +174,9 @@ def effects(rows: Rows, metric: str, trial: str) -> list[Effect]:
     found = []
     for name, verdict in verdicts.items():
         before, after = sides[known[name]]
-        if before and after:
-            found.append(Effect(*known[name], fmean(before.values()), fmean(after.values()), verdict))
+        if seeds := before.keys() & after.keys():
+            first, second = (fmean(side[seed] for seed in seeds) for side in (before, after))
+            found.append(Effect(*known[name], first, second, verdict))
     return found
 
 
